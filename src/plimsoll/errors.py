@@ -57,7 +57,12 @@ class DataError(PlimsollError):
 
 
 class BudgetError(PlimsollError):
-    """No plan fits the budget. `floor_bytes` is the smallest peak of all that were tried."""
+    """No plan fits the budget. `floor_bytes` is the smallest peak of all that were tried.
+
+    `verdict` is "uncertain" where nothing could be compiled, so that one may fit after all.
+    """
+
+    verdict = "does not fit"
 
     def __init__(self, message: str, *, budget_bytes: int, floor_bytes: int | None) -> None:
         super().__init__(message)

@@ -23,6 +23,8 @@ from plimsoll.types import (
     WeightBits,
 )
 
+Verdict = Literal["fits", "does not fit", "uncertain"]
+"""Whether a plan fits; uncertain only where nothing was compiled."""
 RUNNING = ("train", "evaluate", "save")
 """Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
 
@@ -134,9 +136,9 @@ class Plan:
         return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
 
 
-def plain_compute() -> Compute:
-    """Returns what a model sees where every lever is off, those that were registered from outside among them."""
-    return Compute(further=tuple(registry.plain().items()))
+def plain_compute(**levers: Any) -> Compute:
+    """Returns what a model sees where every other lever is off, those that were registered from outside among them."""
+    return Compute(further=tuple((registry.plain() | levers).items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +248,82 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ByFormula:
+    """Peak of a plan by a formula, without a compiler: an interval."""
+
+    plan: Plan
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"plan": self.plan.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtOnce:
+    """Whether a recipe fits, by formula, before a compiler was asked (api/at_once.py)."""
+
+    budget_bytes: int
+    smallest: ByFormula
+    """The smallest plan, whose peak decides; the interval is that of the smallest of all."""
+    chosen: ByFormula | None = None
+    """The plan that was chosen in the end, by the same formula."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.smallest.low_bytes, self.smallest.high_bytes, self.budget_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": "estimated",
+            "verdict": self.verdict,
+            "budget_bytes": self.budget_bytes,
+            "smallest": self.smallest.to_dict(),
+            "chosen": None if self.chosen is None else self.chosen.to_dict(),
+        }
+
+
+def verdict_of(low_bytes: int, high_bytes: int, budget_bytes: int) -> Verdict:
+    """Returns what an interval of bytes says of a budget."""
+    if high_bytes <= budget_bytes:
+        return "fits"
+    return "does not fit" if low_bytes > budget_bytes else "uncertain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedValue:
+    """A value of an option for which a plan was looked for."""
+
+    value: int
+    needed_bytes: int | None
+    """The smallest budget that it fits in; None where there is no plan of it."""
+    fits: bool
+    free: bool
+    """Whether all levers were free, and not those of the smallest plan of another value."""
+    refused: str = ""
+    """Why there is no plan of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """The largest value of an option that fits, and how it was found (api/largest.py)."""
+
+    option: str
+    """Name of the option, with hyphens."""
+    value: int
+    next_value: int | None
+    """One step larger; None where the option ends at the value."""
+    next_needed_bytes: int | None
+    """The smallest budget that this would fit in; None where nobody knows."""
+    bounded_by: Literal["bytes", "option", "recipe", "time"]
+    """What keeps it from being larger: the budget, where the option ends, a refusal of the recipe, or the time."""
+    reason: str
+    tried: tuple[TriedValue, ...] = ()
+    """Values in the order in which they were tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -305,11 +383,31 @@ class Planned:
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
     without_cudnn: str = ""
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
+    largest: Largest | None = None
+    """The value that was looked for; None where none was."""
+    at_once: AtOnce | None = None
+    """The answer by formula; None where the recipe has no formula for the chip."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """What the recipe says of the plan: a name and a sentence each."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.estimate_band is None:
+            return "fits" if self.ledger.fits else "does not fit"
+        lowest, highest = (self.estimate_band[f"{end}_peak_bytes"] for end in ("lowest", "highest"))
+        return verdict_of(lowest, highest, self.ledger.budget_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints."""
+        largest: dict[str, Any] = {}
+        if self.largest is not None:
+            largest = {"largest": self.largest.value, "largest_search": dataclasses.asdict(self.largest)}
         return {
             "fits": True,
+            "verdict": self.verdict,
+            **largest,
+            "at_once": None if self.at_once is None else self.at_once.to_dict(),
+            "remarks": [{"name": name, "text": text} for name, text in self.remarks],
             "recipe": self.recipe,
             "parameters": self.parameters,
             "budget_bytes": self.ledger.budget_bytes,

@@ -40,6 +40,7 @@ OptimizerBits = Literal[32, 8]
 WeightBits = Literal[32, 24, 16]
 FrozenBits = Literal[32, 16, 8, 4]
 EmaBits = Literal[32, 16]
+EmbeddingBits = Literal[16, 8, 4]
 
 
 class LossSum(NamedTuple):
@@ -240,6 +241,8 @@ class Storage:
     """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
     frozen_bits: FrozenBits = 32
     """Of weights that are not learned: bfloat16, int8 or NF4."""
+    embedding_bits: EmbeddingBits = 16
+    """Of a frozen embedding and output layer: int8 or NF4; 16 as `frozen_bits` says, and no fewer."""
     ema_bits: EmaBits = 32
     """Of the average of the weights, where a recipe keeps one: bfloat16, rounded stochastically."""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from commands import TINY, plimsoll
 from planner_examples import STATIC
 from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
@@ -76,3 +77,20 @@ def test_the_frontier_is_printed_where_it_is_asked_for_with_the_budget_as_a_line
     told = json.loads(capsys.readouterr().out)["frontier"]
     assert [point["needed_bytes"] for point in told] == [point.needed_bytes for point in POINTS]
     assert [point["chosen"] for point in told] == [False, True, False]
+
+
+@pytest.mark.slow  # six steps are compiled, each in a process of its own
+def test_the_largest_length_is_confirmed_by_the_compiler(text_file):
+    words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--chip", "cpu", "--memory", "420MiB"]
+    at = words.index("--seq-len")
+    without = words[:at] + words[at + 2 :]
+    done = plimsoll(*without, "--largest", "seq-len", "--within", "5min", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    search = answer["largest_search"]
+    assert search["bounded_by"] == "bytes"
+    assert answer["predicted_peak_bytes"] + answer["spare_bytes"] <= 420 * MIB < search["next_needed_bytes"]
+    assert search["next_value"] == answer["largest"] + 128
+    refused = plimsoll(*without, "--seq-len", search["next_value"], "--json")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["verdict"] == "does not fit"

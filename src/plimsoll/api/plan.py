@@ -10,18 +10,23 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from plimsoll.api import accelerator, notebook
+from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
+from plimsoll.api.at_once import at_once, of_plan
 from plimsoll.api.mesh import over_devices
+from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.cache import cache_folder, limit_bytes, prune
-from plimsoll.errors import RecipeError
+from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.planned import Planned
+from plimsoll.planned import AtOnce, Planned
 from plimsoll.planner import calibration, host
 from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
@@ -70,11 +75,14 @@ def plan(
     margin_bytes: int = 0,
     within: str | float | None = None,
     smallest: bool = False,
+    largest: str | None = None,
     say: Say = lambda text: None,
+    early: Callable[[AtOnce], None] = lambda answer: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
-    With `smallest` it is the plan that needs least, whatever `memory` is.
+    With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
+    "seq_len", it is the plan of the largest value that fits, which stands in its field `largest` (api/largest.py).
 
     `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
     is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
@@ -84,12 +92,14 @@ def plan(
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed
-    is taken, or the first one that is; by default as many as `WITHIN` has.
+    is taken, or the first one that is; by default as many as `WITHIN` has. `early` is called with the answer by formula
+    before a compiler is asked, where the recipe has a formula for the chip.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
     recipe, pins = unpinned(recipe, pins)
     name, recipe = named(recipe, name)
+    given = pins
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
     else:
@@ -103,7 +113,8 @@ def plan(
             f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
             " Add it to a chip file (docs/chips.md)"
         )
-    seconds = WITHIN[target.platform] if within is None else parse_seconds(within)
+    usual = WITHIN if largest is None else largest_option.WITHIN
+    seconds = usual[target.platform] if within is None else parse_seconds(within)
     if not 0 < seconds <= MOST_SECONDS:
         raise RecipeError(
             f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
@@ -116,20 +127,42 @@ def plan(
         samples, unreadable = calibration.read(cache, calibration.key_of(recipe.kind, target.name))
         if unreadable is not None:
             say(unreadable)
-    problem = _problem(
-        recipe,
-        target,
-        prepared,
-        recipe=name,
-        budget_bytes=budget,
-        host_budget_bytes=_host_budget(host_memory, target),
-        numerics=numerics,
-        pins=pins,
-        pinned_by=pinned_by,
-        measure=measure,
-        steps=(prepared or recipe).steps if measure else None,
-        learned=Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
-    )
+    requested = {
+        "recipe": name,
+        "budget_bytes": budget,
+        "host_budget_bytes": _host_budget(host_memory, target),
+        "numerics": numerics,
+        "pins": pins,
+        "pinned_by": pinned_by,
+        "measure": measure,
+        "steps": (prepared or recipe).steps if measure else None,
+        "learned": Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
+    }
+    if largest is not None:
+        if smallest or measure:
+            raise RecipeError(
+                f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
+                " --measure"
+            )
+        again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
+        again |= {"chip": "cpu" if target.platform == "cpu" else chip, "card": card, "numerics": numerics}
+        again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
+        return largest_option.find_largest(
+            recipe,
+            steps_of(recipe, largest, devices=target.devices),
+            partial(plan, **again),
+            pins=given,
+            budget_bytes=budget,
+            within=seconds,
+            expected=lambda changed, pins: at_once(
+                changed, _problem(changed, target, prepared, **requested | {"pins": pins}), target
+            ),
+            say=say,
+        )
+    problem = _problem(recipe, target, prepared, **requested)
+    by_formula = at_once(recipe, problem, target)
+    if by_formula is not None:
+        early(by_formula)
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command, variables = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
@@ -139,7 +172,13 @@ def plan(
         how = {"about": about, "answers": cache / "answers", "longest": max(LONGEST_ANSWER, PATIENCE * seconds)}
         children = [Child(command, variables, **how) for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
-        planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
+        try:
+            planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
+        except BudgetError as refusal:
+            estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
+            if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= budget):
+                refusal.verdict = "uncertain"
+            raise
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
         further = {
@@ -153,7 +192,10 @@ def plan(
             further["without_cudnn"] = without_cudnn(
                 precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
             )
-        return notebook.ShownPlan(**vars(planned) | further)
+        if by_formula is not None:
+            further["at_once"] = replace(by_formula, chosen=of_plan(recipe, problem, planned.plan))
+        planned = notebook.ShownPlan(**vars(planned) | further)
+        return replace(planned, remarks=recipe.remarks(planned))
 
 
 def _compile_process(
@@ -206,7 +248,7 @@ def budget_bytes(
             return min(most, free)
         if parse_bytes(memory) <= most:
             return parse_bytes(memory)
-        target = dataclasses.replace(target, memory_bytes=most)
+        target = replace(target, memory_bytes=most)
     elsewhere = target if target is not None and target.platform != "cpu" else None
     if memory is None:
         available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes

@@ -69,6 +69,9 @@ class PlanOptions:
     default 30s on a CPU, 60s for an accelerator. The more of it is used up, the more a further question must gain."""
     floor: bool = False
     """The smallest plan instead of the fastest that fits."""
+    largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None
+    """The largest value of this option that fits, confirmed by a compile, instead of a plan for one value: of
+    --batch-size what goes through at once. --within is by default 4min on a CPU, 7min for a GPU, 15min for a TPU."""
     frontier: bool = False
     """Print bytes against time of a step, too: the plans that nothing beats."""
     settings: bool = False

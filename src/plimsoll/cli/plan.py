@@ -14,6 +14,7 @@ from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.cli.options import PlanOptions
+    from plimsoll.planned import AtOnce
 
 
 def plan(arguments: list[str]) -> int:
@@ -25,6 +26,8 @@ def plan(arguments: list[str]) -> int:
         raise RecipeError(
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
+    if options.largest is not None:
+        _require_largest_alone(options, options.largest, arguments)
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:
@@ -35,19 +38,22 @@ def plan(arguments: list[str]) -> int:
     if options.picture is not None:
         picture.require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
+    here |= {"largest": options.largest, "early": lambda answer: _print_at_once(answer, json_alone=options.json)}
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
         if options.json:
             refusal = {
                 "fits": False,
+                "verdict": problem.verdict,
                 "budget_bytes": problem.budget_bytes,
                 "floor_bytes": problem.floor_bytes,
                 "reason": str(problem),
             }
             print(json.dumps(refusal))
         raise
-    print(json.dumps(planned.to_dict()) if options.json else tables.plan_table(planned))
+    floor = {"floor_bytes": planned.ledger.needed_bytes} if options.floor else {}
+    print(json.dumps(planned.to_dict() | floor) if options.json else tables.plan_table(planned))
     if options.buffers and not options.json:
         print(f"\n{tables.buffers_table(planned)}")
     if options.frontier and not options.json:
@@ -56,6 +62,13 @@ def plan(arguments: list[str]) -> int:
         draw = picture.frontier_figure if options.frontier else picture.waterfall
         picture.save_picture(options.picture, lambda: draw(planned))
     return 0
+
+
+def _print_at_once(answer: AtOnce, *, json_alone: bool) -> None:
+    """Prints the answer by formula, and the compiled one follows; on standard error where JSON is to stand alone."""
+    from plimsoll.report import tables
+
+    print(f"{tables.at_once_table(answer)}\n", file=sys.stderr if json_alone else sys.stdout, flush=True)
 
 
 def _settings(name: str, options: PlanOptions) -> int:
@@ -110,6 +123,23 @@ def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
         "pins": options.levers.pins(),
         "say": lambda text: print(f"  {text} ...", file=sys.stderr),
     }
+
+
+def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequence[str]) -> None:
+    """Raises RecipeError where the option is given a value, too, or where another kind of plan is asked for."""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == f"--{option}":
+            raise RecipeError(
+                f"{name} {value if equals else after} asks for one value, and --largest {option} for the largest that"
+                " fits: leave one of them out"
+            )
+    others = [f"--{name}" for name in ("settings", "compare", "floor", "frontier", "measure") if getattr(options, name)]
+    if others:
+        raise RecipeError(
+            f"--largest {option} plans for the largest value that fits one budget, and {', '.join(others)} asks for"
+            f" something else: leave out {' and '.join(others)}, or --largest"
+        )
 
 
 def _require_absent(options: PlanOptions, single_plan_options: Sequence[str], several: str, flag: str) -> None:

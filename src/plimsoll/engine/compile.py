@@ -86,7 +86,9 @@ class LocalCompiler:
         if verb == "rates":
             return dataclasses.asdict(self.rates())
         if verb == "static":
-            return dataclasses.asdict(self.static(fsdp, Storage(**storage or {})))
+            self.warm_up()
+            static = self.static(fsdp, Storage(**storage or {}))
+            return dataclasses.asdict(dataclasses.replace(static, imported_bytes=self.imported_bytes))
         if verb == "measure":
             return {"seconds": self.measure([plan_of(plan) for plan in plans])}
         assert plan is not None
@@ -102,7 +104,6 @@ class LocalCompiler:
         return cpu_rates()
 
     def static(self, fsdp: int, storage: Storage) -> Static:
-        self.warm_up()
         state, devices = self.state(storage), self._devices
         carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
         trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
@@ -119,7 +120,6 @@ class LocalCompiler:
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
             given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.frozen_is_given else 0,
-            imported_bytes=self.imported_bytes,
             movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 
@@ -129,7 +129,7 @@ class LocalCompiler:
         No other lever changes them, and float16 only adds three numbers.
         """
         init = make_init(
-            self.recipe.task(plain_compute()),
+            self.recipe.task(plain_compute(embedding_bits=storage.embedding_bits)),
             self.rule(storage),
             frozen_bits=storage.frozen_bits,
             precision=precision,

@@ -22,6 +22,8 @@ from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 if TYPE_CHECKING:
     import optax
 
+    from plimsoll.planned import Plan, Planned
+
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
 
@@ -163,6 +165,28 @@ class Recipe(ABC):
     def rate_per_example(self) -> int:
         """Tokens (or examples) that one example counts for."""
         return 1
+
+    def most(self, option: str) -> tuple[int, str] | None:
+        """Returns the largest value that an option can have, and what it is in a few words; None where nothing is
+        known that ends it.
+
+        Args:
+            option: Field that `plan --largest` asks about.
+        """
+        return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
+
+    def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
+        """Returns the fields of `planner.types.Static` of one device with the whole state, without JAX; None where
+        nobody has written them down. `temporaries` is for recipes that have them."""
+        return None
+
+    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
+        """Returns the bytes that a step on one GPU needs beyond its state by formula: least, likeliest and most."""
+        raise NotImplementedError
+
+    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
+        """Returns what there is to say of a plan besides its bytes: a name and a sentence each."""
+        return ()
 
     @property
     def loss_rows(self) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Plan, Planned
+from plimsoll.planned import AtOnce, ByFormula, Largest, Plan, Planned, TriedValue
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -42,10 +42,10 @@ def plan_table(planned: Planned) -> str:
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",
-        *all_labelled(chosen_rows(facts)),
+        *all_labelled([*largest_rows(planned.largest), *chosen_rows(facts)]),
         "",
         *_memory(planned),
-        *all_labelled(expected_rows(facts)),
+        *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),
     ]
     if planned.scaling:
         title = "the same step on other numbers of them, by the rates"
@@ -59,6 +59,47 @@ def plan_table(planned: Planned) -> str:
         lines += labelled("runner-up" if rank == 0 else "", f"{plan_words(other.plan)}: {price}")
         lines += labelled("", other.reason)
     return "\n".join(lines)
+
+
+def at_once_table(answer: AtOnce) -> str:
+    """Returns the answer by formula, which is printed before a compiler is asked."""
+    smallest = answer.smallest
+    words = {
+        "fits": "it fits",
+        "does not fit": "it does not fit",
+        "uncertain": "whether it fits is uncertain until the compiler has been asked",
+    }
+    size = f"{format_bytes(smallest.likely_bytes)} ({_interval(smallest)}) of {format_bytes(answer.budget_bytes)}"
+    rows = [("estimated", f"{words[answer.verdict]}, by formula: the smallest plan needs {size}")]
+    return "\n".join(all_labelled([*rows, ("smallest plan", plan_words(smallest.plan))]))
+
+
+def _interval(formula: ByFormula) -> str:
+    return f"{format_bytes(formula.low_bytes)} to {format_bytes(formula.high_bytes)}"
+
+
+def _by_formula_rows(planned: Planned) -> list[tuple[str, str]]:
+    """Returns how far the formula was from the bytes of the plan that was chosen."""
+    if planned.at_once is None or (chosen := planned.at_once.chosen) is None:
+        return []
+    peak = planned.ledger.predicted_peak_bytes
+    inside = "inside" if chosen.low_bytes <= peak <= chosen.high_bytes else "outside"
+    text = f"{format_bytes(chosen.likely_bytes)} for this plan, {_interval(chosen)}: {format_bytes(peak)} is {inside}"
+    return [("by formula", text)]
+
+
+def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
+    """Returns the value that `--largest` has found, and the values on the way to it; nothing of another plan."""
+    if largest is None:
+        return []
+    return [(f"largest {largest.option}", largest.reason), ("found by", ", ".join(map(_tried_words, largest.tried)))]
+
+
+def _tried_words(tried: TriedValue) -> str:
+    """Returns like `12,416 (22.6 GiB, too much, whatever the levers)`; the others had the levers of one near to it."""
+    size = "refused" if tried.needed_bytes is None else format_bytes(tried.needed_bytes)
+    too_much = "" if tried.fits or tried.needed_bytes is None else ", too much"
+    return f"{tried.value:,} ({size}{too_much}{', whatever the levers' if tried.free else ''})"
 
 
 def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -78,11 +119,13 @@ def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns how far predictions may be off, the disk and the time of a step, from the same as `chosen_rows`.
+    """Returns the recipe's remarks, how far predictions may be off, the disk and the time of a step.
+
+    They are of the same facts as `chosen_rows`.
 
     A plan.json of an earlier version may lack any of it.
     """
-    rows = []
+    rows = [(remark["name"], remark["text"]) for remark in planned.get("remarks", ())]
     if band := planned.get("estimate_band"):
         less, more = (f"{100 * abs(band[end]):.0f} %" for end in ("lowest", "highest"))
         lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]

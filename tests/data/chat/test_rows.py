@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from plimsoll.data.chat.encoded import NEVER, EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
-from plimsoll.data.chat.rows import DTYPES, EMPTY, PackedRows, rows_bytes, rows_loader, validation_rows
+from plimsoll.data.chat.row_bytes import rows_bytes
+from plimsoll.data.chat.rows import DTYPES, EMPTY, PackedRows, rows_loader, validation_rows
 from plimsoll.errors import DataError, RecipeError
 
 END = 9_999

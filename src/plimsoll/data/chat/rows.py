@@ -7,7 +7,7 @@ lengths alone, so a position is an epoch, a group and a row of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,25 +17,12 @@ from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import BatchSource, Positioned
 from plimsoll.data.chat.encoded import EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
+from plimsoll.data.chat.row_bytes import COUNTED, DTYPES, INPUTS, LABELS, POSITIONS, SEGMENTS
 from plimsoll.data.permutation import Order
 from plimsoll.errors import DataError
-from plimsoll.units import MIB
 
-INPUTS, LABELS, COUNTED, SEGMENTS, POSITIONS = "input_ids", "labels", "counted", "segments", "positions"
-DTYPES: Mapping[str, str] = {
-    INPUTS: "int32",
-    LABELS: "int32",
-    COUNTED: "float32",
-    SEGMENTS: "int32",
-    POSITIONS: "int32",
-}
-"""Arrays of a batch, each of (rows, tokens), and their types."""
 EMPTY = 0
 """Segment of the positions at the end of a row that no document fills."""
-PACKED = 160
-"""Bytes of a document while its group is packed and its rows are read."""
-READ = 7 * MIB
-"""Bytes of code of Grain and NumPy that come back with the first batch (`loader_bytes.READ_FROM_CACHE`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,21 +257,3 @@ def validation_rows(
             del waiting[:batch_size]
     if waiting:
         yield packed.arrays(waiting)
-
-
-def rows_bytes(*, documents: int, tokens: int, seq_len: int, batch_size: int, prefetch: int) -> int:
-    """Returns the host bytes of the loader: numbers of all documents, a group as it is packed, and batches in flight.
-
-    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
-    being built.
-
-    Args:
-        documents: Documents of the data set.
-        tokens: Tokens of all of them.
-        seq_len: Tokens of a row.
-        batch_size: Rows of a batch.
-        prefetch: Batches that a thread makes ready.
-    """
-    batch = batch_size * seq_len * sum(np.dtype(dtype).itemsize for dtype in DTYPES.values())
-    group = min(documents, group_size(tokens / max(documents, 1), seq_len))
-    return READ + 16 * documents + PACKED * group + (prefetch + 3) * batch

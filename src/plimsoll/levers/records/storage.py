@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from plimsoll.levers.lever import Lever, Problem, Rates, Rung, Support
-from plimsoll.types import EmaBits, FrozenBits, OptimizerBits, WeightBits
+from plimsoll.types import EmaBits, EmbeddingBits, FrozenBits, OptimizerBits, WeightBits
 
 
 def _lever_of_bits(
@@ -102,7 +102,7 @@ EMA_BITS = _lever_of_bits(
 
 EMBEDDING_BITS = Lever(
     name="embedding_bits",
-    type=Literal[16, 8, 4],
+    type=EmbeddingBits,
     help="Of each weight of a frozen embedding and output layer: 16 is bfloat16 (float32 beside --frozen-bits 32), 8"
     " int8, 4 NF4.",
     plain=16,

@@ -23,15 +23,17 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
-from plimsoll.recipes.finetune import data
+from plimsoll.recipes.finetune import by_formula, data
+from plimsoll.recipes.finetune.state import adapted, static_bytes
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute, Source, Task
+from plimsoll.types import Compute, Source, Storage, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
     from plimsoll.data.chat.rows import PackedRows
     from plimsoll.models.pretrained.adapters import AdapterSettings
+    from plimsoll.planned import Plan, Planned
 
 DEFAULT_EPOCHS = 1.0
 PATHS = ("pretrained", "dataset_id", "validation_id", "chat_template", "init_from")
@@ -202,8 +204,26 @@ class Finetune(AdamWRecipe):
         """Paths of the kernels beside which adapters are learned."""
         return tuple(kernels_to_adapt(self.shape.leaves(), patterns_of(self.lora_targets), self.lora_rank))
 
+    def most(self, option: str) -> tuple[int, str] | None:
+        if option == "seq_len":
+            return find_shape(self.pretrained).positions, f"the tokens that {self.pretrained} was made to read at once"
+        if option == "lora_rank":
+            kernels = adapted(find_shape(self.pretrained), self.lora_targets).values()
+            narrowest = min((min(sides[-2:]) for sides in kernels), default=1)  # none: the compile child refuses it
+            return narrowest, "the narrowest side of the kernels of --lora-targets"
+        return super().most(option)
+
+    def state_by_formula(self, storage: Storage) -> dict[str, Any]:
+        return static_bytes(self, storage)
+
+    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
+        return by_formula.temporaries(self, plan)
+
+    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
+        return (("what LoRA saves", by_formula.saved_by_adapters(self, planned)),) if self.lora_rank else ()
+
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        from plimsoll.data.chat.rows import DTYPES
+        from plimsoll.data.chat.row_bytes import DTYPES
 
         return {name: ((examples, self.seq_len), dtype) for name, dtype in DTYPES.items()}
 
@@ -315,7 +335,7 @@ class Finetune(AdamWRecipe):
         )
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        from plimsoll.data.chat.rows import rows_bytes
+        from plimsoll.data.chat.row_bytes import rows_bytes
         from plimsoll.data.loader_bytes import tokenizer_bytes
 
         known = {} if prepared is None else prepared.facts["packing"]

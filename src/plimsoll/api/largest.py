@@ -1,0 +1,329 @@
+"""The largest value of an option that fits a budget: `plimsoll plan --largest` and `plimsoll.plan(..., largest=...)`.
+
+A value fits where the smallest plan of its recipe does. Most values are planned with the levers of the smallest plan
+of a value near to them, which is one compile each. Bytes grow almost linearly with the value, so a line through what is
+known leads to the limit, and the first time a formula does where there is one. The end is held for itself: the value is
+compiled and rehearsed, and the next one does not fit whatever the levers are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plimsoll.api.option_values import Steps
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import AtOnce, Largest, Planned, TriedValue
+from plimsoll.recipes.base import Recipe
+from plimsoll.units import format_bytes, format_count
+
+Say = Callable[[str], None]
+Expected = Callable[[Recipe, Mapping[str, Any]], AtOnce | None]
+PlanOf = Callable[..., Planned]
+"""`api.plan.plan` with everything but recipe, pins, time and `smallest`."""
+
+WITHIN = {"cpu": 240.0, "cuda": 420.0, "tpu": 900.0}
+"""Seconds that finding a value may take, by platform: about six plans."""
+LEAST_SECONDS = 5.0
+"""Seconds that a plan is given at least."""
+FURTHEST = 16
+"""Times a value that the next one may be, where nothing is known beyond it."""
+NEAR = 3
+"""Times a value that another one may be whose levers are taken over."""
+FIXED, STATE = frozenset({"process", "data"}), frozenset({"parameters", "optimizer", "ema"})
+"""Components that do not grow with a value; and those that do not, unless it is one of OF_THE_MODEL."""
+OF_THE_MODEL = ("lora_rank", "target_params")
+SAME_SIDE = 3
+"""Values on one side of the limit in a row after which the middle is taken, and no line trusted."""
+
+
+def find_largest(
+    recipe: Recipe,
+    steps: Steps,
+    plan_of: PlanOf,
+    *,
+    pins: Mapping[str, Any],
+    budget_bytes: int,
+    within: float,
+    expected: Expected = lambda recipe, pins: None,
+    say: Say = lambda text: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Planned:
+    """Returns the plan of the largest value that fits, with `largest` saying how it was found.
+
+    Args:
+        recipe: The recipe; the option's own value in it is where the search begins, if nothing better is `expected`.
+        steps: Values to try.
+        plan_of: Plans a recipe.
+        pins: Levers that the user has set.
+        budget_bytes: Budget of one device.
+        within: Seconds after which the largest value that is confirmed is taken, or the first one that is.
+        expected: The answer by formula for a recipe and levers that are set; None where there is none.
+        say: Called with what is being done.
+        clock: Clock in seconds.
+
+    Raises:
+        BudgetError: Not even the least value fits.
+        RecipeError: The recipe cannot have another value.
+    """
+    if steps.option == "batch_size" and "micro_batch" in pins:
+        raise RecipeError(
+            "--largest batch-size looks for the largest batch that goes through at once, and --micro-batch"
+            f" {pins['micro_batch']} splits it: leave --micro-batch out"
+        )
+    return _Finder(recipe, steps, plan_of, dict(pins), budget_bytes, expected, say, clock, clock() + within).run()
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is known of a value."""
+
+    needed: float
+    """Smallest budget that it fits in; infinite where the recipe refuses it, or nothing compiles."""
+    fits: bool
+    settled: bool
+    """Whether all levers were free, and the time was enough: no other plan of it is smaller."""
+    why: str = ""
+    """The recipe's refusal."""
+    planned: Planned | None = None
+
+
+@dataclass
+class _Finder:
+    recipe: Recipe
+    steps: Steps
+    plan_of: PlanOf
+    pins: dict[str, Any]
+    budget: int
+    expected: Expected
+    say: Say
+    clock: Callable[[], float]
+    deadline: float
+    levers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Levers of the smallest plans that were found with all of them free, by the number of the value."""
+    points: dict[int, Point] = field(default_factory=dict)
+    tried: list[TriedValue] = field(default_factory=list)
+    by_formula: bool = False
+
+    formula: dict[int, float] = field(default_factory=dict)
+    """Bytes of the smallest plan by formula, as far as they were computed."""
+
+    def run(self) -> Planned:
+        self.by_formula = self.expected(self.recipe, self.pins) is not None
+        self._ask(self._first())
+        while True:
+            below, above = self._between()
+            if self._late() and below >= 0:
+                return self._answer(below)
+            if above - below > 1:
+                self._ask(self._next(below, above))
+            elif above > self.steps.last or self.points[above].settled:
+                return self._answer(below)
+            else:
+                self._ask(above, free=True)
+
+    # Which value is next.
+
+    def _first(self) -> int:
+        """Returns where the search begins: at what is expected to fit, else at the recipe's own value."""
+        if self.by_formula:
+            number = max(0, self._last_below(self._by_formula, -1, self.steps.last + 1))
+            self.say(f"by formula {self._named(self.steps.value(number))} is about the largest")
+            return number
+        return min(self.steps.number(getattr(self.recipe, self.steps.option)), self.steps.last)
+
+    def _between(self) -> tuple[int, int]:
+        """Returns the largest number that fits, -1 if none, and the smallest that does not, beyond the last if none."""
+        below = max((number for number, point in self.points.items() if point.fits), default=-1)
+        others = (number for number, point in self.points.items() if not point.fits and number > below)
+        return below, min(others, default=self.steps.last + 1)
+
+    def _next(self, below: int, above: int) -> int:
+        known = {number: point.needed for number, point in self.points.items() if point.needed < math.inf}
+        sides = [each.fits for each in self.tried[-SAME_SIDE:]]
+        stuck = len(sides) == SAME_SIDE and len(set(sides)) == 1
+        if stuck and below in self.points and above in self.points:
+            return (below + above) // 2
+        if len(known) > 1 or (known and self.by_formula):
+            number = self._last_below(lambda number: self._believed(number, known), below, above)
+        else:
+            number = self._by_share(known)
+        furthest = self.steps.number(FURTHEST * self.steps.value(max(self.points)))
+        return max(below + 1, min(number, above - 1, furthest))
+
+    def _by_share(self, known: Mapping[int, float]) -> int:
+        """Returns a number from the only bytes that are known, as if what may grow of them did so in proportion."""
+        if not known:
+            return self.steps.number(self.steps.value(min(self.points)) / 2)
+        ((number, needed),) = known.items()
+        planned = self.points[number].planned
+        assert planned is not None
+        still = FIXED | (frozenset() if self.steps.option in OF_THE_MODEL else STATE)
+        growing = sum(size for name, size in planned.ledger.predicted.items() if name not in still)
+        share = 1 + (self.budget - needed) / max(1, growing)
+        return self.steps.number(self.steps.value(number) * min(FURTHEST, max(1 / FURTHEST, share)))
+
+    def _believed(self, number: int, known: Mapping[int, float]) -> float:
+        """Returns the bytes of a value by the formula, plus a line through what it was off by at the nearest two."""
+        value = self.steps.value
+
+        def off(each: int) -> float:
+            return known[each] - self._by_formula(each)
+
+        nearest = sorted(known, key=lambda each: (abs(known[each] - self.budget), each))[:2]
+        slope = 0.0
+        if len(nearest) > 1:
+            slope = (off(nearest[1]) - off(nearest[0])) / (value(nearest[1]) - value(nearest[0]))
+        by_line = off(nearest[0]) + slope * (value(number) - value(nearest[0]))
+        return self._by_formula(number) + by_line
+
+    def _last_below(self, bytes_of: Callable[[int], float], below: int, above: int) -> int:
+        """Returns the last number between the two whose bytes are within the budget, as bytes only grow."""
+        while above - below > 1:
+            middle = (below + above) // 2
+            below, above = (middle, above) if bytes_of(middle) <= self.budget else (below, middle)
+        return below
+
+    def _by_formula(self, number: int) -> float:
+        """Returns the bytes of the smallest plan by formula; 0 where there is none, infinity where it is refused."""
+        if number not in self.formula:
+            try:
+                recipe = self._recipe(number)
+                answer = self.expected(recipe, self._pins(recipe)) if self.by_formula else None
+                self.formula[number] = 0.0 if answer is None else float(answer.smallest.likely_bytes)
+            except RecipeError:
+                self.formula[number] = math.inf
+        return self.formula[number]
+
+    def _pins(self, recipe: Recipe) -> dict[str, Any]:
+        """Returns the user's pins, and that a batch goes through at once where the largest batch is looked for."""
+        return self.pins | ({"micro_batch": recipe.effective_batch} if self.steps.option == "batch_size" else {})
+
+    # What is asked.
+
+    def _late(self) -> bool:
+        return self.clock() >= self.deadline
+
+    def _recipe(self, number: int) -> Recipe:
+        changed = replace(self.recipe, **{self.steps.option: self.steps.value(number)})
+        getattr(changed, "shape", None)  # sizes that contradict one another
+        return changed
+
+    def _ask(self, number: int, *, free: bool = False) -> None:
+        value = self.steps.value(number)
+        free = free or self._nearest(number) is None
+        self.say(f"planning for {self._named(value)}" + ("" if free else ", with the levers of the smallest plan"))
+        point = self._planned(number, free=free)
+        if free and point.fits:  # other levers: what did not fit with those before may fit now
+            self.points = {each: found for each, found in self.points.items() if found.fits or found.settled}
+        self.points[number] = point
+        needed = None if point.needed == math.inf else int(point.needed)
+        self.tried.append(TriedValue(value=value, needed_bytes=needed, fits=point.fits, free=free, refused=point.why))
+
+    def _planned(self, number: int, *, free: bool) -> Point:
+        try:
+            recipe = self._recipe(number)
+        except RecipeError as refusal:
+            if not self.points:
+                raise
+            return Point(math.inf, False, settled=True, why=str(refusal))
+        pins = self._pins(recipe) if free else self._usable(number, recipe) | self._pins(recipe)
+        left = max(LEAST_SECONDS, self.deadline - self.clock())
+        started = self.clock()
+        try:
+            planned = self.plan_of(recipe, pins=pins, smallest=True, within=left)
+        except BudgetError as refusal:  # nothing compiles
+            return Point(math.inf, False, settled=free, why=str(refusal))
+        if free:
+            levers = {name: value for name, value in planned.plan.levers.items() if LEVERS[name].compiled}
+            self.levers[number] = levers
+        in_time = self.clock() - started < left
+        ledger = planned.ledger
+        return Point(ledger.needed_bytes, ledger.fits, settled=free and in_time, planned=planned)
+
+    def _nearest(self, number: int) -> int | None:
+        """Returns the nearest value that was planned with all levers free; None where none is near."""
+        value = self.steps.value(number)
+        factors = {each: abs(math.log(value / self.steps.value(each))) for each in self.levers}
+        nearest = min(factors, key=factors.__getitem__, default=None)
+        return None if nearest is None or factors[nearest] > math.log(NEAR) else nearest
+
+    def _usable(self, number: int, recipe: Recipe) -> dict[str, Any]:
+        """Returns the levers of the nearest such plan, but for those that would change nothing for this value."""
+        nearest = self._nearest(number)
+        levers = {} if nearest is None else self.levers[nearest]
+        return {
+            name: value
+            for name, value in levers.items()
+            if not ((idle := LEVERS[name].idle) is not None and idle(value, recipe))
+        }
+
+    # What is told.
+
+    def _named(self, value: int) -> str:
+        shown = format_count(value) if self.steps.step == 0 else f"{value:,}"
+        return f"--{self.steps.option.replace('_', '-')} {shown}"
+
+    def _answer(self, below: int) -> Planned:
+        if below < 0:
+            self._refuse()
+        point, beyond = self.points[below], self.points.get(below + 1)
+        assert point.planned is not None
+        value = self.steps.value(below)
+        next_value = self.steps.value(below + 1) if below < self.steps.last else None
+        planned = replace(point.planned, plan=replace(point.planned.plan, pinned=tuple(sorted(self.pins))))
+        bounded_by, reason = self._bounded(planned, beyond, next_value)
+        if bounded_by == "recipe" and len(self.tried) > 1 and sum(not each.refused for each in self.tried) == 1:
+            assert beyond is not None
+            raise RecipeError(beyond.why)  # every other value: the option contradicts another one
+        if bounded_by == "option" and not self._late():
+            planned = self._fastest(below) or planned
+        largest = Largest(
+            option=self.steps.option.replace("_", "-"),
+            value=value,
+            next_value=next_value,
+            next_needed_bytes=None if beyond is None or beyond.needed == math.inf else int(beyond.needed),
+            bounded_by=bounded_by,
+            reason=f"{self._named(value)}: {reason}",
+            tried=tuple(self.tried),
+        )
+        return replace(planned, largest=largest)
+
+    def _fastest(self, number: int) -> Planned | None:
+        """Returns the fastest plan of a value that is not bounded by bytes; None where the time was not enough."""
+        recipe, left = self._recipe(number), max(LEAST_SECONDS, self.deadline - self.clock())
+        try:
+            return self.plan_of(recipe, pins=self._pins(recipe), within=left)
+        except BudgetError:
+            return None
+
+    def _bounded(self, planned: Planned, beyond: Point | None, next_value: int | None) -> tuple[Any, str]:
+        """Returns what keeps the value from being larger, in a word and in a clause."""
+        budget, needed = format_bytes(self.budget), format_bytes(planned.ledger.needed_bytes)
+        if next_value is None:
+            return "option", f"{self.steps.why_most}, and not the bytes: its smallest plan needs {needed} of {budget}"
+        if beyond is not None and beyond.settled and beyond.why:
+            return "recipe", f"beyond it the recipe refuses, {beyond.why}"
+        at_once = " at once" if self.steps.option == "batch_size" else ""
+        if beyond is not None and beyond.settled:
+            more = format_bytes(beyond.needed)
+            return "bytes", f"{needed} of {budget} in its smallest plan; {next_value:,}{at_once} would need {more}"
+        found = "was not looked at" if beyond is None else "was only held against the same levers"
+        return "time", f"it fits, {needed} of {budget}, and by the time that planning was given {next_value:,} {found}"
+
+    def _refuse(self) -> None:
+        """Raises the refusal of the least value, which does not fit."""
+        least = self.points[0]
+        floor = None if least.needed == math.inf else int(least.needed)
+        why = least.why or f"its smallest plan needs {format_bytes(least.needed)}"
+        raise BudgetError(
+            f"no --{self.steps.option.replace('_', '-')} fits in {format_bytes(self.budget)}: the least that is tried"
+            f" is {self.steps.value(0):,}, and {why}. Give a larger --memory, or plan for it alone to see"
+            " what would help",
+            budget_bytes=self.budget,
+            floor_bytes=floor,
+        )

@@ -1,0 +1,245 @@
+"""`--largest`: the value found is the largest that fits, its successor does not, and little is compiled on the way."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner_examples import STATIC
+from plimsoll.api import largest as module
+from plimsoll.api import plan as api_plan
+from plimsoll.api.largest import find_largest
+from plimsoll.api.option_values import Steps, steps_of
+from plimsoll.cli.main import main
+from plimsoll.errors import BudgetError, RecipeError
+from plimsoll.planned import AtOnce, ByFormula, Ledger
+from plimsoll.recipes.finetune.recipe import Finetune
+from plimsoll.recipes.registry import preset
+from plimsoll.report.tables import plan_table
+from plimsoll.units import MIB
+from report_examples import PLAN, PLANNED
+
+RECIPE = preset("stories")
+LEVERS = {"remat": "block", "loss_chunk": 256}
+"""Those of the smallest plan."""
+
+
+class Planner:
+    """Plans by a formula: `needed` of a recipe and of its levers, in bytes. A plan takes a second of its clock."""
+
+    def __init__(self, needed, budget, *, levers=LEVERS, fails=lambda recipe: False):
+        self.needed, self.budget, self.levers, self.fails = needed, budget, levers, fails
+        self.asked = []
+        self.now = 0.0
+
+    def __call__(self, recipe, *, pins, within, smallest=False):
+        self.asked.append((recipe, dict(pins), smallest))
+        self.now += 1
+        if self.fails(recipe):
+            raise BudgetError("nothing compiles", budget_bytes=self.budget, floor_bytes=None)
+        levers = self.levers(recipe) if callable(self.levers) else self.levers
+        plan = replace(PLAN, **{**levers, **{name: pins[name] for name in levers if name in pins}})
+        free = not set(levers) & set(pins)
+        size = self.needed(recipe) if free or plan.remat == levers["remat"] else math.ceil(1.2 * self.needed(recipe))
+        parts = {"process": size // 2, "step temporaries": size - size // 2}
+        ledger = Ledger(budget_bytes=self.budget, predicted=parts, phase="train")
+        return replace(PLANNED, plan=replace(plan, pinned=tuple(sorted(pins))), ledger=ledger)
+
+
+def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0, expected=lambda recipe, pins: None):
+    return find_largest(
+        recipe,
+        steps_of(recipe, option),
+        planner,
+        pins=pins or {},
+        budget_bytes=planner.budget,
+        within=within,
+        expected=expected,
+        clock=lambda: planner.now,
+    )
+
+
+def by_length(base, slope, curve=0.0):
+    return lambda recipe: round(base + slope * recipe.seq_len + curve * recipe.seq_len**2)
+
+
+@given(
+    base=st.integers(0, 10**9),
+    slope=st.integers(1, 10**6),
+    curve=st.sampled_from([0, 1, 50]),
+    budget=st.integers(2 * 10**9, 10**11),
+)
+def test_the_largest_fits_and_the_next_does_not_whatever_the_bytes_are(base, slope, curve, budget):
+    needed = by_length(base, slope, curve)
+    planner = Planner(needed, budget)
+    answer = found(planner).largest
+    assert answer.value % 128 == 0
+    assert needed(replace(RECIPE, seq_len=answer.value)) <= budget < needed(replace(RECIPE, seq_len=answer.value + 128))
+    assert (answer.next_value, answer.bounded_by) == (answer.value + 128, "bytes")
+    assert answer.next_needed_bytes == needed(replace(RECIPE, seq_len=answer.next_value))
+    assert len(planner.asked) <= 20 if curve else 9
+
+
+def test_the_next_value_is_planned_with_all_levers_free_and_the_others_with_those_of_the_smallest_plan():
+    planner = Planner(by_length(100 * MIB, 2**14), 200 * MIB)
+    answer = found(planner, pins={"precision": "float32"})
+    for recipe, pins, _ in planner.asked:
+        assert pins["precision"] == "float32"
+        if recipe.seq_len == answer.largest.next_value:
+            last = pins
+    assert last == {"precision": "float32"}
+    assert any(pins.get("remat") == "block" for _, pins, _ in planner.asked)
+    assert answer.plan.pinned == ("precision",)
+    assert [each.value for each in answer.largest.tried] == [recipe.seq_len for recipe, _, _ in planner.asked]
+
+
+def test_levers_that_fit_more_beyond_the_limit_are_noticed():
+    """From 4,096 tokens on, another smallest plan: with the levers of shorter ones it would need a fifth more."""
+    levers = lambda recipe: LEVERS if recipe.seq_len < 4096 else LEVERS | {"remat": "dots"}  # noqa: E731
+    needed = by_length(10 * MIB, 2**14)
+    planner = Planner(needed, needed(replace(RECIPE, seq_len=4480)), levers=levers)
+    answer = found(planner, recipe=replace(RECIPE, seq_len=2048)).largest
+    assert (answer.value, answer.bounded_by) == (4480, "bytes")
+
+
+def test_a_formula_saves_what_the_line_is_looked_for_with():
+    needed = by_length(10**9, 70_000)
+    planner = Planner(needed, 24 * 10**9)
+
+    def expected(recipe, pins):
+        size = round(1.1 * needed(recipe))
+        smallest = ByFormula(plan=PLAN, low_bytes=size, likely_bytes=size, high_bytes=size)
+        return AtOnce(budget_bytes=planner.budget, smallest=smallest)
+
+    answer = found(planner, expected=expected).largest
+    assert answer.bounded_by == "bytes"
+    assert len(planner.asked) <= 5
+    assert planner.asked[0][0].seq_len == pytest.approx(answer.value, rel=0.15)
+
+
+def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken():
+    recipe = Finetune(pretrained="google/gemma-2-2b")
+    planner = Planner(by_length(10**9, 1), 20 * 10**9)
+    planned = found(planner, recipe=recipe)
+    assert (planned.largest.value, planned.largest.next_value, planned.largest.bounded_by) == (8192, None, "option")
+    assert "the tokens that google/gemma-2-2b was made to read at once, and not the bytes" in planned.largest.reason
+    assert planner.asked[-1] == (replace(recipe, seq_len=8192), {}, False)
+
+
+def test_a_rank_ends_at_the_narrowest_side_of_the_kernels():
+    recipe = Finetune(pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
+    assert steps_of(recipe, "lora-rank").most == 1024
+    planner = Planner(lambda recipe: 10**9 * (3 + recipe.lora_rank), 20 * 10**9)
+    answer = found(planner, "lora_rank", recipe).largest
+    assert (answer.option, answer.value, answer.next_value) == ("lora-rank", 17, 18)
+
+
+def test_a_batch_goes_through_at_once():
+    planner = Planner(lambda recipe: MIB * (100 + 7 * recipe.batch_size), 200 * MIB)
+    planned = found(planner, "batch_size")
+    assert planned.largest.value == 14
+    assert all(pins["micro_batch"] == recipe.batch_size for recipe, pins, _ in planner.asked)
+    assert "15 at once would need 205.0 MiB" in planned.largest.reason
+    with pytest.raises(RecipeError, match=r"and --micro-batch 2 splits it: leave --micro-batch out"):
+        found(planner, "batch_size", pins={"micro_batch": 2})
+    assert steps_of(RECIPE, "batch-size", devices=8).value(0) == 8
+
+
+def test_parameters_are_numbers_of_two_digits():
+    planner = Planner(lambda recipe: 16 * recipe.target_params, 500 * 10**6)
+    answer = found(planner, "target_params").largest
+    assert (answer.value, answer.next_value) == (31_000_000, 32_000_000)
+
+
+@given(st.integers(0, 900))
+def test_the_values_of_an_option_grow_and_each_has_its_number(number):
+    for steps in (Steps("seq_len", 128, most=100_000), Steps("batch_size", 3), Steps("target_params", 0)):
+        number = min(number, steps.last)
+        assert steps.number(steps.value(number)) == number or steps.value(number) == steps.most
+        if number < steps.last:
+            assert steps.value(number) < steps.value(number + 1) <= steps.most
+    assert Steps("seq_len", 128, most=1000).value(Steps("seq_len", 128, most=1000).last) == 1000
+
+
+def test_where_not_even_the_least_fits_the_floor_is_said():
+    planner = Planner(by_length(300 * MIB, 2**14), 200 * MIB)
+    with pytest.raises(
+        BudgetError, match=r"no --seq-len fits in 200\.0 MiB: the least that is tried is 128"
+    ) as refusal:
+        found(planner)
+    assert refusal.value.floor_bytes == 302 * MIB
+    assert "its smallest plan needs 302.0 MiB" in str(refusal.value)
+
+
+def test_by_the_time_that_is_given_the_largest_that_is_known_is_taken():
+    planner = Planner(by_length(10**9, 70_000, 3), 24 * 10**9)
+    planned = found(planner, within=2.5)
+    assert len(planner.asked) == 3
+    assert planned.largest.bounded_by == "time"
+    assert planned.ledger.fits
+    assert "by the time that planning was given" in planned.largest.reason
+
+
+def test_what_the_recipe_refuses_bounds_it_too():
+    planner = Planner(lambda recipe: 1, 10, fails=lambda recipe: recipe.seq_len > 1000)
+    answer = found(planner).largest
+    assert (answer.value, answer.bounded_by) == (896, "recipe")
+    code = preset("code")  # which says its shape
+    with pytest.raises(RecipeError, match=r"--target-params .* beside a shape"):
+        found(planner, "target_params", code)
+
+
+def test_an_option_that_the_recipe_lacks_is_refused():
+    with pytest.raises(RecipeError, match=r"--largest lora-rank: .* it has seq-len, batch-size, target-params"):
+        steps_of(RECIPE, "lora-rank")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--largest", "seq-len", "--seq-len", "4096"], "--seq-len 4096 asks for one value, and --largest seq-len"),
+        (["--seq_len=64", "--largest", "seq-len"], "--seq_len 64 asks for one value"),
+        (["--largest", "seq-len", "--floor"], "and --floor asks for something else"),
+        (["--largest", "seq-len", "--compare", "h100", "--frontier"], "and --compare, --frontier asks"),
+        (["--largest", "lora-rank"], "this recipe has no such option"),
+        (["--largest", "width"], "--largest takes one of"),
+    ],
+)
+def test_what_contradicts_it_is_refused_in_a_paragraph_before_anything_is_planned(monkeypatch, capsys, words, said):
+    monkeypatch.setattr(api_plan, "search", pytest.fail)
+    assert main(["plan", "stories", "--chip", "cpu", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "\n" not in error.strip()
+
+
+def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
+    planner = Planner(by_length(100 * MIB, 2**14), 200 * MIB)
+
+    def search(problem, compiler, say, *, within, smallest, clock):
+        return planner(replace(RECIPE, seq_len=problem.rate_per_example), pins=problem.pins, within=within)
+
+    monkeypatch.setattr(api_plan, "search", search)
+    monkeypatch.setattr(api_plan.Pool, "static", lambda self: STATIC)
+    words = ["plan", "stories", "--chip", "cpu", "--memory", "200MiB", "--largest", "seq-len"]
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["largest"] == 6400
+    assert (answer["fits"], answer["largest_search"]["next_value"]) == (True, 6528)
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "largest seq-len" in text
+    assert "--seq-len 6,400" in text
+    assert "6,528 (202.0 MiB, too much, whatever the levers)" in " ".join(text.split())
+
+
+def test_no_plan_without_it_has_the_rows():
+    assert "largest" not in plan_table(PLANNED)
+    assert "largest" not in PLANNED.to_dict()
+
+
+def test_its_time_is_its_own():
+    assert all(module.WITHIN[platform] > seconds for platform, seconds in api_plan.WITHIN.items())
