@@ -27,6 +27,7 @@ from plimsoll.types import Compute, Storage
 
 EIGHT = Storage(optimizer_bits=8)
 STORAGES = [Storage(optimizer_bits=o, weight_bits=w) for o in (8, 32) for w in (32, 24, 16) if (o, w) != (32, 32)]
+STORAGES += [Storage(optimizer_bits=16, weight_bits=16)]
 LR = 1e-2
 SETTINGS = AdamW(learning_rate=LR, warmup_steps=0, final_fraction=1.0, weight_decay=0.1, clip_norm=None)
 PIECE = 1024
@@ -447,7 +448,7 @@ def test_the_settings_build_it():
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"optimizer_bits": 4}, "one of 32, 8, got 4"), ({"weight_bits": 8}, "one of 32, 24, 16, got 8")],
+    [({"optimizer_bits": 4}, "one of 32, 16, 8, got 4"), ({"weight_bits": 8}, "one of 32, 24, 16, got 8")],
 )
 def test_other_widths_are_refused(given, said):
     with pytest.raises(ValueError, match=said):

@@ -21,7 +21,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.base import AdamWRecipe, Count, OwnRung, Prepared, Say
 from plimsoll.recipes.finetune import data
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
@@ -157,7 +157,7 @@ class Finetune(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        return (*super().supported_levers, "frozen_bits") if self.lora_rank else super().supported_levers
+        return (*super().supported_levers, "frozen_bits" if self.lora_rank else "layerwise")
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
@@ -167,6 +167,12 @@ class Finetune(AdamWRecipe):
     @property
     def mlp_chunks(self) -> tuple[int, ...]:
         return chunks_of(self.seq_len)
+
+    @property
+    def ladder(self) -> tuple[OwnRung, ...]:
+        from plimsoll.recipes.finetune.ladder import finetune_rungs
+
+        return finetune_rungs(self)
 
     @property
     def head_columns(self) -> int:
