@@ -111,7 +111,9 @@ def main() -> None:
         print(summary(shape, found), flush=True)
     out = Path("bench-out")
     out.mkdir(exist_ok=True)
-    (out / "finetune_context.json").write_text(json.dumps({"conditions": conditions(given), "chip": given.chip, "shapes": results}, indent=1))
+    (out / "finetune_context.json").write_text(
+        json.dumps({"conditions": conditions(given), "chip": given.chip, "shapes": results}, indent=1)
+    )
 
 
 def from_child(shape: str, levers: dict[str, Any], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -181,7 +183,9 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
         kernel_seconds=kernel_seconds(counted, target),
         host_temp_bytes=stats.host_temp_size_in_bytes,
     )
-    nothing = dict.fromkeys(("parameters", "parameter_bytes", "optimizer_bytes", "other_bytes", "largest_leaf_bytes"), 0)
+    nothing = dict.fromkeys(
+        ("parameters", "parameter_bytes", "optimizer_bytes", "other_bytes", "largest_leaf_bytes"), 0
+    )
     static = Static(**nothing, movable={"optimizer": stats.host_argument_size_in_bytes})
     on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
     return {

@@ -84,11 +84,6 @@ def _own_rungs(
             levers = now
             new = next(iter(rung.levers), "") if number else ""
             ladder.append(Rung(rung.name, new, touched, rung.words, levers, replace(recipe, **rung.fields)))
-    if not ladder:
-        raise RecipeError(
-            f"--numerics {numerics} leaves no rung of the ladder of {recipe.kind}, which begins with weights in"
-            " bfloat16: leave it out"
-        )
     return ladder, left_out
 
 

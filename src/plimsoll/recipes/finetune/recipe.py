@@ -206,11 +206,10 @@ class Finetune(AdamWRecipe):
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.levers.lora import LoRA
-        from plimsoll.models.pretrained.language import PretrainedNextToken
         from plimsoll.recipes.finetune.task import Blank
 
         if not self.lora_rank:
-            return PretrainedNextToken(self.shape, compute, frozen=False)
+            return Blank(self.shape, compute, frozen=False)
         adapter = self.adapter
         return LoRA(
             Blank(self.shape, compute),
