@@ -12,7 +12,7 @@ from kernels and from what goes over the link to the host. A row is one document
 the model's heads;
 then, per shape, a line fitted to device bytes (at or above it everywhere), the tokens that fit in 8, 24 and 80 GB
 by interpolation, and Unsloth's published line for Llama-3.1-8B. VARIANTS are other levers beside that: the optimizer's
-state on the host or in 8 bits, and no host at all. `--buffers N` names the N largest temporaries at the
+state on the host or in 8 bits, adapters in 24, and no host at all. `--buffers N` names the N largest temporaries at the
 peak. GB is 10^9 bytes. Writes one JSON to bench-out/.
 """
 
@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "host": {"offload": "optimizer"},
     "8-bit": {"optimizer_bits": 8},
+    "24-bit": {"weight_bits": 24},
     "no-host": {"remat": "block"},
 }
 """Name to the levers that differ."""

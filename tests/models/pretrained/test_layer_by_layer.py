@@ -1,8 +1,7 @@
 """A published model, learned layer by layer: the numbers of the whole update, with documents and windows."""
 
-from dataclasses import replace
-
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -42,10 +41,25 @@ def trained(shape, *, layerwise, steps=2):
     return jax.device_get((state["params"], metrics))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [pytest.param(GEMMA_3, id="gemma3"), pytest.param(replace(LLAMA, layers=2), id="llama", marks=pytest.mark.slow)],
-)
+def test_its_parts_make_up_its_loss():
+    task = PretrainedNextToken(GEMMA_3, Compute(loss_chunk=8), frozen=False)
+    params = jax.jit(task.init)(jax.random.key(0))["trainable"]
+
+    def in_parts(params, given):
+        outer = {name: part for name, part in params.items() if name != task.stacked}
+        x = task.enter(outer, given)
+        for number in range(GEMMA_3.layers):
+            layer = jax.tree.map(lambda leaf, number=number: leaf[number], params[task.stacked])
+            x = task.block(layer, x, given, jnp.int32(number))
+        return task.leave(outer, x, given)[0]
+
+    whole = jax.jit(lambda params, given: task.loss({"trainable": params}, None, given, None, train=True)[0])
+    for one, other in zip(jax.jit(in_parts)(params, batch()), whole(params, batch()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [GEMMA_3, LLAMA], ids=["gemma3", "llama"])
 def test_it_learns_what_the_whole_update_does(shape):
     whole, metrics = trained(shape, layerwise=0)
     layered, told = trained(shape, layerwise=1)
