@@ -4,8 +4,8 @@ The same numbers as `optax.adamw` but for rounding between steps: a piece of a l
 the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
 `bits_of` gives the bits of each leaf: norms, biases and small leaves stay float32 in all, embeddings and the output
-layer in moments of 8 bits. Moments of 16 bits are bfloat16; of a second moment, which a step changes by a small part of
-what bfloat16 can tell apart, the neighbour is drawn at random (levers/weight_bits.py).
+layer in moments of 8 bits. Moments of 16 bits are bfloat16, rounded at random (levers/weight_bits.py): a step changes
+them by less than bfloat16 can tell apart, and the nearest would stand still.
 
 `build` is what a recipe calls: with 32 bits everywhere its rule is optax's own AdamW.
 """
@@ -296,6 +296,7 @@ class _Leaf:
         change = -now.rate * direction
 
         random: Any = None
+        elements: Any = None
         if self.kind.moments < 32 or self.kind.weight == 16:  # by place in the leaf: the same on any devices
             blocks = self.split.block_numbers(start + jnp.arange(weights.shape[0], dtype=jnp.int32)).astype(jnp.uint32)
             elements = blocks[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
@@ -309,7 +310,7 @@ class _Leaf:
             mean = Blocks(*eight_bit.encode_mean(mean))
             variance = Blocks(*eight_bit.encode_root(root, random >> 16))  # the weights have used the low bits
         elif self.kind.moments == 16:
-            mean = weight_bits.as_bits(mean.astype(jnp.bfloat16))
+            mean = weight_bits.round_at_random(mean, weight_bits.random_bits(random, elements))
             variance = weight_bits.round_at_random(variance, random >> 16)
         kept = Moments(mean, variance, rest)
         if not self.updates:
