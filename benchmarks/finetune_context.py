@@ -7,10 +7,12 @@ The step is plimsoll's own: `PretrainedNextToken` in NF4 with its embedding and 
 all seven kernels in float32 with AdamW in float32, batch 1, activations in bfloat16, block inputs in the host's memory,
 feed-forward part and loss in chunks. Nothing runs and no weight is made. Needs `plimsoll chips --install cuda`.
 
-For every length it prints the step's bytes on the device and in the host's memory, and the operations of its products;
+For every length it prints the step's bytes on the device and in the host's memory, and its time as a plan estimates it,
+from kernels and from what goes over the link to the host. A row is one document: attention is cuDNN's, where it takes
+the model's heads;
 then, per shape, a line fitted to device bytes (at or above it everywhere), the tokens that fit in 8, 24 and 80 GB
 by interpolation, and Unsloth's published line for Llama-3.1-8B. VARIANTS are other levers beside that: the optimizer's
-state on the host or in 8 bits, and no host at all. `--buffers N` names the N largest temporaries at the
+state on the host or in 8 bits, adapters in 24, and no host at all. `--buffers N` names the N largest temporaries at the
 peak. GB is 10^9 bytes. Writes one JSON to bench-out/.
 """
 
@@ -37,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "host": {"offload": "optimizer"},
     "8-bit": {"optimizer_bits": 8},
+    "24-bit": {"weight_bits": 24},
     "no-host": {"remat": "block"},
 }
 """Name to the levers that differ."""
@@ -96,6 +99,8 @@ def main() -> None:
         for length in given.tokens:
             print(json.dumps(compiled_step(given.shape[0], length, given)), flush=True)
         return
+    from text_vs_trainer import conditions
+
     results: dict[str, dict[str, Any]] = {}
     for shape, variant in itertools.product(given.shape, given.variant):
         print(f"{shape}, {variant} {VARIANTS[variant] | given.levers or ''}", flush=True)
@@ -107,7 +112,9 @@ def main() -> None:
         print(summary(shape, found), flush=True)
     out = Path("bench-out")
     out.mkdir(exist_ok=True)
-    (out / "finetune_context.json").write_text(json.dumps({"chip": given.chip, "shapes": results}, indent=1))
+    (out / "finetune_context.json").write_text(
+        json.dumps({"conditions": conditions(given), "chip": given.chip, "shapes": results}, indent=1)
+    )
 
 
 def from_child(shape: str, levers: dict[str, Any], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -142,9 +149,14 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
     from plimsoll.engine.compile import analysis_of
     from plimsoll.planned import Plan
     from plimsoll.planner import topology
-    from plimsoll.planner.chips import chip
+    from plimsoll.planner.chips import chip, rates
     from plimsoll.planner.flops import dots
     from plimsoll.planner.hlo.buffers import largest_temporaries
+    from plimsoll.planner.hlo.kernels import kernels
+    from plimsoll.planner.hlo.module import Module
+    from plimsoll.planner.kernel_seconds import kernel_seconds
+    from plimsoll.planner.speed import step_seconds
+    from plimsoll.planner.types import Static
     from plimsoll.training import program
 
     levers = levers_of(length) | given.levers
@@ -163,7 +175,19 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
         given.text.mkdir(parents=True, exist_ok=True)
         (given.text / f"{shape_name}-{length}.txt").write_text(compiled.as_text())
     named = largest_temporaries(compiled, most=given.buffers) if given.buffers else []
-    analysis = analysis_of(compiled, flops=0.0)
+    (module,) = compiled.runtime_executable().hlo_modules()
+    counted, target = kernels(Module(module.as_serialized_hlo_module_proto())), chip(given.chip)
+    analysis = analysis_of(
+        compiled,
+        flops=dots(jaxpr).flops,
+        kernels=sum(counted.values()),
+        kernel_seconds=kernel_seconds(counted, target),
+        host_temp_bytes=stats.host_temp_size_in_bytes,
+    )
+    nothing = dict.fromkeys(
+        ("parameters", "parameter_bytes", "optimizer_bytes", "other_bytes", "largest_leaf_bytes"), 0
+    )
+    static = Static(**nothing, movable={"optimizer": stats.host_argument_size_in_bytes})
     on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
     return {
         "tokens": length,
@@ -172,7 +196,7 @@ def compiled_step(shape_name: str, length: int, given: argparse.Namespace) -> di
         "argument_bytes": stats.argument_size_in_bytes,
         "temporary_bytes": stats.temp_size_in_bytes,
         "host_bytes": on_host,
-        "flops": dots(jaxpr).flops,
+        "step_seconds": step_seconds(plan, analysis, static, rates(target)),
         "compile_seconds": took,
         "buffers": [[each.bytes, each.shape, each.what, each.place] for each in named],
     }
@@ -219,7 +243,7 @@ def line(row: dict[str, Any]) -> str:
         f"device {row['device_bytes'] / GB:7.3f} GB",
         f"({row['argument_bytes'] / GB:.3f} held, {row['temporary_bytes'] / GB:.3f} temporaries)",
         f"host {row['host_bytes'] / GB:7.2f} GB",
-        f"{row['flops'] / 1e12:9,.0f} Tflop",
+        f"{row['step_seconds']:9,.1f} s a step",
         f"compiled in {row['compile_seconds']:.0f} s",
     ]
     buffers = [f"\n    {size / MB:9,.1f} MB {shape} {what} {place}" for size, shape, what, place in row["buffers"]]

@@ -421,6 +421,96 @@ def device() -> str:
     return table(head, rows) + "\n" + source("device", "python benchmarks/device.py --minutes 25")
 
 
+FINETUNE_MODELS = {
+    "llama-3.1-8b": "Llama-3.1-8B", "qwen2.5-7b": "Qwen2.5-7B", "gemma-2-9b": "Gemma-2-9B",
+    "llama-3.2-3b": "Llama-3.2-3B",
+}  # fmt: skip
+FINETUNE_VARIANTS = {"plain": "", "host": ", moments on the host", "no-host": ", nothing on the host"}
+
+
+def finetune_context() -> str:
+    """The longest contexts of QLoRA by the compiler: a line for each model, and tokens that fit on cards."""
+    rows = []
+    for shape, variants in read("finetune_context", "shapes").items():
+        for variant, found in variants.items():
+            base, slope = found["bytes"] / 1e9, found["bytes_per_token"] / 1e6
+            name = FINETUNE_MODELS[shape] + FINETUNE_VARIANTS[variant]
+            longest = max(row["tokens"] for row in found["rows"])
+            fits = [
+                f"{count:,}" + (" (extrapolated)" if count > longest else "") if count else "-"
+                for count in found["tokens"].values()
+            ]
+            rows.append([name, f"{base:.2f} GB + {slope:.4f} MB", *fits])
+    head = ["model", "device bytes + those of a token", "8 GB: tokens", "24 GB", "80 GB"]
+    return table(head, rows)
+
+
+def finetune_lengths() -> str:
+    """The same by length, block inputs on the host: bytes of the device and of the host, and a step's time."""
+    shapes = read("finetune_context", "shapes")
+    lengths = [row["tokens"] for row in next(iter(shapes.values()))["plain"]["rows"]]
+    rows = []
+    for shape, variants in shapes.items():
+        cells = [
+            f"{row['device_bytes'] / 1e9:.2f}, {row['host_bytes'] / 1e9:.1f}, {_seconds(row['step_seconds'])}"
+            for row in variants["plain"]["rows"]
+        ]
+        rows.append([FINETUNE_MODELS[shape], *cells])
+    head = ["device GB, host GB, a step", *(f"{length:,}" for length in lengths)]
+    shapes_named, variants_named = " ".join(shapes), " ".join(next(iter(shapes.values())))
+    command = f"python benchmarks/finetune_context.py --shape {shapes_named} --variant {variants_named}"
+    return table(head, rows) + "\n" + source("finetune_context", command)
+
+
+def _seconds(seconds: float) -> str:
+    from plimsoll.units import format_seconds
+
+    return format_seconds(seconds)
+
+
+def finetune_published(part: str) -> str:
+    """Published peaks of fine-tuning beside our compiled plans for the same."""
+    rows = {"t4": _finetune_t4, "torchtune": _finetune_torchtune, "litgpt": _finetune_litgpt}[part]()
+    return rows + "\n" + source("finetune_published", "python benchmarks/finetune_published.py")
+
+
+def _levers(plan: Any) -> str:
+    from plimsoll.levers.registry import in_words, plain
+
+    own = {name: value for name, value in plan.items() if name in plain() and name not in ("prefetch", "async_save")}
+    return in_words(own)
+
+
+def _finetune_t4() -> str:
+    rows = []
+    for row in read("finetune_published", "t4"):
+        plan = row["plan"]
+        batch = f"{plan['micro_batch']} x {plan['accumulation']}"
+        cells = [f"{row['predicted_peak_bytes'] / MIB:,.0f} MiB", _seconds(row["step_seconds"]), _levers(plan)]
+        rows.append([row["model"].split("/")[1], str(row["batch"]), batch, *cells])
+    return table(["model", "batch that failed", "ours", "device", "a step", "levers"], rows)
+
+
+def _finetune_torchtune() -> str:
+    rows = []
+    for row in read("finetune_published", "torchtune"):
+        ours, host = row["predicted_peak_bytes"] / 2**30, row["host_bytes"] / 2**30
+        rows.append(
+            [row["name"], row["words"], f"{row['published_gib']:.1f}", f"{ours:.1f}", f"{host:.1f}",
+             _seconds(row["step_seconds"])]
+        )  # fmt: skip
+    return table(["rung", "it adds", "torchtune, GiB", "ours, GiB", "our host, GiB", "our step, estimated"], rows)
+
+
+def _finetune_litgpt() -> str:
+    rows = []
+    for row in read("finetune_published", "litgpt"):
+        what = f"{row['model'].split('/')[1]}, {row['method']}, {row['micro_batch']}"
+        ours = row["predicted_peak_bytes"] / 1e9
+        rows.append([what, f"{row['published_gb']:.2f}", f"{ours:.2f}", _levers(row["plan"])])
+    return table(["model, method, micro-batch", "litgpt, GB", "ours, GB", "levers"], rows)
+
+
 def _share(share: float, *, signed: bool = False) -> str:
     return (f"{share:+.0%}" if signed else f"{share:.0%}").replace("%", " %")
 

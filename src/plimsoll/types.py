@@ -36,7 +36,7 @@ Activations = Literal["float32", "bfloat16"]
 Offload = Literal["none", "frozen", "optimizer", "all"]
 Passes = Literal[0, 1, 2]
 """Backward passes of a step that updates layer by layer; 0 for a step that holds the whole gradient."""
-OptimizerBits = Literal[32, 8]
+OptimizerBits = Literal[32, 16, 8]
 WeightBits = Literal[32, 24, 16]
 FrozenBits = Literal[32, 16, 8, 4]
 EmaBits = Literal[32, 16]
@@ -102,8 +102,8 @@ class ReadsInParts(Protocol):
 class Layered(Protocol):
     """A task may have these besides: its loss in parts, for a step that updates a layer as soon as it has its gradient.
 
-    The loss is `leave(outer, block(last, ... block(first, enter(outer, batch))), batch)`: without carry, frozen
-    weights or random numbers, since none of the three is given them.
+    The loss is `leave(outer, x, batch)` of what `block` makes of `enter(outer, batch)`, layer after layer: without
+    carry, frozen weights or random numbers, since none of the three is given them.
     """
 
     stacked: str
@@ -113,8 +113,15 @@ class Layered(Protocol):
         """Returns what the first layer reads."""
         ...
 
-    def block(self, layer: Any, hidden: jax.Array) -> jax.Array:
-        """Returns what the next layer reads, from a layer's weights, without the axis of layers, and what it reads."""
+    def block(self, layer: Any, hidden: jax.Array, batch: Batch, number: jax.Array) -> jax.Array:
+        """Returns what the next layer reads.
+
+        Args:
+            layer: Weights of a layer, without the axis of layers.
+            hidden: Input of the layer.
+            batch: The batch, for what layers read of it besides: positions, documents.
+            number: int32 number of the layer, from 0.
+        """
         ...
 
     def leave(self, outer: Any, hidden: jax.Array, batch: Batch) -> tuple[LossSum, Metrics]:

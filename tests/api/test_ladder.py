@@ -225,3 +225,25 @@ def test_a_rung_takes_no_more_steps_than_the_recipe_has(world):
 )
 def test_what_a_process_said_last_is_the_reason(code, said, words):
     assert ladder._last_words(code, said).startswith(words)
+
+
+def test_a_ladder_for_a_chip_is_planned_and_nothing_is_trained_or_prepared(monkeypatch):
+    asked = []
+
+    def planned(recipe, **how):
+        asked.append((recipe, how))
+        if how["pins"]["async_save"]:
+            raise PlimsollError("too large by far")
+        return found(**how)
+
+    monkeypatch.setattr(ladder, "plan", planned)
+    told = ladder.predict(RECIPE, name="stories", chip="t4", memory="2GiB", chosen=["save", "micro-batch"])
+    assert [row["outcome"] for row in told["rungs"]] == ["failed", "predicted", "predicted"]
+    assert all(how["chip"] == "t4" and how["smallest"] and how["memory"] == "2GiB" for _, how in asked)
+    _, save, micro = told["rungs"]
+    assert (save["predicted_peak_bytes"], micro["predicted_peak_bytes"]) == (800 * MIB, 300 * MIB)
+    assert (micro["state_bytes"], micro["step_seconds"], micro["why_not"]) == (STATE, 1.0, None)
+    assert told["rungs"][0]["why_not"] == "too large by far"
+    assert json.loads(json.dumps(told)) == told
+    with pytest.raises(PlimsollError, match="too large by far"):
+        ladder.predict(RECIPE, name="stories", chip="t4", chosen=["plain"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.api.pins import require_supported
 from plimsoll.api.rungs import FIRST, rungs
 from plimsoll.errors import RecipeError
 from plimsoll.levers import registry
@@ -18,7 +19,10 @@ from plimsoll.recipes.registry import preset
 STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
 
 
-ON_A_CPU = "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+ON_A_CPU = (
+    "a ladder that is trained runs on this machine's CPU, where the host's memory is the device's; `plimsoll plan"
+    " --offload optimizer --chip NAME` says what it saves on a card"
+)
 
 
 class SupportingNothing(type(STORIES)):
@@ -172,3 +176,29 @@ def test_the_middle_micro_batch_divides_the_batch_and_lies_between_its_ends(batc
 def test_an_unknown_rung_is_refused_with_those_there_are():
     with pytest.raises(RecipeError, match="--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"):
         rungs(STORIES, chosen=["ramat"])
+
+
+def test_a_recipe_may_have_a_ladder_of_its_own():
+    """That of fine-tuning: its names in torchtune's order, adapters last, and nothing for a host on a CPU."""
+    recipe = preset("finetune")
+    ladder, left_out = rungs(recipe, platform="cuda")
+    assert [rung.name for rung in ladder] == [
+        "packed", "loss-chunk", "remat", "layerwise", "offload", "optimizer-8", "lora", "qlora",
+    ]  # fmt: skip
+    assert not left_out
+    assert {rung.recipe.lora_rank for rung in ladder[:6]} == {0}
+    assert all(rung.recipe == recipe for rung in ladder[6:])
+    assert [rung.pins["frozen_bits"] for rung in ladder] == [32] * 6 + [16, 4]
+    assert ladder[3].pins["layerwise"] == ladder[3].recipe.layerwise_passes == 2
+    assert rungs(replace(recipe, clip_norm=0.0), platform="cuda")[0][3].pins["layerwise"] == 1
+    for rung in ladder:
+        require_supported(rung.recipe, rung.pins)
+    ladder, left_out = rungs(recipe, chosen=["offload", "lora"])
+    assert [rung.name for rung in ladder] == ["packed", "lora"]
+    assert "on a CPU" in left_out["offload"]
+    with pytest.raises(RecipeError, match="--rungs weights-16 is no rung of a ladder: there are packed, loss-chunk"):
+        rungs(recipe, chosen=["weights-16"])
+    ladder, left_out = rungs(recipe, numerics="exact")
+    assert [rung.name for rung in ladder] == ["loss-chunk", "remat", "layerwise"]
+    assert {rung.pins["weight_bits"] for rung in ladder} == {32}
+    assert left_out["packed"] == "--numerics exact does not allow it: it is compressed"

@@ -15,6 +15,7 @@ from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.adamw8 import build
 from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.liveness import kept_on_host_bytes
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Layered, LossSum, Storage
 
@@ -174,3 +175,15 @@ def test_a_loss_that_is_scaled_is_refused():
     state = jax.eval_shape(make_init(task, optimizer, precision="float16"), jax.ShapeDtypeStruct((), jnp.uint32))
     with pytest.raises(RecipeError, match="float16 could not leave out a step whose gradient overflows"):
         jax.eval_shape(make_step(task, optimizer, accumulation=1, layerwise=2), state, batch(4, 16))
+
+
+def test_the_inputs_of_layers_may_wait_on_the_host():
+    with jax.numpy_dtype_promotion("standard"):
+        task, optimizer = NextToken(SMALL, BLOCKS), rule(None)
+        state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
+        traced = {}
+        for on_host in (False, True):
+            step = make_step(task, optimizer, accumulation=1, layerwise=1, inputs_on_host=on_host)
+            traced[on_host] = jax.jit(step).trace(state, batch(4, 16)).jaxpr
+    assert kept_on_host_bytes(traced[False]) == 0
+    assert kept_on_host_bytes(traced[True]) == SMALL.layers * 4 * 16 * SMALL.width * 4

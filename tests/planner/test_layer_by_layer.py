@@ -74,7 +74,7 @@ def test_so_does_the_refusal_of_a_state_that_does_not_fit():
         ({"layerwise": 1}, {}, "before the norm of the whole gradient is known, .*: take --layerwise 2"),
         ({"layerwise": 2}, {"layerwise": 1}, "does not clip: take --layerwise 1"),
         ({"layerwise": 2, "micro_batch": 4}, {}, "whole effective batch of 16 .* --micro-batch 4 splits it"),
-        ({"layerwise": 2, "remat": "none"}, {}, "which is --remat block, and --remat none is pinned"),
+        ({"layerwise": 2, "remat": "none"}, {}, "which is --remat block or offload, and --remat none is pinned"),
         (
             {"layerwise": 2, "precision": "float16"},
             {"numerics": "mixed"},

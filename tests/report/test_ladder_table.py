@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.errors import PlimsollError
-from plimsoll.report.ladder import ladder_figure, ladder_table
+from plimsoll.report.ladder import ladder_figure, ladder_table, predicted_table
 from plimsoll.report.picture import save_picture
 from plimsoll.units import GIB, MIB
 
@@ -115,3 +115,25 @@ def test_both_formats_are_written_and_another_is_refused(tmp_path):
     assert one == two
     with pytest.raises(PlimsollError, match=r"\.png or \.svg, and 'ladder\.pdf'"):
         written("ladder.pdf")
+
+
+def test_a_predicted_ladder_says_bytes_of_device_and_host_and_what_is_over():
+    nothing = dict.fromkeys(("state_bytes", "temporary_bytes", "host_bytes", "step_seconds", "source", "why_not"))
+    row = nothing | {"numerics": "compressed", "source": "compiled", "predicted_peak_bytes": 3 * GIB}
+    text = predicted_table(
+        LADDER
+        | {
+            "chip": "t4",
+            "rungs": [
+                row | {"name": "packed", "words": "all at once", "host_bytes": GIB // 2, "step_seconds": 2.5},
+                row | {"name": "remat", "words": "again", "predicted_peak_bytes": GIB},
+                nothing | {"name": "qlora", "words": "NF4", "predicted_peak_bytes": None, "why_not": "no such chip"},
+            ],
+        }
+    )
+    lines = text.splitlines()
+    assert lines[0] == "ladder of stories: 12M parameters, effective batch 16, on t4"
+    assert lines[3].split() == ["packed", "3.00", "GiB", "-", "-", "0.50", "GiB", "2.5", "s"]
+    assert "over the 2.0 GiB that it may use" in text
+    assert "failed: no such chip" in text
+    assert text.count("over the") == 1

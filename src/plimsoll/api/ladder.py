@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.api import train
+from plimsoll.api.accelerator import chip_named
 from plimsoll.api.plan import budget_bytes, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
@@ -80,7 +81,7 @@ def climb(
         steps = min(steps, prepared.steps)
         stops = [steps - max(1, steps // 3), steps]  # at which the two sessions end
         ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
-        climbed = [_Climbed(rung, RunFolder(place / rung.name), recipe, name) for rung in ladder]
+        climbed = [_Climbed(rung, RunFolder(place / rung.name), rung.recipe, name) for rung in ladder]
         for each in climbed:
             each.plan(prepared, limit, say)
         if all(each.planned is None for each in climbed):  # the recipe's mistake, and no lever's
@@ -100,6 +101,82 @@ def climb(
         "stops": stops,
         "rungs": rows,
         "left_out": left_out,
+    }
+
+
+def predict(
+    recipe: Recipe,
+    *,
+    name: str,
+    chip: str,
+    memory: str | None = None,
+    chosen: Sequence[str] = (),
+    numerics: str = CLASSES[-1],
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Returns what `plimsoll ladder --chip --json` prints: `rungs`, compiled for a chip; nothing is trained or read.
+
+    Args:
+        recipe: The recipe.
+        name: Name by which the user calls it.
+        chip: One of `plimsoll chips`.
+        memory: Budget that rungs are held against; by default what a run on the chip can use.
+        chosen: Names of rungs; by default all.
+        numerics: Class of the rungs, and of those that touch the numbers less.
+        say: Called with messages about progress.
+
+    Raises:
+        RecipeError: No rung can be made of the recipe, or the chip is not known.
+    """
+    target = chip_named(chip)
+    ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=target.platform)
+    rows = []
+    for rung in ladder:
+        say(f"{rung.name}: planning")
+        how: dict[str, Any] = {"numerics": rung.numerics, "pins": rung.pins, "memory": memory, "chip": chip}
+        try:
+            planned, problem = plan(rung.recipe, name=name, smallest=True, **how), None
+        except (PlimsollError, DoesNotCompile) as failure:
+            planned, problem = None, str(failure)
+            say(f"{rung.name}: {problem}")
+        rows.append(_predicted_row(rung, planned, problem))
+    if all(row["outcome"] == "failed" for row in rows):
+        raise PlimsollError(rows[0]["why_not"])
+    return {
+        "recipe": name,
+        "chip": chip,
+        "parameters": next(row["parameters"] for row in rows if row["parameters"]),
+        "effective_batch": recipe.effective_batch,
+        "rate_unit": recipe.rate_unit,
+        "budget_bytes": budget_bytes(memory, target),
+        "rungs": rows,
+        "left_out": left_out,
+    }
+
+
+def _predicted_row(rung: Rung, planned: Planned | None, problem: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": rung.name,
+        "numerics": rung.numerics,
+        "words": rung.words,
+        "outcome": "failed" if planned is None else "predicted",
+        "why_not": problem,
+        **dict.fromkeys(("plan", "parameters", "predicted_peak_bytes", "phase", "source", "state_bytes")),
+        **dict.fromkeys(("temporary_bytes", "host_bytes", "step_seconds")),
+    }
+    if planned is None:
+        return row
+    ledger = planned.ledger
+    return row | {
+        "plan": planned.plan.to_dict(),
+        "parameters": planned.parameters,
+        "predicted_peak_bytes": ledger.predicted_peak_bytes,
+        "phase": ledger.phase,
+        "source": ledger.source,
+        "state_bytes": _state_bytes(ledger.predicted),
+        "temporary_bytes": ledger.predicted.get("step temporaries"),
+        "host_bytes": None if ledger.host is None else ledger.host.predicted_peak_bytes,
+        "step_seconds": planned.step_seconds,
     }
 
 

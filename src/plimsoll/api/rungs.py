@@ -7,7 +7,7 @@ above the first mixed rung can be compared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.errors import RecipeError
@@ -32,24 +32,24 @@ class Rung:
     numerics: Numerics
     words: str
     pins: Levers
+    recipe: Recipe
 
 
 def rungs(
-    recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1]
+    recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1], platform: str = "cpu"
 ) -> tuple[list[Rung], dict[str, str]]:
     """Returns the rungs of this recipe up to the class `numerics`, and name to reason for those that are left out.
 
     With `chosen`, the first one and those: the levers between them stay as they were.
     """
-    lines = registry.rungs()
-    known = [FIRST, *(rung.name for _, rung in lines)]
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise RecipeError(f"--rungs {unknown[0]} is no rung of a ladder: there are {', '.join(known)}")
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
     levers = {**registry.plain(), "micro_batch": recipe.effective_batch}
-    ladder = [Rung(FIRST, "", "exact", "float32, the whole batch at once, saves beside training", levers)]
+    if recipe.ladder:
+        return _own_rungs(recipe, levers, chosen, numerics, platform)
+    lines = registry.rungs()
+    _require_known(chosen, [FIRST, *(rung.name for _, rung in lines)])
+    ladder = [Rung(FIRST, "", "exact", "float32, the whole batch at once, saves beside training", levers, recipe)]
     left_out: dict[str, str] = {}
     for lever, rung in lines:
         if chosen and rung.name not in chosen:
@@ -60,8 +60,37 @@ def rungs(
             left_out[rung.name] = str(reason)
             continue
         levers = {**levers, lever.name: value}
-        ladder.append(Rung(rung.name, lever.name, lever.touches, rung.words.format(value), levers))
+        ladder.append(Rung(rung.name, lever.name, lever.touches, rung.words.format(value), levers, recipe))
     return ladder, left_out
+
+
+def _own_rungs(
+    recipe: Recipe, levers: Levers, chosen: Sequence[str], numerics: str, platform: str
+) -> tuple[list[Rung], dict[str, str]]:
+    """Returns the same of a recipe with a ladder of its own."""
+    lines = recipe.ladder
+    _require_known(chosen, [rung.name for rung in lines])
+    ladder, left_out = [], {}
+    for number, rung in enumerate(lines):
+        if number and chosen and rung.name not in chosen:
+            continue
+        now = {**levers, **rung.levers}
+        touched = registry.numerics(now)
+        if CLASSES.index(touched) > CLASSES.index(numerics):  # type: ignore[arg-type]
+            left_out[rung.name] = f"--numerics {numerics} does not allow it: it is {touched}"
+        elif rung.host and platform == "cpu":
+            left_out[rung.name] = "on a CPU the host's memory is the device's: nothing would be saved"
+        else:
+            levers = now
+            new = next(iter(rung.levers), "") if number else ""
+            ladder.append(Rung(rung.name, new, touched, rung.words, levers, replace(recipe, **rung.fields)))
+    return ladder, left_out
+
+
+def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise RecipeError(f"--rungs {unknown[0]} is no rung of a ladder: there are {', '.join(known)}")
 
 
 def _value(lever: Lever, rung: record.Rung, recipe: Recipe, levers: Levers, numerics: str) -> Any:

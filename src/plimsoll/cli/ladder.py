@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from plimsoll.cli.parse import Json, parse_with_recipe
+from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
 
@@ -18,6 +19,8 @@ class LadderOptions:
     recipe: Recipe
     memory: str | None = None
     """Rungs predicted above it are not run, like 2GiB; default: what is available, less a margin."""
+    chip: str | None = None
+    """Compile the rungs for this chip, one of `plimsoll chips`, and train nothing; no data is read."""
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
     """Rungs of this class and of those that touch the numbers less."""
     rungs: tuple[str, ...] = ()
@@ -32,8 +35,13 @@ class LadderOptions:
 
 
 def ladder(arguments: list[str]) -> int:
-    """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run."""
+    """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run.
+
+    With --chip, compiles the rungs and prints the predicted one.
+    """
     name, options = parse_with_recipe(LadderOptions, arguments, command="ladder")
+    if options.chip is not None:
+        return _predicted(name, options)
     from plimsoll.api.ladder import climb
     from plimsoll.report.ladder import ladder_figure, ladder_table
     from plimsoll.report.picture import require_picture, save_picture
@@ -59,3 +67,22 @@ def ladder(arguments: list[str]) -> int:
     print(json.dumps(result) if options.json else ladder_table(result))
     outcomes = {row["outcome"] for row in result["rungs"]}
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2
+
+
+def _predicted(name: str, options: LadderOptions) -> int:
+    from plimsoll.api.ladder import predict
+    from plimsoll.report.ladder import predicted_table
+
+    if options.run is not None or options.picture is not None:
+        raise RecipeError("--run and --picture are of a ladder that is trained, and --chip only compiles: take one")
+    result = predict(
+        options.recipe,
+        name=short_name(name),
+        chip=options.chip or "",
+        memory=options.memory,
+        chosen=options.rungs,
+        numerics=options.numerics,
+        say=lambda text: print(f"  {text} ...", file=sys.stderr),
+    )
+    print(json.dumps(result) if options.json else predicted_table(result))
+    return 3 if any(row["outcome"] == "failed" for row in result["rungs"]) else 0

@@ -171,7 +171,7 @@ class LocalCompiler:
 
     def traced(self, plan: Plan, task: Any, state: Any, batch: Any) -> Any:
         """Returns the jaxpr of a step for state and batch of these shapes."""
-        step = make_step(task, self.rule(plan.storage), accumulation=plan.accumulation, layerwise=plan.layerwise)
+        step = make_step(task, self.rule(plan.storage), **program.of_plan(plan))
         return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
 
     def share(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:

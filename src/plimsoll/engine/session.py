@@ -195,7 +195,7 @@ class _Training:
         self.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        step = make_step(task, rule, accumulation=self.plan.accumulation, layerwise=self.plan.layerwise)
+        step = make_step(task, rule, **program.of_plan(self.plan))
         batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
         lowered = jax.jit(step).lower(executables.state, batch)
         compiled = program.compiled(lowered, deterministic=self.plan.deterministic)

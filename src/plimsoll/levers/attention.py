@@ -11,11 +11,11 @@ them again, three or four times over. Two ways round it, of the same mathematics
 A `window` lets a query see so many positions, its own included; cuDNN's kernel knows it, and elsewhere it goes by
 blocks: those outside the band are left out, so that time and bytes grow with the length times the window. `segments`
 keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; of cuDNN's, JAX's
-public function takes one length a row, or a mask of the whole square. So its kernel is used for batches whose rows are
-each one document, as a long context's are, and others go by blocks of `DOCUMENT_BLOCK`, in as few bytes. So does a
-`cap`, which cuDNN's has not. (JAX's own module for cuDNN takes offsets of documents, from Hopper on, with a sum for
-every position and every document that there might be; whether it may be used is asked of a card, so that none could be
-compiled for that is not there.)
+public function takes one length a row, or a mask of the whole square. So its kernel takes a batch at once where each
+row is one document, and elsewhere one document after the other (attention_documents.py). A window besides, several
+devices, or a `cap`, which cuDNN's has not, go by blocks of `DOCUMENT_BLOCK`, in as few bytes. (JAX's own module for
+cuDNN takes offsets of documents, from Hopper on, with a sum for every position and every document that there might be;
+whether it may be used is asked of a card, so that none could be compiled for that is not there.)
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
@@ -33,6 +33,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked
+from plimsoll.levers.attention_documents import by_documents
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.sharding import in_mesh, rows_spec
@@ -136,7 +137,8 @@ def attention(
         seen = tuple(Seen(causal, length, each) for each in windows)
         in_blocks = partial(chunked, blocks=blocks, seen=seen)
         if plain and own is None and not cap and which is None and _has_cudnn():
-            alone = _Alone(in_blocks, windows[0], factor)
+            others = in_blocks if windows != (0,) or _shared_batch() else None
+            alone = _Alone(others, windows[0], factor)
             return cast(Any, _where_alone)(query, key, value, segments, alone)
         return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
@@ -238,10 +240,16 @@ def _cudnn(query: Heads, key: Heads, value: Heads, *, causal: bool, window: int,
     return jnp.swapaxes(mixed, 1, 2)
 
 
-class _Alone(NamedTuple):
-    """Attention by cuDNN where each row is one document, else in blocks: hashable, so that it can be static."""
+def _shared_batch() -> bool:
+    """Returns whether several devices share a batch."""
+    return in_mesh() and jax.sharding.get_abstract_mesh().size > 1
 
-    in_blocks: Callable[..., Heads]
+
+class _Alone(NamedTuple):
+    """Attention by cuDNN, whole where each row is one document: hashable, so that it can be static."""
+
+    in_blocks: Callable[..., Heads] | None
+    """How rows of several go; None for one document after the other."""
     window: int
     scale: float
 
@@ -249,14 +257,28 @@ class _Alone(NamedTuple):
         arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
         return _cudnn(*arrays, causal=True, window=self.window, scale=self.scale).astype(query.dtype)
 
+    def otherwise(self, query: Heads, key: Heads, value: Heads, segments: Array) -> Heads:
+        if self.in_blocks is not None:
+            return self.in_blocks(query, key, value, segments, None)
+        arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
+        mixed: Any = cast(Any, by_documents)(*arrays, segments, partial(_cudnn_document, scale=self.scale))
+        return mixed.astype(query.dtype)
+
+
+def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, scale: float) -> Array:
+    """Returns causal attention over the first `length` positions; what it says behind them is not to be read."""
+    return jax.nn.dot_product_attention(
+        query, key, value, scale=scale, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
+        implementation="cudnn",
+    )  # fmt: skip
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _where_alone(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone) -> Heads:
     """Attends one way or the other. The backward pass computes the forward one again, of the one way: differentiated as
     it stands, a choice keeps what either way needs."""
     by_cudnn = lambda query, key, value, segments: how.by_cudnn(query, key, value)  # noqa: E731
-    in_blocks = lambda *arrays: how.in_blocks(*arrays, None)  # noqa: E731
-    return jax.lax.cond(_one_document(segments), by_cudnn, in_blocks, query, key, value, segments)
+    return jax.lax.cond(_one_document(segments), by_cudnn, how.otherwise, query, key, value, segments)
 
 
 def _where_alone_forward(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone):
@@ -267,10 +289,10 @@ def _where_alone_backward(how: _Alone, kept: Any, towards: Heads):
     def by_cudnn(query: Heads, key: Heads, value: Heads, segments: Array):
         return jax.vjp(how.by_cudnn, query, key, value)[1](towards)
 
-    def in_blocks(query: Heads, key: Heads, value: Heads, segments: Array):
-        return jax.vjp(lambda *arrays: how.in_blocks(*arrays, segments, None), query, key, value)[1](towards)
+    def otherwise(query: Heads, key: Heads, value: Heads, segments: Array):
+        return jax.vjp(lambda *arrays: how.otherwise(*arrays, segments), query, key, value)[1](towards)
 
-    return *jax.lax.cond(_one_document(kept[-1]), by_cudnn, in_blocks, *kept), None
+    return *jax.lax.cond(_one_document(kept[-1]), by_cudnn, otherwise, *kept), None
 
 
 _where_alone.defvjp(_where_alone_forward, _where_alone_backward)

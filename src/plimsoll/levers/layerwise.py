@@ -18,12 +18,16 @@ from typing import Any
 import jax
 from jax import Array, lax
 
+from plimsoll.levers.offload import fetched
 from plimsoll.levers.weight_bits import readable
-from plimsoll.types import Layered
+from plimsoll.types import Batch, Layered
 
 
-def layer_gradient(task: Layered, stacked: Any, inputs: Array, number: Array, towards: Array) -> tuple[Any, Array]:
+def layer_gradient(
+    task: Layered, stacked: Any, inputs: Array, number: Array, batch: Batch, towards: Array
+) -> tuple[Any, Array]:
     """Returns the gradients of the weights and of the input of layer `number`, from `towards`, that of its output."""
-    weights, x = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
-    _, pull = jax.vjp(task.block, readable(weights), x)
+    cut = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
+    weights, x = fetched(cut)  # where inputs wait on the host
+    _, pull = jax.vjp(lambda weights, x: task.block(weights, x, batch, number), readable(weights), x)
     return pull(towards)

@@ -39,7 +39,8 @@ class NextToken:
         """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
         return self.decoder.embedded(outer, batch["input_ids"])
 
-    def block(self, layer: dict, x: Array) -> Array:
+    def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
+        del batch, number  # all layers are alike, and a row is one text
         return self.decoder.block(layer, x, rotary_angles(x.shape[1], self.decoder.shape.head_width))
 
     def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:

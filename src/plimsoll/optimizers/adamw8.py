@@ -1,10 +1,11 @@
-"""AdamW over 8-bit moments and 16-, 24- or 32-bit weights, updated in place.
+"""AdamW over 8- or 16-bit moments and 16-, 24- or 32-bit weights, updated in place.
 
 The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with
 the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
 `bits_of` gives the bits of each leaf: norms, biases and small leaves stay float32 in all, embeddings and the output
-layer in their moments.
+layer in moments of 8 bits. Moments of 16 bits are bfloat16, rounded at random (levers/weight_bits.py): a step changes
+them by less than bfloat16 can tell apart, and the nearest would stand still.
 
 `build` is what a recipe calls: with 32 bits everywhere its rule is optax's own AdamW.
 """
@@ -48,9 +49,9 @@ class Moments(NamedTuple):
     """State of one leaf between steps."""
 
     mean: Array | Blocks
-    """Running mean of the gradient."""
+    """Running mean of the gradient; of 16 bits, the bits of bfloat16 (uint16)."""
     variance: Array | Blocks
-    """Running mean of the gradient's square; encoded, it is the square's root."""
+    """Running mean of the gradient's square; in blocks, it is the square's root."""
     rest: Array | None
     """Bits of 24-bit weights beyond bfloat16: int8, shaped like the leaf."""
 
@@ -110,7 +111,7 @@ def build(settings: AdamW, steps: int, storage: Storage = WHOLE) -> InPlace:
 
 
 def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
-    """Returns the bits of the moments, 8 or 32, and of the weights, 32, 24 or 16, of a leaf (array or shape) at `path`.
+    """Returns the bits of the moments (8, 16 or 32) and of the weights (16, 24 or 32) of a leaf at `path`.
 
     Only a matrix that is large enough and of whole blocks has fewer than 32. Stored leaves count as what they were.
     """
@@ -119,7 +120,8 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
     if not (large and real and leaf.ndim >= 2) or NORMS_AND_BIASES & words:
         return 32, 32
-    return 32 if EMBEDDINGS & words else storage.optimizer_bits, storage.weight_bits
+    whole = EMBEDDINGS & words and storage.optimizer_bits == 8
+    return 32 if whole else storage.optimizer_bits, storage.weight_bits
 
 
 def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
@@ -140,7 +142,8 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
 
     def init(params: Any) -> State:
         def moments_of(leaf: Array, kind: Kind) -> Moments:
-            zeros = eight_bit.zeros if kind.moments == 8 else partial(jnp.zeros, dtype=jnp.float32)
+            plain = partial(jnp.zeros, dtype=jnp.uint16 if kind.moments == 16 else jnp.float32)
+            zeros = eight_bit.zeros if kind.moments == 8 else plain
             rest = weight_bits.split(_float32(leaf))[1] if kind.weight == 24 else None
             return Moments(zeros(leaf.shape), zeros(leaf.shape), rest)
 
@@ -281,9 +284,9 @@ class _Leaf:
 
         gradient = gradient.astype(jnp.float32) * now.clip
         mean, variance = moments.mean, moments.variance
-        mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else mean
+        mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else _float32(mean)
         mean = settings.beta1 * mean + (1 - settings.beta1) * gradient
-        variance = jnp.square(eight_bit.decode_root(*variance)) if isinstance(variance, Blocks) else variance
+        variance = jnp.square(eight_bit.decode_root(*variance)) if isinstance(variance, Blocks) else _float32(variance)
         variance = settings.beta2 * variance + (1 - settings.beta2) * jnp.square(gradient)
         root = jnp.sqrt(variance)
         direction = mean * now.mean_scale / (root * now.root_scale + settings.epsilon)
@@ -293,7 +296,8 @@ class _Leaf:
         change = -now.rate * direction
 
         random: Any = None
-        if self.kind.moments == 8 or self.kind.weight == 16:  # by place in the leaf: the same on any devices
+        elements: Any = None
+        if self.kind.moments < 32 or self.kind.weight == 16:  # by place in the leaf: the same on any devices
             blocks = self.split.block_numbers(start + jnp.arange(weights.shape[0], dtype=jnp.int32)).astype(jnp.uint32)
             elements = blocks[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
             random = weight_bits.random_bits(self.key, elements)
@@ -305,6 +309,9 @@ class _Leaf:
         if self.kind.moments == 8:
             mean = Blocks(*eight_bit.encode_mean(mean))
             variance = Blocks(*eight_bit.encode_root(root, random >> 16))  # the weights have used the low bits
+        elif self.kind.moments == 16:
+            mean = weight_bits.round_at_random(mean, weight_bits.random_bits(random, elements))
+            variance = weight_bits.round_at_random(variance, random >> 16)
         kept = Moments(mean, variance, rest)
         if not self.updates:
             return new, kept

@@ -55,6 +55,21 @@ class Prepared:
             )
 
 
+@dataclass(frozen=True)
+class OwnRung:
+    """A rung of a recipe's own ladder, instead of those that levers' records name."""
+
+    name: str
+    words: str
+    """Description of what it adds."""
+    levers: Mapping[str, Any]
+    """Levers that are new; those of the rungs before are kept."""
+    fields: Mapping[str, Any]
+    """Fields of the recipe that differ on it."""
+    host: bool = False
+    """True if it needs a host beside an accelerator: on a CPU it is left out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
     """Training problem. Subclasses add a model, a source and an optimizer."""
@@ -94,6 +109,11 @@ class Recipe(ABC):
         return ()
 
     @property
+    def ladder(self) -> tuple[OwnRung, ...]:
+        """Rungs of `plimsoll ladder` in an order of the recipe's own; empty for those of the levers' records."""
+        return ()
+
+    @property
     def head_columns(self) -> int | None:
         """Width of a head of attention; None where nothing attends, or where it is not known here."""
         return None
@@ -105,7 +125,7 @@ class Recipe(ABC):
         `supported` says that the task has one (`types.Layered`). Two under a clip to a global norm, which must be known
         before the first update.
         """
-        optimizer = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported} else None
+        optimizer = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported_levers} else None
         if not isinstance(optimizer, AdamW):
             return 0
         return 1 if optimizer.clip_norm is None else 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, table
 from plimsoll.report.picture import BAR, INK, LINE, PEAK, ROOM, bar_axes, byte_axis
-from plimsoll.units import MIB, format_bytes, format_count, format_seconds
+from plimsoll.units import GIB, MIB, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,6 +61,39 @@ def ladder_table(ladder: Mapping[str, Any]) -> str:
     if ladder["left_out"]:
         text += ["left out", *all_labelled(ladder["left_out"].items())]
     return "\n".join([*text, "", *_notes(ladder)])
+
+
+PREDICTED: Cells = {
+    "rung": ("l", lambda row: row["name"]),
+    "device": ("r", lambda row: _gibibytes(row["predicted_peak_bytes"])),
+    "state": ("r", lambda row: _gibibytes(row["state_bytes"])),
+    "temporaries": ("r", lambda row: _gibibytes(row["temporary_bytes"])),
+    "host": ("r", lambda row: _gibibytes(row["host_bytes"])),
+    "step": ("r", lambda row: known(row["step_seconds"], format_seconds)),
+}
+
+
+def _gibibytes(size: int | None) -> str:
+    return UNKNOWN if size is None else f"{size / GIB:,.2f} GiB"
+
+
+def predicted_table(ladder: Mapping[str, Any]) -> str:
+    """Returns what `plimsoll ladder --chip` prints: a line per rung, what each adds, and what is left out."""
+    rows: Sequence[Row] = ladder["rungs"]
+    text = [f"{_title(ladder)}, on {ladder['chip']}", "", *table(rows, PREDICTED), ""]
+    text += ["each rung keeps what the one before it had, and adds"]
+    text += all_labelled((row["name"], row["words"]) for row in rows)
+    if ladder["left_out"]:
+        text += ["left out", *all_labelled(ladder["left_out"].items())]
+    sources = ", ".join(sorted({row["source"] for row in rows if row["source"]}))
+    notes = [("bytes", f"{sources}, nothing was run"), ("step", "estimated from the chip's rates")]
+    budget = ladder["budget_bytes"]
+    for row in rows:
+        if row["why_not"]:
+            notes.append((row["name"], f"failed: {row['why_not']}"))
+        elif row["predicted_peak_bytes"] > budget:
+            notes.append((row["name"], f"over the {format_bytes(budget)} that it may use"))
+    return "\n".join([*text, "", *all_labelled(notes)])
 
 
 def _title(ladder: Mapping[str, Any]) -> str:

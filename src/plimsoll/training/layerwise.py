@@ -17,9 +17,20 @@ from plimsoll.types import Batch, Layered, Task
 
 
 def make_layerwise_step(
-    task: Task, optimizer: Any, *, passes: int, accumulation: int = 1
+    task: Task, optimizer: Any, *, passes: int, accumulation: int = 1, inputs_on_host: bool = False
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
-    """Returns a step as `training.step.make_step` does. Raises RecipeError for what cannot be updated in parts."""
+    """Returns a step as `training.step.make_step` does.
+
+    Args:
+        task: The task.
+        optimizer: Its update rule.
+        passes: Backward passes.
+        accumulation: Micro-batches.
+        inputs_on_host: Keep the inputs of layers in the host's memory until the backward pass.
+
+    Raises:
+        RecipeError: The task or the rule cannot be updated in parts.
+    """
     if accumulation != 1:
         raise RecipeError(
             f"--layerwise {passes} needs the whole effective batch at once, and the plan splits it into {accumulation}"
@@ -43,7 +54,7 @@ def make_layerwise_step(
             "--layerwise 2 does a backward pass for the norm of a gradient that the recipe does not clip: take"
             " --layerwise 1, which updates in one"
         )
-    walk = _Walk(task, parts)
+    walk = _Walk(task, parts, inputs_on_host)
 
     def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
         if "loss_scale" in state:
@@ -69,6 +80,7 @@ class _Walk:
 
     task: Layered
     parts: Parts
+    inputs_on_host: bool
 
     def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
@@ -82,7 +94,14 @@ class _Walk:
             return task.leave(read(outer, stored, in_parts), hidden, batch)
 
         entered, pull_entered = jax.vjp(enter, outer)
-        left, inputs = lax.scan(lambda x, layer: (task.block(readable(layer), x), x), entered, trees[0][stacked])
+
+        def forward(x: Array, numbered: Any) -> tuple[Array, Array]:
+            number, layer = numbered
+            kept = jax.device_put(x, jax.memory.Space.Host) if self.inputs_on_host else x
+            return task.block(readable(layer), x, batch, number), kept
+
+        layers = jax.tree.leaves(trees[0][stacked])[0].shape[0]
+        left, inputs = lax.scan(forward, entered, (jnp.arange(layers), trees[0][stacked]))
         weight = leave(outer, left)[0].weight  # of the labels alone: the compiler drops the rest
 
         def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
@@ -93,19 +112,19 @@ class _Walk:
 
         clip, most = jnp.float32(1), self.parts.clip_norm
         if most is None:
-            trees, below, squares = self.update(trees, inputs, cotangent, clip, token)
+            trees, below, squares = self.update(trees, inputs, batch, cotangent, clip, token)
         else:
-            below, squares = self.squares(trees[0][stacked], inputs, cotangent)
+            below, squares = self.squares(trees[0][stacked], inputs, batch, cotangent)
         # The gradient of what is not in layers, summed over both ends, and the norm of all.
         gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
         norm = jnp.sqrt(squares + _squares(gradient))
         if most is not None:
             clip = shrinking(norm, most)
-            trees, _, _ = self.update(trees, inputs, cotangent, clip, token)
+            trees, _, _ = self.update(trees, inputs, batch, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
         return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
 
-    def squares(self, blocks: Any, inputs: Array, cotangent: Array) -> tuple[Array, Array]:
+    def squares(self, blocks: Any, inputs: Array, batch: Batch, cotangent: Array) -> tuple[Array, Array]:
         """Runs a backward pass for the norm alone.
 
         Returns the gradient for the first layer's input, and the sum of squares.
@@ -114,13 +133,13 @@ class _Walk:
 
         def layer(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             cotangent, squares = carry
-            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, cotangent)
+            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, batch, cotangent)
             return cotangent, squares + _squares(gradient)
 
         return lax.fori_loop(0, layers, layer, (cotangent, jnp.float32(0)))
 
     def update(
-        self, trees: Trees, inputs: Array, cotangent: Array, clip: Array, token: Array
+        self, trees: Trees, inputs: Array, batch: Batch, cotangent: Array, clip: Array, token: Array
     ) -> tuple[Trees, Array, Array]:
         """Runs a backward pass that updates.
 
@@ -131,7 +150,7 @@ class _Walk:
         def layer(n: Array, carry: Any) -> Any:
             trees, cotangent, squares, token = carry
             at = Layer(stacked, layers - 1 - n)
-            gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, cotangent)
+            gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, batch, cotangent)
             trees, token = self.parts.layer(trees, gradient, at, clip, token)
             return trees, cotangent, squares + _squares(gradient), token
 

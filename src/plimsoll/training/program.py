@@ -91,6 +91,12 @@ class Fed:
         return self.executable.memory_analysis()
 
 
+def of_plan(plan: Plan) -> dict[str, Any]:
+    """Returns what `make_step` is told of a plan."""
+    on_host = plan.remat == "offload"
+    return {"accumulation": plan.accumulation, "layerwise": plan.layerwise, "inputs_on_host": on_host}
+
+
 class Functions:
     """One plan's functions, on one device or over `devices`; each is traced when it is requested.
 
@@ -134,7 +140,7 @@ class Functions:
     def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
         """Returns the lowered train step and its jaxpr. The state is donated, and keeps its shardings."""
         plan = self._plan
-        step = make_step(self._task, self._optimizer, accumulation=plan.accumulation, layerwise=plan.layerwise)
+        step = make_step(self._task, self._optimizer, **of_plan(plan))
         with self._in_mesh():
             jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._shardings, self._whole))
             traced = jitted.trace(self.state, shapes(batch, self._rows))

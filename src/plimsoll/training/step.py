@@ -71,15 +71,22 @@ def make_init(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int, layerwise: int = 0
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    accumulation: int,
+    layerwise: int = 0,
+    inputs_on_host: bool = False,
 ) -> Callable[[State, Batch], tuple[State, Report]]:
     """Returns a function of state and effective batch to the next state and the step's metrics. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
-    `layerwise` is the plan's: above 0, the step is that of training/layerwise.py.
+    `layerwise` is the plan's: above 0, the step is that of training/layerwise.py, which `inputs_on_host` belongs to.
     """
     if layerwise:
-        return make_layerwise_step(task, optimizer, passes=layerwise, accumulation=accumulation)
+        return make_layerwise_step(
+            task, optimizer, passes=layerwise, accumulation=accumulation, inputs_on_host=inputs_on_host
+        )
 
     def step(state: State, batch: Batch) -> tuple[State, Report]:
         examples = jax.tree.leaves(batch)[0].shape[0]

@@ -9,11 +9,17 @@ from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support,
 from plimsoll.levers.records.precision import PRECISION
 from plimsoll.types import Passes
 
+RECOMPUTES = ("block", "offload")
+"""Values of `remat` that go with it: the input of each block is kept, on the device or on the host."""
 
-def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
+
+def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
+    """Returns whether it goes with these. Inputs on the host are for who pins them: a loss of time for few bytes."""
     if not levers["layerwise"]:
         return True
-    return levers["remat"] == "block" and levers["precision"] != "float16" and levers["offload"] == "none"
+    remat = levers["remat"]
+    kept = remat == "block" or (remat == "offload" and len(tried["remat"]) == 1)
+    return kept and levers["precision"] != "float16" and levers["offload"] == "none"
 
 
 def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
@@ -41,9 +47,9 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
             f"takes the whole effective batch of {whole} examples at once, and --micro-batch {micro} splits it: a"
             " gradient summed over micro-batches must be held whole. Leave one of them out"
         )
-    if pins.get("remat", "block") != "block":
+    if pins.get("remat", "block") not in RECOMPUTES:
         return (
-            f"keeps the input of each block and computes the rest again, which is --remat block, and --remat"
+            f"keeps the input of each block and computes the rest again, which is --remat block or offload, and --remat"
             f" {pins['remat']} is pinned: leave one of them out"
         )
     if PRECISION.tried(problem, rates) == ["float16"]:
@@ -72,7 +78,7 @@ def _passes(recipe: Any, levers: Values) -> int:
             f"it takes the whole effective batch of {recipe.effective_batch} at once, and there are micro-batches of"
             f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
         )
-    if levers["remat"] != "block":
+    if levers["remat"] not in RECOMPUTES:
         raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
     return recipe.layerwise_passes
 

@@ -78,7 +78,8 @@ def _refused(problem: Problem, rates: Rates, value: Offload) -> str | None:
 
 def _none_on_a_cpu(_recipe: Any, _levers: Values) -> str:
     raise LeftOut(
-        "a ladder runs on this machine's CPU, where the host's memory is the device's: nothing would be saved"
+        "a ladder that is trained runs on this machine's CPU, where the host's memory is the device's; `plimsoll plan"
+        " --offload optimizer --chip NAME` says what it saves on a card"
     )
 
 

@@ -19,12 +19,16 @@ def _lever_of_bits(
     rungs: tuple[Rung, ...],
     label: str,
     stores: str = "",
+    tried: Sequence[int] = (),
 ) -> Lever:
-    """Returns the record of a lever whose values are bits of a number; `subject` is what its few words begin with."""
+    """Returns the record of a lever whose values are bits of a number; `subject` is what its few words begin with.
+
+    The search tries all values, or those in `tried`.
+    """
 
     def worth_trying(problem: Problem, _rates: Rates) -> Sequence[int]:
         """Returns all values on one device, and whole numbers on several: that was not measured yet."""
-        return get_args(values) if problem.devices == 1 else [32]
+        return (tried or get_args(values)) if problem.devices == 1 else [32]
 
     return Lever(
         name=name,
@@ -48,10 +52,11 @@ OPTIMIZER_BITS = _lever_of_bits(
     "optimizer_bits",
     OptimizerBits,
     subject="optimizer",
-    help="Of each number that the optimizer keeps per weight.",
+    help="Of each number that the optimizer keeps per weight. 16 is bfloat16, which the search does not try.",
     supports=(Support("optimizer_bits", owner="optimizer"),),
     stores="optimizer state",
     rungs=(Rung(name="optimizer-8", words="the optimizer's moments in {} bits", value=8),),
+    tried=(32, 8),
     label="optimizer state",
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from plimsoll.levers.activations import stream
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.frozen import FrozenBits, packed
 from plimsoll.models.pretrained.model import Pretrained
@@ -24,6 +25,8 @@ class PretrainedNextToken:
 
     def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool = True) -> None:
         self.model, self.compute = Pretrained(shape, compute, frozen=frozen), compute
+
+    stacked = "blocks"
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.model.init(key)}
@@ -48,11 +51,25 @@ class PretrainedNextToken:
     ) -> tuple[LossSum, None, Metrics]:
         """Returns nats, summed over the counted tokens. The model has no dropout: `keys` and `train` change nothing."""
         weights: Any = params["trainable"]
+        hidden = self.model.hidden(weights, batch["input_ids"], **_places(batch))
+        return self._summed(weights, hidden, batch), None, {}
+
+    def enter(self, outer: dict, batch: Batch) -> Array:
+        """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
+        return stream(self.model.embedded(outer, batch["input_ids"]), self.compute)
+
+    def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
+        windowed = self.model.shape.windowed
+        of_layer = jnp.asarray(windowed)[number] if len(set(windowed)) > 1 else any(windowed)
+        return self.model.block(layer, x, self.model.places(x.shape[1], **_places(batch)), windowed=of_layer)
+
+    def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
+        return self._summed(outer, self.model.normed(outer["norm"], x), batch), {}
+
+    def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
         labels = batch["labels"].reshape(-1)
         if "counted" in batch:
             labels = jnp.where(batch["counted"].reshape(-1) > 0, labels, IGNORE)
-        places = {name: batch[name] for name in ("segments", "positions") if name in batch}
-        hidden = self.model.hidden(weights, batch["input_ids"], **places)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
             self.model.head_weights(weights),
@@ -63,4 +80,8 @@ class PretrainedNextToken:
             lift=LIFT if self.compute.precision == "float16" else 1.0,
             platform=self.compute.platform,
         )
-        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32)), None, {}
+        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
+
+
+def _places(batch: Batch) -> dict[str, Any]:
+    return {name: batch[name] for name in ("segments", "positions") if name in batch}

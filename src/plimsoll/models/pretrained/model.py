@@ -115,14 +115,13 @@ class Pretrained:
         x = stream(given, self.compute)
         places = self.places(x.shape[1], segments=segments, positions=positions)
         how, layers = self.compute, self.shape.layers
-        windowed = self.shape.windowed
-        varied = len(set(windowed)) > 1
 
         def apply(x: Array, layer: Any) -> Array:
             weights, of_layer = layer
-            return self.block(weights, x, places, windowed=of_layer if varied else any(windowed))
+            return self.block(weights, x, places, windowed=any(windowed) if of_layer is None else of_layer)
 
-        numbered = (params["blocks"], np.array(windowed) if varied else None)
+        windowed = self.shape.windowed
+        numbered = (params["blocks"], np.array(windowed) if len(set(windowed)) > 1 else None)
         if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
             cut, layer_of = layers_of(numbered)
             step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat)

@@ -22,7 +22,7 @@ from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
+from plimsoll.recipes.base import AdamWRecipe, Count, OwnRung, Prepared, Say
 from plimsoll.recipes.finetune import by_formula, data
 from plimsoll.recipes.finetune.state import adapted, static_bytes
 from plimsoll.recipes.verbs import Shown, Verb
@@ -160,8 +160,8 @@ class Finetune(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        frozen = ("frozen_bits", "embedding_bits") if self.lora_rank else ()
-        return (*super().supported_levers, *frozen)
+        further = ("frozen_bits", "embedding_bits") if self.lora_rank else ("layerwise",)
+        return (*super().supported_levers, *further)
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
@@ -171,6 +171,12 @@ class Finetune(AdamWRecipe):
     @property
     def mlp_chunks(self) -> tuple[int, ...]:
         return chunks_of(self.seq_len)
+
+    @property
+    def ladder(self) -> tuple[OwnRung, ...]:
+        from plimsoll.recipes.finetune.ladder import finetune_rungs
+
+        return finetune_rungs(self)
 
     @property
     def head_columns(self) -> int:
@@ -229,11 +235,10 @@ class Finetune(AdamWRecipe):
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.levers.lora import LoRA
-        from plimsoll.models.pretrained.language import PretrainedNextToken
         from plimsoll.recipes.finetune.task import Blank
 
         if not self.lora_rank:
-            return PretrainedNextToken(self.shape, compute, frozen=False)
+            return Blank(self.shape, compute, frozen=False)
         adapter = self.adapter
         return LoRA(
             Blank(self.shape, compute),

@@ -1,0 +1,128 @@
+"""Attention within documents, one after the other, by a kernel that is told how long a sequence is.
+
+cuDNN's kernel, as JAX's public function calls it, knows no documents: it takes one length a row, or a mask of the whole
+square. Here a loop cuts one document after the other out of the batch, filled up to the next of a few sizes (`sizes`),
+hands it to the kernel with its length, and writes back what belongs to it. So no two documents are multiplied, no score
+is in memory, and the number of documents is known only when the step runs. The backward pass goes the same way, and
+computes the kernel's forward pass again.
+
+Price: a document is copied in and out, and starts kernels of its own, some tens of microseconds: leave it off where
+documents are few hundred tokens and rows are short. Filling costs little, since a kernel passes over blocks beyond the
+length. For one device: devices that share a batch would gather it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+Heads = Float[Array, "batch heads length width"]
+Rows = Float[Array, "rows heads width"]
+"""All positions of a batch, one row after the other."""
+Attend = Callable[[Array, Array, Array, Array], Array]
+"""From query, key and value of (1, length, heads, width), and int32 (1,) positions that count, to what is attended."""
+
+SMALLEST, FACTOR = 512, 4
+
+
+def sizes(length: int) -> list[int]:
+    """Returns the lengths that documents of a row are filled up to: the kernel is compiled for each."""
+    steps, size = [], SMALLEST
+    while size < length:
+        steps.append(size)
+        size *= FACTOR
+    return [*steps, length]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def by_documents(query: Heads, key: Heads, value: Heads, segments: Int[Array, "batch length"], attend: Attend) -> Heads:
+    """Returns what `attend` makes of each document.
+
+    Args:
+        query: Queries.
+        key: Keys, of as many heads or of a number that divides theirs.
+        value: Values, of as many heads as keys.
+        segments: int32 numbers of documents, which grow along a row.
+        attend: Attention of one document, hashable.
+    """
+    arrays = [_rows(x) for x in (query, key, value)]
+
+    def change(size: int, start: Array, end: Array, mixed: Rows) -> Rows:
+        parts = [_cut(x, start, size) for x in arrays]
+        return _put(mixed, attend(*parts, (end - start)[None]), start, end)
+
+    mixed = _over_documents(change, jnp.zeros_like(arrays[0]), segments)
+    return _heads(mixed, query)
+
+
+def _forward(query: Heads, key: Heads, value: Heads, segments: Array, attend: Attend):
+    return cast(Any, by_documents)(query, key, value, segments, attend), (query, key, value, segments)
+
+
+def _backward(attend: Attend, kept: Any, towards: Heads):
+    *arguments, segments = kept
+    arrays, flowing = [_rows(x) for x in arguments], _rows(towards)
+
+    def change(size: int, start: Array, end: Array, gradients: list[Rows]) -> list[Rows]:
+        counts = jnp.arange(size)[:, None, None] < end - start
+        of_document = jnp.where(counts, _cut(flowing, start, size), 0)  # or the next one's would flow into its keys
+        _, pull = jax.vjp(lambda *parts: attend(*parts, (end - start)[None]), *(_cut(x, start, size) for x in arrays))
+        parts = pull(of_document)
+        return [_put(x, part, start, end) for x, part in zip(gradients, parts, strict=True)]
+
+    gradients = _over_documents(change, [jnp.zeros_like(x) for x in arrays], segments)
+    return *(_heads(x, like) for x, like in zip(gradients, arguments, strict=True)), None
+
+
+by_documents.defvjp(_forward, _backward)
+
+
+def _over_documents(change: Callable[[int, Array, Array, Any], Any], results: Any, segments: Array) -> Any:
+    """Returns the results after `change(size, start, end, results)` for every document."""
+    steps = sizes(segments.shape[1])
+    ends, limits = _ends(segments), jnp.asarray(steps[:-1], jnp.int32)
+    branches = [partial(change, size) for size in steps]
+
+    def step(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        start, results = carry
+        end = ends[start]
+        which = jnp.sum(limits < end - start, dtype=jnp.int32)
+        return end, lax.switch(which, branches, start, end, results)
+
+    return lax.while_loop(lambda carry: carry[0] < segments.size, step, (jnp.int32(0), results))[1]
+
+
+def _ends(segments: Int[Array, "batch length"]) -> Int[Array, " rows"]:
+    """Returns for each position of the batch the one behind its document."""
+    last = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (0, 1)), constant_values=True).reshape(-1)
+    behind = jnp.where(last, jnp.arange(1, last.size + 1, dtype=jnp.int32), jnp.int32(last.size))
+    return lax.cummin(behind, reverse=True)
+
+
+def _cut(x: Rows, start: Array, size: int) -> Float[Array, "1 size heads width"]:
+    """Returns so many rows from `start` on; behind the end of the batch, rows of its beginning or before `start`."""
+    first = jnp.minimum(start, x.shape[0] - size)
+    return jnp.roll(lax.dynamic_slice_in_dim(x, first, size), first - start, axis=0)[None]
+
+
+def _put(x: Rows, new: Float[Array, "1 size heads width"], start: Array, end: Array) -> Rows:
+    """Writes the rows from `start` up to `end`."""
+    size = new.shape[1]
+    first = jnp.minimum(start, x.shape[0] - size)
+    places = first + jnp.arange(size, dtype=jnp.int32)
+    own = ((places >= start) & (places < end))[:, None, None]
+    rows = jnp.where(own, jnp.roll(new[0], start - first, axis=0), lax.dynamic_slice_in_dim(x, first, size))
+    return lax.dynamic_update_slice_in_dim(x, rows.astype(x.dtype), first, axis=0)
+
+
+def _rows(x: Heads) -> Rows:
+    return x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3])
+
+
+def _heads(rows: Rows, like: Heads) -> Heads:
+    batch, heads, length, width = like.shape
+    return rows.reshape(batch, length, heads, width).swapaxes(1, 2)

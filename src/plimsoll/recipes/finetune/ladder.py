@@ -1,0 +1,44 @@
+"""Rungs of `plimsoll ladder finetune`: the whole model first, then adapters beside it, then beside NF4.
+
+In the order of the table that torchtune publishes for Llama-3.2-3B (its "Memory Optimization Overview"), so that ours
+can be read beside it: weights and moments begin in bfloat16. Its compiled step, which ours always is, computes again
+what lies between products, and so does the first rung.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll.recipes.base import OwnRung
+
+BEGINS: dict[str, Any] = {
+    "precision": "bfloat16", "activations": "bfloat16", "weight_bits": 16, "optimizer_bits": 16, "remat": "dots",
+}  # fmt: skip
+WHOLE: dict[str, Any] = {
+    "lora_rank": 0, "lora_alpha": None, "lora_targets": "all-linear", "lora_dropout": 0.0, "rslora": False,
+    "init_from": None,
+}  # fmt: skip
+"""Fields of the recipe where it learns the whole model."""
+LOSS_CHUNK = 512
+
+
+def finetune_rungs(recipe: Any) -> tuple[OwnRung, ...]:
+    """Returns the rungs; of a recipe that learns the whole model, those without adapters."""
+    chunk = min(LOSS_CHUNK, recipe.effective_batch * recipe.seq_len // 2)
+    passes = 2 if recipe.clip_norm else 1
+    whole = (
+        OwnRung("packed", "the whole model, weights and moments in bfloat16; products are kept", BEGINS, WHOLE),
+        OwnRung("loss-chunk", f"the logits of {chunk:,} tokens at a time", {"loss_chunk": chunk}, WHOLE),
+        OwnRung("remat", "blocks are computed again in the backward pass", {"remat": "block"}, WHOLE),
+        OwnRung("layerwise", f"layers are updated one by one; backward passes: {passes}", {"layerwise": passes}, WHOLE),
+        OwnRung("offload", "the inputs of blocks lie on the host", {"remat": "offload"}, WHOLE, host=True),
+        OwnRung("optimizer-8", "moments in 8 bits", {"optimizer_bits": 8}, WHOLE),
+    )
+    if not recipe.lora_rank:
+        return whole
+    beside = {"layerwise": 0, "optimizer_bits": 16, "frozen_bits": 16}
+    return (
+        *whole,
+        OwnRung("lora", f"adapters of rank {recipe.lora_rank} beside a model in bfloat16", beside, {}),
+        OwnRung("qlora", "the model in NF4", {"frozen_bits": 4}, {}),
+    )
