@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,24 @@ def shared() -> Path:
     return Path(os.environ.get("PLIMSOLL_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
-def made(folder: Path, config: Mapping[str, Any], *, seed: int = 0) -> Path:
+def made(folder: Path, config: Mapping[str, Any], *, seed: int = 0, speaks_as: Path | None = None) -> Path:
     """Writes the folder and returns it.
 
     Args:
         folder: Folder that is not there yet.
         config: Settings, as in a `config.json`.
         seed: Seed of the weights.
+        speaks_as: Folder of a model whose tokenizer it gets instead.
     """
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1))
-    tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
-    words = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
-    (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    if speaks_as is None:
+        tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
+        words = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+        (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    else:
+        for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            shutil.copyfile(speaks_as / file, folder / file)
     draw = np.random.default_rng(seed)
 
     def drawn(sides: tuple[int, ...]) -> np.ndarray:
