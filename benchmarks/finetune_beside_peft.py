@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -46,7 +47,7 @@ IGNORED = -100
 def main() -> None:
     options = arguments()
     with tempfile.TemporaryDirectory() as name:
-        given = Inputs(options, Path(name))
+        given = Inputs(options, options.folder or Path(name))
         rounds = []
         for number in range(options.rounds):
             peer = given.peer(options.peer_settings)
@@ -68,6 +69,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--peer-settings", nargs="*", default=[], help="flags of peers/peft_side.py, without --")
     parser.add_argument("--peer-environment", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--folder", type=Path, help="keep model, rows and runs here: a second call plans from the cache"
+    )
     parser.add_argument("--numerics", default="compressed", help="ours")
     parser.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -79,7 +83,9 @@ class Inputs:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
-        self.model = made(folder / "model", known_configs()[LIKE.lower()])
+        self.model = folder / "model"
+        if not self.model.exists():
+            made(self.model, known_configs()[LIKE.lower()])
         records = text_records(
             folder / "stories.jsonl",
             files=[shared() / "data/text/tinystories_train.txt"],
@@ -117,7 +123,7 @@ class Inputs:
     def _rows(self) -> Path:
         """Writes the rows of our first steps, and their learning rates, for the peer."""
         folder = self.folder / "rows"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         prepared = self.recipe.prepare(folder, lambda words: print(words, file=sys.stderr))
         (folder / "data.json").write_text(json.dumps({"facts": prepared.facts}))
         source = self.recipe.source(folder, prefetch=0)
@@ -160,6 +166,7 @@ class Inputs:
 
     def _trained(self, number: int, memory: int | str) -> tuple[subprocess.CompletedProcess[str], Path]:
         recipe, folder = self.recipe, self.folder / f"run{number}-{memory}"
+        shutil.rmtree(folder, ignore_errors=True)
         fields = ("pretrained", "dataset_id", "init_from", "seq_len", "batch_size", "steps", "warmup_steps")
         words = [f"--{name.replace('_', '-')}={getattr(recipe, name)}" for name in (*fields, "validation_tokens")]
         words += ["--frozen-bits=16", f"--numerics={self.options.numerics}", f"--memory={memory}", f"--run={folder}"]
