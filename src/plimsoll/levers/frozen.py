@@ -212,6 +212,7 @@ def over_tiles(
     many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
     if many == width:
         return product(kernel)
+
     def one_tile(start: Any, count: int, result: Array) -> Array:
         part = _cut(_cuttable(kernel, start), start, count, cut_axis)
         return lax.dynamic_update_slice_in_dim(result, product(part), start, 1)
