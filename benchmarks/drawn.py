@@ -192,6 +192,63 @@ def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None)
     return Configuration("recommend", options, pins, dice.random())
 
 
+def draw_finetune(seed: int, number: int, *, records: str, models: str) -> tuple[Configuration, dict[str, Any]]:
+    """Returns the recipe `finetune` on a file of records, and the settings of the model that it is around.
+
+    The model's folder, named by its sizes, is in `models`. What lies on the host is left out: a CPU refuses it.
+    """
+    dice = random.Random(f"finetune/{seed}/{number}")
+    while True:
+        width = dice.choice((64, 128, 192, 256, 384, 576))
+        heads = width // dice.choice([size for size in (32, 64) if width % size == 0])
+        model: dict[str, Any] = {
+            "model_type": dice.choice(("llama", "llama", "qwen2")),
+            "hidden_size": width,
+            "num_hidden_layers": dice.choice((2, 4, 8, 12, 24)),
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads // dice.choice([share for share in (1, 2, 3) if heads % share == 0]),
+            "intermediate_size": 64 * max(2, round(width * dice.choice((8 / 3, 4)) / 64)),
+            "vocab_size": dice.choice((2048, 8192, 32768, 49152)),
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": dice.random() < 0.6,
+            "rms_norm_eps": 1e-5,
+        }
+        rank = dice.choice((0, 4, 16, 16, 64))
+        options: dict[str, Any] = {
+            "pretrained": f"{models}/{model_name(model)}",
+            "dataset_id": records,
+            "validation_tokens": 20_000,
+            "seq_len": dice.choice((64, 128, 256, 512, 1024, 2048)),
+            "lora_rank": rank,
+            **({"lora_targets": dice.choice(("all-linear", "all-linear", "q,v", "q,k,v,o"))} if rank else {}),
+            **({"lora_dropout": 0.1} if rank and dice.random() < 0.2 else {}),
+            "batch_size": dice.choice((1, 2, 4, 8, 16)),
+            "gradient_accumulation_steps": dice.choice((1, 1, 2, 4)),
+            "seed": dice.randrange(1000),
+            "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
+            "ema_decay": 0.0,
+        }
+        sizes = {"width": width, "layers": model["num_hidden_layers"], "vocab_size": model["vocab_size"]}
+        narrowest = width // heads * model["num_key_value_heads"]
+        if rank <= narrowest and _small_enough(options | sizes, examples=effective_batch(options)):
+            break
+    pins = _pins(dice, options)
+    pins.pop("layerwise", None)  # not of this recipe
+    if rank and dice.random() < 2 * PIN:
+        pins["frozen_bits"] = dice.choice((16, 8, 4, 4))
+    if options["seq_len"] > 256 and pins.get("remat", "block") == "block" and dice.random() < PIN:
+        pins["mlp_chunk"] = options["seq_len"] // 4
+    options.pop("ema_decay")
+    return Configuration("finetune", options, pins, dice.random()), model
+
+
+def model_name(model: Mapping[str, Any]) -> str:
+    """Returns a folder's name for the model of these settings."""
+    heads = f"{model['num_attention_heads']}of{model['num_key_value_heads']}"
+    sizes = f"{model['hidden_size']}x{model['num_hidden_layers']}-{heads}-{model['intermediate_size']}"
+    return f"{model['model_type']}-{sizes}-v{model['vocab_size']}{'' if model['tie_word_embeddings'] else '-head'}"
+
+
 def _puzzle_flops(options: Mapping[str, Any]) -> float:
     """Returns about the arithmetic of a step's larger dots: rounds before the last go forward only."""
     tokens = effective_batch(options) * (options["seq_len"] + options["puzzle_positions"])

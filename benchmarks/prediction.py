@@ -6,6 +6,7 @@
     python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
     python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
     python benchmarks/prediction.py --interactions folder --pretrained model --count 30    # the recipe recommend
+    python benchmarks/prediction.py --records chats.jsonl --count 30    # the recipe finetune, around models made for it
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -36,6 +37,7 @@ from drawn import (
     Configuration,
     draw,
     draw_control,
+    draw_finetune,
     draw_longcontext,
     draw_puzzles,
     draw_recommend,
@@ -71,6 +73,7 @@ def main() -> None:
         "puzzles-": given.puzzles,
         "longcontext-": given.packed,
         "recommend-": given.interactions,
+        "finetune-": given.records,
     }
     drawn = next((name for name, data in others.items() if data), "")
     kind = "grid" if given.grid else f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
@@ -98,6 +101,8 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
     options.add_argument("--interactions", help="a folder of `plimsoll prepare recommend`: draw that recipe instead")
     options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
+    options.add_argument("--records", help="a file of records: draw finetune on it, around models in --models")
+    options.add_argument("--models", default="bench-out/models", help="where those of --records are made")
     options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
@@ -134,9 +139,20 @@ def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configura
             )
         elif given.interactions:
             configuration = draw_recommend(given.seed, number, data=given.interactions, pretrained=given.pretrained)
+        elif given.records:
+            configuration, model = draw_finetune(given.seed, number, records=given.records, models=given.models)
+            make_model(Path(configuration.options["pretrained"]), model)
         else:
             configuration = draw(given.seed, number, text=given.text)
         yield number, label_of(configuration), configuration, None
+
+
+def make_model(folder: Path, config: dict[str, Any]) -> None:
+    """Makes the model's folder where it is not there."""
+    if not folder.exists():
+        from random_model import made
+
+        made(folder, config)
 
 
 def puzzle_sets(folder: str) -> dict[str, dict[str, Any]]:
@@ -153,6 +169,9 @@ def packed_vocabulary(folder: str) -> int:
 
 def label_of(configuration: Configuration) -> str:
     sizes = configuration.options
+    if "lora_rank" in sizes:
+        model = Path(sizes["pretrained"]).name.split("-")[1]
+        return f"finetune {model} r{sizes['lora_rank']} {effective_batch(sizes)}x{sizes['seq_len']}"
     size = f"{sizes['width']}x{sizes['layers']}" if "width" in sizes else "pretrained"
     if "validation_users" in sizes:
         return f"recommend {size} {sizes['softmax']} {effective_batch(sizes)}x{sizes['seq_len']}"

@@ -205,6 +205,20 @@ def test_a_large_kernel_is_widened_a_tile_at_a_time(product):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_table_in_bfloat16_is_not_copied_for_a_loop_that_reads_it(precision):
+    """Of 2^22 numbers a copy is 8 MiB; a chunk of logits is a quarter of one."""
+    rows, inner = 2**14, 2**8
+    table, x = jax.ShapeDtypeStruct((rows, inner), jnp.bfloat16), jax.ShapeDtypeStruct((4, 32, inner), jnp.float32)
+    form = Form(precision, "cpu")
+
+    def chunks(x, table):
+        return jax.lax.map(lambda x: jnp.sum(over_tiles(x, table, -1, form, tile=2**18), axis=1), x)
+
+    temporaries = jax.jit(chunks).lower(x, table).compile().memory_analysis().temp_size_in_bytes
+    assert temporaries < 2 * rows * inner
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_rows_of_a_frozen_table_are_multiplied_like_columns(precision):
     table, x = packed(jnp.asarray(kernel(192, 64)), 4), jnp.asarray(kernel(8, 64, seed=1))
     how = {"precision": precision, "platform": "cpu"}

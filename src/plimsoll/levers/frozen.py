@@ -219,11 +219,10 @@ def over_tiles(
     many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
     if many == width:
         return product(kernel)
-    if not isinstance(kernel, Packed) and kernel.dtype == jnp.bfloat16:  # or XLA for CPU widens all of it first
-        kernel = as_bits(kernel)
 
     def one_tile(start: Any, count: int, result: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(result, product(_cut(kernel, start, count, cut_axis)), start, 1)
+        part = _cut(_cuttable(kernel, start), start, count, cut_axis)
+        return lax.dynamic_update_slice_in_dim(result, product(part), start, 1)
 
     tiles, left = divmod(width, many)
     result = lax.empty((x.shape[0], width), x.dtype)
@@ -233,6 +232,16 @@ def over_tiles(
 
 def _read_as_it_is(kernel: Any, dtype: Any) -> bool:
     return not isinstance(kernel, Packed) and readable(kernel).dtype == dtype
+
+
+def _cuttable(kernel: Any, start: Any) -> Any:
+    """Returns a kernel in bfloat16 as its bits: cut as it is, XLA for CPU widens all of it first.
+
+    The barrier ties them to the tile, or their copy would be made before the loop, as large as the kernel.
+    """
+    if isinstance(kernel, Packed) or kernel.dtype != jnp.bfloat16:
+        return kernel
+    return as_bits(lax.optimization_barrier((kernel, start))[0])
 
 
 def _columns(width: int, *, most: int) -> int:

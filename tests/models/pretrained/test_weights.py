@@ -60,6 +60,13 @@ def test_what_is_loaded_is_what_would_be_stored(tmp_path, monkeypatch, bits, pie
     assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, stored_like(LLAMA, bits))
 
 
+def test_stacks_are_kept_as_bits_and_tables_as_numbers():
+    """A product reads all of a table, and bits would be copied for it; of a stack a layer is read."""
+    like = stored_like(PretrainedShape(**{**LLAMA.__dict__, "vocab": 4096, "inner": 4096}), 16)
+    assert {like["embedding"].dtype, like["head"].dtype} == {np.dtype(jnp.bfloat16)}
+    assert {like["blocks"][name]["kernel"].dtype for name in ("gate", "up", "down")} == {np.dtype("uint16")}
+
+
 @pytest.mark.parametrize("bits", [16, 4])
 @pytest.mark.parametrize("shape", [QWEN, GEMMA_3], ids=lambda shape: shape.architecture)
 def test_biases_and_norms_keep_their_precision_in_every_form(tmp_path, shape, bits):

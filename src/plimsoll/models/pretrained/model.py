@@ -11,9 +11,9 @@ over groups of a repeating pattern would need layers in whole groups, and a Gemm
 what is left over would be cut out of the stack, which copies the rest of it; and it would compile six bodies, all of
 whose weights XLA may widen at once.
 
-Kernels may be stored in any form of levers/frozen.py, and what is in bfloat16 as its bits (uint16): of an array of bits
-XLA for CPU takes one layer, of one in bfloat16 it widens all of them first. Padding stands on the right, where causal
-attention does not look.
+Kernels may be stored in any form of levers/frozen.py, and stacks in bfloat16 as their bits (uint16): of an array of
+bits XLA for CPU takes one layer, of one in bfloat16 it widens all of them first. Padding stands on the right, where
+causal attention does not look.
 """
 
 from __future__ import annotations

@@ -35,10 +35,14 @@ def stored_like(shape: PretrainedShape, bits: FrozenBits) -> Any:
 
 
 def kept(params: dict, bits: FrozenBits) -> dict:
-    """Returns `levers.frozen.stored`, with the bits of its leaves in bfloat16."""
+    """Returns `levers.frozen.stored`, with the bits of its stacks in bfloat16, of which a layer is read at a time.
+
+    Embedding and head stay bfloat16: a product reads all of them, and XLA for CPU copies bits to make numbers of them.
+    """
 
     def with_bits(leaf: Any) -> Any:
-        return as_bits(leaf) if not isinstance(leaf, Packed) and leaf.dtype == jnp.bfloat16 else leaf
+        stacked = not isinstance(leaf, Packed) and leaf.dtype == jnp.bfloat16 and leaf.ndim > 2
+        return as_bits(leaf) if stacked else leaf
 
     return jax.tree.map(with_bits, stored(params, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
 
@@ -74,7 +78,7 @@ def bits_of(tree: Any) -> FrozenBits:
     for leaf in leaves:
         if isinstance(leaf, Packed):
             return leaf.bits
-    return 16 if any(leaf.dtype == jnp.uint16 for leaf in leaves) else 32
+    return 16 if any(leaf.dtype in (jnp.uint16, jnp.bfloat16) for leaf in leaves) else 32
 
 
 def load(

@@ -75,7 +75,7 @@ class Finetune(AdamWRecipe):
         "weight_bits",
         "offload",
     )
-    loss_chunks: ClassVar[tuple[int, ...]] = (512,)
+    loss_chunks: ClassVar[tuple[int, ...]] = (512, 128)
 
     pretrained: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     """A folder of a Llama, Mistral, Qwen or Gemma (config.json, .safetensors, tokenizer.json), or its id on the Hugging
