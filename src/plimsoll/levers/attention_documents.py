@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 Heads = Float[Array, "batch heads length width"]
 Rows = Float[Array, "rows heads width"]
 """All positions of a batch, one row after the other."""
-Attend = Callable[[Array, Array, Array, Array], Array]
+Attend = Callable[..., Array]
 """From query, key and value of (1, length, heads, width), and int32 (1,) positions that count, to what is attended."""
 
 SMALLEST, FACTOR = 512, 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def kept(params: dict, bits: FrozenBits) -> dict:
 
     def with_bits(leaf: Any) -> Any:
         stacked = not isinstance(leaf, Packed) and leaf.dtype == jnp.bfloat16 and leaf.ndim > 2
-        return as_bits(leaf) if stacked else leaf
+        return as_bits(cast(jax.Array, leaf)) if stacked else leaf
 
     return jax.tree.map(with_bits, stored(params, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
 
