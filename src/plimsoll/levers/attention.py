@@ -290,7 +290,7 @@ def _where_alone_backward(how: _Alone, kept: Any, towards: Heads):
         return jax.vjp(how.by_cudnn, query, key, value)[1](towards)
 
     def otherwise(query: Heads, key: Heads, value: Heads, segments: Array):
-        return jax.vjp(lambda *arrays: how.otherwise(*arrays, segments), query, key, value)[1](towards)
+        return jax.vjp(lambda q, k, v: how.otherwise(q, k, v, segments), query, key, value)[1](towards)
 
     return *jax.lax.cond(_one_document(kept[-1]), by_cudnn, otherwise, *kept), None
 
