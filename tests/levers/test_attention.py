@@ -265,12 +265,18 @@ def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, ex
 def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows, window):
     """Here it is given away by its scale: the kernel is replaced by one whose values are doubled."""
 
+    def of_one_document(query, key, value, length, *, scale):
+        """What is behind it, its causal attention does not see."""
+        by_heads = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
+        return jnp.swapaxes(dense_of(*by_heads, scale=scale), 1, 2).astype(query.dtype)
+
     def doubled(query, key, value, *, causal, window, scale):
         assert causal
         return 2 * dense_of(query, key, value, window=window, scale=scale).astype(query.dtype)
 
     monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
     monkeypatch.setattr(attention, "_cudnn", doubled)
+    monkeypatch.setattr(attention, "_cudnn_document", of_one_document)
     arrays = [x[rows] for x in heads(100, heads=4)]
     segments, several = SEGMENTS[rows], rows.start == 0
     attend = partial(causal_attention, compute=GPU, window=window, segments=segments)

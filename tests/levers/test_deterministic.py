@@ -92,9 +92,10 @@ def test_what_is_planned_is_compiled_as_it_will_run(name, deterministic, monkeyp
     else:
         target = chip(name)
         monkeypatch.setattr(cross_compile.topology, "devices", lambda _: jax.devices())
+        monkeypatch.setattr(cross_compile.unassembled, "options", lambda _: {})
         compiler, module = CrossCompiler(about | {"chip": dataclasses.asdict(target), "compiled": True}), cross_compile
 
-    def compiled(lowered, *, platform=None, deterministic=True):
+    def compiled(lowered, *, platform=None, deterministic=True, more=None):
         raise Asked(platform, deterministic)
 
     monkeypatch.setattr(module.program, "compiled", compiled)

@@ -218,7 +218,7 @@ def compiled(
         more: Further options, where the result is not run.
     """
     options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else {})}
-    return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}))
+    return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}) or None)
 
 
 def shapes(spec: BatchSpec, rows: NamedSharding | None = None) -> dict[str, jax.ShapeDtypeStruct]:
