@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, help="keep model, rows and runs here: a second call plans from the cache"
     )
-    parser.add_argument("--numerics", default="compressed", help="ours")
+    parser.add_argument("--numerics", default="mixed", help="ours")
     parser.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/finetune_beside_peft.json")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
