@@ -8,7 +8,7 @@ the base in bfloat16 under the share of the peer's peak that is the goal; where 
 advises, and that is said. The peer is given its better settings: `--peer-settings` tries others.
 
 Each side is a process of its own, A B A B. Peaks are VmHWM of the process that trains. Prints a table and writes
-bench-out/finetune_beside_peft.json.
+bench-out/finetune_beside_peft.json (--out).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
             print(line("peer", peer), line("plimsoll", ours), sep="\n", flush=True)
     result = summary(rounds)
     print(table(result))
-    out = ROOT / "bench-out/finetune_beside_peft.json"
+    out = options.out
     out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps({"conditions": conditions(options), **result, "rounds": rounds}, indent=1))
 
@@ -72,8 +72,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, help="keep model, rows and runs here: a second call plans from the cache"
     )
-    parser.add_argument("--numerics", default="compressed", help="ours")
+    parser.add_argument("--numerics", default="mixed", help="ours")
     parser.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/finetune_beside_peft.json")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     return parser.parse_args()
 
