@@ -77,7 +77,7 @@ WORDS = {
     "steps and epochs": (["plan", "code", "--epochs", "2"], ["--steps 600 and --epochs 2 both set the length", "--steps None takes back what the recipe itself sets"]),
     "half a shape": (["plan", "stories", "--width", "64"], ["--width, --layers and --heads", "all three"]),
     "a size too small": (["plan", "stories", "--target-params", "5k"], ["--target-params 5k is unreachable", "the minimum is 141,408 parameters", "at least 141408"]),
-    "no such state": (["plan", "code", "--optimizer-bits", "4"], ["--optimizer-bits takes one of 32, 16, 8"]),
+    "no such state": (["plan", "code", "--optimizer-bits", "4"], ["--optimizer-bits takes one of 16, 32, 8"]),
     "no tokenizer there": (["plan", "stories", "--tokenizer", "nope.json"], ["no tokenizer at nope.json"]),
     "evaluate no run": (["evaluate", "nowhere/at-all"], ["nowhere/at-all is not a run", "`plimsoll runs`"]),
     "sample no run": (["sample", "nowhere/at-all"], ["nowhere/at-all is not a run"]),

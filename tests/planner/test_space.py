@@ -46,7 +46,9 @@ def test_the_search_comes_to_every_lever():
     assert all(values[name] == {LEVERS[name].plain} for name in by_user)
     assert values["offload"] == {"none", "optimizer", "frozen", "all"}
     assert values["remat"] == {"none", "dots", "block", "offload"}
-    assert {name: values[name] for name in STORED} == {name: set(may_be) for name, may_be in STORABLE.items()}
+    searched = {name: set(may_be) for name, may_be in STORABLE.items()}
+    searched |= {"optimizer_bits": {32, 8}, "embedding_bits": {16}}  # the others are the user's choice
+    assert {name: values[name] for name in STORED} == searched
 
 
 BY_ITSELF = ("micro_batch", "prefetch", "async_save")

@@ -134,7 +134,7 @@ NO_RECIPE = {
     "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
     "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
     "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
-    "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, offload, frozen_offload, got speed"),
+    "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, embedding_bits, offload, frozen_offload, got speed"),
     "a wrong field": (with_(batch_size=0), "", "--batch-size must be 1 or more, got 0"),
 }  # fmt: skip
 
