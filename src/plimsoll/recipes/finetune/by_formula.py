@@ -32,7 +32,7 @@ SCORES, SCORES_KEPT = 3.2, 1.5
 they compute."""
 TILES = 48 * MIB
 """Kernels that are widened a tile at a time, and what products work in."""
-LOW, HIGH = 0.9, 1.1
+LOW, HIGH = 0.85, 1.1
 """Compiled over computed bytes, where blocks are computed again."""
 ROUGH = 32 * MIB
 """By how much less it may be besides: of small steps, what products work in is most."""
