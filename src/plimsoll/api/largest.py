@@ -19,7 +19,7 @@ from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import AtOnce, Largest, Planned, TriedValue
 from plimsoll.recipes.base import Recipe
-from plimsoll.units import format_bytes, format_count
+from plimsoll.units import MIB, format_bytes, format_count
 
 Say = Callable[[str], None]
 Expected = Callable[[Recipe, Mapping[str, Any]], AtOnce | None]
@@ -303,14 +303,14 @@ class _Finder:
 
     def _bounded(self, planned: Planned, beyond: Point | None, next_value: int | None) -> tuple[Any, str]:
         """Returns what keeps the value from being larger, in a word and in a clause."""
-        budget, needed = format_bytes(self.budget), format_bytes(planned.ledger.needed_bytes)
+        budget, needed = _in_mib(self.budget), _in_mib(planned.ledger.needed_bytes)
         if next_value is None:
             return "option", f"{self.steps.why_most}, and not the bytes: its smallest plan needs {needed} of {budget}"
         if beyond is not None and beyond.settled and beyond.why:
             return "recipe", f"beyond it the recipe refuses, {beyond.why}"
         at_once = " at once" if self.steps.option == "batch_size" else ""
         if beyond is not None and beyond.settled:
-            more = format_bytes(beyond.needed)
+            more = _in_mib(beyond.needed)
             return "bytes", f"{needed} of {budget} in its smallest plan; {next_value:,}{at_once} would need {more}"
         found = "was not looked at" if beyond is None else "was only held against the same levers"
         return "time", f"it fits, {needed} of {budget}, and by the time that planning was given {next_value:,} {found}"
@@ -327,3 +327,8 @@ class _Finder:
             budget_bytes=self.budget,
             floor_bytes=floor,
         )
+
+
+def _in_mib(size: float) -> str:
+    """Returns bytes so exactly that two values one step apart differ."""
+    return f"{size / MIB:,.1f} MiB"

@@ -23,7 +23,7 @@ from plimsoll.report.layout import (
     labelled,
     table,
 )
-from plimsoll.units import format_bytes, format_count, format_seconds
+from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 SCALING: Cells = {
     "devices": ("r", lambda row: str(row.devices)),
@@ -96,8 +96,11 @@ def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
 
 
 def _tried_words(tried: TriedValue) -> str:
-    """Returns like `12,416 (22.6 GiB, too much, whatever the levers)`; the others had the levers of one near to it."""
-    size = "refused" if tried.needed_bytes is None else format_bytes(tried.needed_bytes)
+    """Returns like `12,416 (22,630.5 MiB, too much, whatever the levers)`.
+
+    Values without the last had the levers of the smallest plan of one near to them.
+    """
+    size = "refused" if tried.needed_bytes is None else f"{tried.needed_bytes / MIB:,.1f} MiB"
     too_much = "" if tried.fits or tried.needed_bytes is None else ", too much"
     return f"{tried.value:,} ({size}{too_much}{', whatever the levers' if tried.free else ''})"
 

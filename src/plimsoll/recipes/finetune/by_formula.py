@@ -23,6 +23,8 @@ HIDDEN = 3.2
 """Copies of the hidden states at the loss: they, their gradient, and what it is summed in."""
 QUERIES, KEYS = 9.3, 11.5
 """Copies of queries, and of keys, in the backward pass of attention."""
+IN_BLOCKS = 0.85
+"""Share of these where `attention_chunk` positions go through at a time."""
 FED = 6
 """Copies of the inner columns in that of the feed-forward part (`levers.mlp_chunk.mlp_chunk_bytes`)."""
 SCORES, SCORES_KEPT = 3.2, 1.5
@@ -30,7 +32,7 @@ SCORES, SCORES_KEPT = 3.2, 1.5
 they compute."""
 TILES = 48 * MIB
 """Kernels that are widened a tile at a time, and what products work in."""
-LOW, HIGH = 0.9, 1.1
+LOW, HIGH = 0.85, 1.1
 """Compiled over computed bytes, where blocks are computed again."""
 ROUGH = 32 * MIB
 """By how much less it may be besides: of small steps, what products work in is most."""
@@ -63,6 +65,7 @@ def temporaries(recipe: Any, plan: Plan) -> tuple[float, float, float]:
     several = of.gradient if plan.accumulation > 1 else 0.0  # the sum, beside the gradient of a micro-batch
     loss = LOGITS[plan.precision] * of.logits + HIDDEN * of.hidden
     attended = QUERIES * of.queries + KEYS * of.keys + SCORES * of.scores
+    attended *= IN_BLOCKS if plan.attention_chunk else 1.0
     block = TILES + max(attended, of.copied + 4 * of.hidden, FED * of.inner + 3 * of.hidden)
     both = several + of.gradient
     where_logits_were = of.gradient <= loss  # else the gradient lies beside them
