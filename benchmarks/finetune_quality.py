@@ -4,7 +4,7 @@
 
 The 656K Llama of TinyStories on Python's own library, 8 rows of 256 tokens a step, each way for the same processor
 time: a probe measures the processor seconds of a step, and the steps of the run follow, so that each has its whole
-schedule. The loss is that of the held-out files (nats a token), the best of some learning rates; the base's is that of
+schedule. The loss is that of every tenth file (nats a token), the best of some learning rates; the base's is that of
 the untouched model. Prints a table and writes bench-out/finetune_quality.json.
 """
 
@@ -78,10 +78,11 @@ class Inputs:
         self.published = shared() / "data/weights/hf_tinystories_656K"
         config = json.loads((self.published / "config.json").read_text())
         self.random = made(folder / "random", config, speaks_as=self.published)
-        self.records = folder / "python.jsonl"
+        self.records, self.held_out = folder / "python.jsonl", folder / "held-out.jsonl"
         library = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: options.files]
-        texts = (file.read_text("utf-8", errors="ignore") for file in library)
-        self.records.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        records = [json.dumps({"text": file.read_text("utf-8", errors="ignore")}) + "\n" for file in library]
+        self.held_out.write_text("".join(records[::10]))
+        self.records.write_text("".join(record for number, record in enumerate(records) if number % 10))
 
     def measured(self, name: str, way: Way) -> dict[str, Any]:
         """Returns the row of a way: steps, processor seconds, and the losses by learning rate."""
@@ -100,8 +101,15 @@ class Inputs:
 
     def _trained(self, way: Way, rate: float, steps: int, run: Path) -> dict[str, Any]:
         model = self.random if way.random else self.published
-        words = [f"--pretrained={model}", f"--dataset-id={self.records}", "--seq-len=256", "--batch-size=8"]
-        words += [f"--learning-rate={rate:g}", f"--steps={steps}", f"--memory={self.options.memory}", f"--run={run}"]
+        words = [f"--pretrained={model}", f"--dataset-id={self.records}", f"--validation-id={self.held_out}"]
+        words += [
+            "--seq-len=256",
+            "--batch-size=8",
+            f"--learning-rate={rate:g}",
+            f"--steps={steps}",
+            f"--memory={self.options.memory}",
+            f"--run={run}",
+        ]
         command = [*PLIMSOLL, "train", "finetune", *words, *way.words, "--eval-every=0", "--log-every=1", "--quiet"]
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=errors, text=True)
