@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, analysis, plan, problem
+from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
@@ -70,14 +70,15 @@ def test_as_the_budget_shrinks_plans_get_slower_and_always_fit():
 
 @settings(deadline=None, max_examples=examples(40))
 @given(above=st.integers(0, 600 * MIB))
+@example(above=120 * MIB)
 def test_the_plan_is_as_fast_as_any_that_fits(above):
-    """But for the 5 % within which it prefers fewer bytes, and the 3 % that are not worth a question."""
+    """But for the 5 % within which it prefers fewer bytes, and what is unlikely to fit (test_belief.py)."""
     budget = smallest_need() + above
     compiler = FakeCompiler(loop_seconds=0.1)  # small micro-batches cost more than recomputing
     planned = found(budget, compiler)
     fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
     fastest = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
-    assert planned.step_seconds <= fastest * (1 + SMALL) * NEAR
+    assert planned.step_seconds <= fastest * (1 + SMALL) * NEAR * UNLIKELY
 
 
 def test_what_the_rates_do_not_know_the_clock_shows():

@@ -20,6 +20,8 @@ REHEARSAL = Rehearsal(
     process_bytes=100 * MIB, starting_bytes=110 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB
 )
 PROCESS = 100 * MIB
+UNLIKELY = 1.15
+"""Times as slow, at most, that a plan may be because a faster one was too unlikely to fit to be asked about."""
 KEPT = {"none": 40, "dots": 24, "block": 16}
 """MiB that one example keeps, by remat."""
 WORK = {"none": 3.0, "dots": 3.4, "block": 4.0}
