@@ -11,6 +11,7 @@ import pytest
 
 from emptying import together
 from plimsoll import cache
+from plimsoll.data import unchanged
 from plimsoll.data.disk import locked
 from plimsoll.data.packed import kept as module
 from plimsoll.data.packed.kept import NotKept, kept, tokenised
@@ -196,8 +197,8 @@ def test_files_that_were_only_copied_are_read_once_and_kept(text, byte_tokenizer
     elsewhere = packed.folder.with_name("elsewhere")
     packed.folder.rename(elsewhere)
     shutil.copytree(elsewhere, packed.folder)
-    read, digest = [], module._digest
-    monkeypatch.setattr(module, "_digest", lambda path: read.append(path.name) or digest(path))
+    read, digest = [], unchanged._digest
+    monkeypatch.setattr(unchanged, "_digest", lambda path: read.append(path.name) or digest(path))
     for _ in range(2):
         assert kept(packed.folder.name) == packed
     assert sorted(read) == ["documents.npy", "tokens.bin", "validation.bin"]

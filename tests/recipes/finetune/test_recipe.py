@@ -1,7 +1,8 @@
 """The recipe of fine-tuning: its options, what it takes from its files, and what it refuses before planning."""
 
 import json
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 
 import jax
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from chat_files import turns, write_records, write_tokenizer
+from plimsoll import cache
 from plimsoll.errors import DataError, PlimsollError, RecipeError
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
+from plimsoll.recipes.finetune import data
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import Compute
@@ -271,6 +274,30 @@ def test_the_batches_of_training_and_validation_are_rows_of_whole_documents(reci
     assert 0 < batch["counted"].sum() < batch["counted"].size / 2  # the assistant's alone
     (held,) = recipe.validation(run, examples=2)
     assert held["segments"].max() == 3
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_run_reads_its_batches_without_a_tokenizer_unless_the_cache_lost_them(recipe, tmp_path, own, monkeypatch):
+    """It would count in the memory of the process that trains, for 31 MiB at 49,152 tokens."""
+    if own:
+        path = write_records(tmp_path / "held.jsonl", [{"messages": turns("a?", "b")}] * 3)
+        recipe = replace(recipe, validation_id=str(path))
+    run = tmp_path / "run"
+    made = prepared(recipe, tmp_path)
+    (run / "data.json").write_text(json.dumps(asdict(made)))
+    read, load = [], data.tokenizer_of_run
+    monkeypatch.setattr(data, "tokenizer_of_run", lambda folder: read.append(folder) or load(folder))
+
+    def batches():
+        both = [next(recipe.source(run, prefetch=0)), *recipe.validation(run, examples=2)]
+        return [array.tolist() for batch in both for array in batch.values()]
+
+    before = batches()
+    assert not read
+    for name in {made.facts["data"], made.facts["validation"]} - {None}:
+        shutil.rmtree(cache.cache_folder() / "tokens" / name)
+    assert batches() == before
+    assert read
 
 
 def test_a_model_that_changed_since_the_run_began_is_refused(recipe, tmp_path):

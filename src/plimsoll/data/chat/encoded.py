@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 
 from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import loaded
+from plimsoll.data.unchanged import require_unchanged
 from plimsoll.errors import DataError
 
 FORMAT = 1
@@ -137,6 +139,21 @@ def open_encoded(folder: Path) -> Encoded:
         raise DataError(
             f"{folder} is no folder of examples that is whole ({type(problem).__name__}: {problem}). {damaged}"
         ) from None
+
+
+def open_kept(folder: Path) -> Encoded | None:
+    """Opens a folder of the cache, and notes its use; returns None if there is none.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    if not (folder / META).is_file():
+        return None
+    encoded = open_encoded(folder)
+    require_unchanged(folder)
+    with suppress(OSError):  # another user's
+        os.utime(folder)
+    return encoded
 
 
 def _side(folder: Path, side: str, meta: Mapping[str, Any]) -> EncodedDocuments:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.data import cores
-from plimsoll.data.chat.encoded import FILES, FORMAT, META, NEVER, PARTS, TRAIN, VALIDATION, Encoded, open_encoded
+from plimsoll.data.chat.encoded import FILES, FORMAT, META, NEVER, PARTS, TRAIN, VALIDATION, Encoded, open_kept
 from plimsoll.data.chat.examples import LossOn, read_example
 from plimsoll.data.chat.records import Records
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
@@ -35,11 +35,10 @@ from plimsoll.data.packed.kept import (
     Say,
     made_once,
     name_of,
-    note_unchanged,
-    require_unchanged,
 )
 from plimsoll.data.packed.writer import LEAST_FREE
 from plimsoll.data.text.documents import HELD_OUT_SHARE
+from plimsoll.data.unchanged import note_unchanged
 from plimsoll.errors import DataError
 from plimsoll.units import KIB, format_bytes
 
@@ -92,7 +91,7 @@ def encoded_examples(
             shutil.rmtree(part, ignore_errors=True)
             raise
 
-    return made_once(name_of(made_with), opened=_opened, make=make, say=say, words=_words)
+    return made_once(name_of(made_with), opened=open_kept, make=make, say=say, words=_words)
 
 
 def name_of_examples(
@@ -100,15 +99,6 @@ def name_of_examples(
 ) -> str:
     """Returns the name of the folder of `encoded_examples`, a digest of what its content follows from."""
     return name_of(_made_with(records, tokenizer, loss_on, hold_out))
-
-
-def _opened(folder: Path) -> Encoded | None:
-    if not (folder / META).is_file():
-        return None
-    encoded = open_encoded(folder)
-    require_unchanged(folder)
-    os.utime(folder)
-    return encoded
 
 
 def _words(encoded: Encoded) -> str:

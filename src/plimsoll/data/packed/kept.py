@@ -5,8 +5,7 @@ content. A text that changed, or another tokenizer, has another folder; a copy o
 gets that name when it is whole, and is `.part` before. It may be removed at any time: the next run that needs it makes
 it again.
 
-`checked.json`, written last, has the SHA-256 of its files, and when they last changed. Files that did not change since
-are not read again; of others (copied, restored, written to) all is, and what is not as it was is made again.
+Files that are not as they were written (`data/unchanged.py`) are made again.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from plimsoll import cache
-from plimsoll.data import in_short
 from plimsoll.data.disk import free_bytes, locked
 from plimsoll.data.packed.encoding import in_threads
 from plimsoll.data.packed.packed import DOCUMENTS, META, TOKENS, VALIDATION, Packed, open_packed
@@ -31,12 +29,12 @@ from plimsoll.data.same_data import WHOLE_BYTES, files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
 from plimsoll.data.text.tokenizer import TextTokenizer
+from plimsoll.data.unchanged import note_unchanged, require_unchanged
 from plimsoll.errors import DataError, PlimsollError, StoppedError
 from plimsoll.units import format_bytes
 
 Say = Callable[[str], None]
 Kept = TypeVar("Kept")
-CHECKED = "checked.json"
 MADE_ONCE = "tokens: made once, for all runs with this text and tokenizer, in {folder}"
 """Line that is said before the work, once there is room for it."""
 ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
@@ -162,48 +160,6 @@ def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer) 
         if free - LEAST_FREE < limit:
             room = f"{format_bytes(free)} are free at {folder.parent}, of which {format_bytes(LEAST_FREE)} stay free"
         raise NotKept(f"{documents.name} takes about {format_bytes(expected)} of ids, and {room}. {ADVICE}")
-
-
-def _state(path: Path) -> list[int]:
-    """Returns size and time of the last change of a file: the latter no program can set back."""
-    status = path.stat()
-    return [status.st_size, status.st_ctime_ns]
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def note_unchanged(folder: Path, names: Iterable[str]) -> None:
-    """Writes the digests of the files, and when they last changed, into the folder that they complete."""
-    _note(folder, {name: _digest(folder / name) for name in names})
-
-
-def _note(folder: Path, digests: Mapping[str, str]) -> None:
-    files = {name: {"state": _state(folder / name), "sha256": digest} for name, digest in digests.items()}
-    new = folder / f"{CHECKED}.{os.getpid()}.new"
-    new.write_text(json.dumps(files))
-    new.replace(folder / CHECKED)
-
-
-def require_unchanged(folder: Path) -> None:
-    """Raises DataError where a file is not as it was written."""
-    path = folder / CHECKED
-    try:
-        files = json.loads(path.read_text("utf-8"))
-        if all(_state(folder / name) == file["state"] for name, file in files.items()):
-            return
-        digests = {name: file["sha256"] for name, file in files.items()}
-        for name, digest in digests.items():
-            if _digest(folder / name) != digest:
-                raise DataError(f"{folder / name} is not as it was written: its SHA-256 is another")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
-        raise DataError(
-            f"{path} does not say whether the files are as they were written: {in_short(problem)}"
-        ) from None
-    with suppress(OSError):
-        _note(folder, digests)
 
 
 def _make_or_nothing(

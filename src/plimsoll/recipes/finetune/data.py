@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError, PlimsollError, RecipeError
 from plimsoll.models.pretrained.find import HUB_ID, find_folder
 
 if TYPE_CHECKING:
@@ -56,9 +57,13 @@ def tokenizer_of_run(folder: Path) -> ChatTokenizer:
     """Returns the tokenizer that a run keeps in its folder, its template told the day on which the run began."""
     from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 
+    return load_chat_tokenizer(folder / TOKENIZER, now=_time(_facts(folder).get("day")))
+
+
+def _facts(folder: Path) -> Mapping[str, Any]:
+    """Returns what was noted of the data when the run began."""
     path = folder / "data.json"
-    day = json.loads(path.read_text("utf-8"))["facts"].get("day") if path.is_file() else None
-    return load_chat_tokenizer(folder / TOKENIZER, now=_time(day))
+    return json.loads(path.read_text("utf-8"))["facts"] if path.is_file() else {}
 
 
 def examples(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
@@ -66,13 +71,43 @@ def examples(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> E
     return _kept(records(recipe), tokenizer, say, **_reading(recipe))
 
 
-def held_out(recipe: Any, tokenizer: ChatTokenizer, encoded: Encoded, say: Say | None = None) -> EncodedDocuments:
-    """Returns what is evaluated on: all of --validation-id, else the held-out part of what was encoded."""
+def given_validation(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded | None:
+    """Returns the encoded records of --validation-id; None where none is named."""
     from plimsoll.data.chat.records import open_records
 
     if recipe.validation_id is None:
-        return encoded.validation
-    return _kept(open_records(recipe.validation_id), tokenizer, say, loss_on=recipe.loss_on, hold_out=False).train
+        return None
+    return _kept(open_records(recipe.validation_id), tokenizer, say, loss_on=recipe.loss_on, hold_out=False)
+
+
+def examples_of_run(recipe: Any, folder: Path) -> Encoded:
+    """Returns what a run learns from, as `examples` does, without a tokenizer where the cache still has it.
+
+    A tokenizer of 49,152 tokens takes 31 MiB, which a process that trains has no use for.
+    """
+    return _of_run(folder, "data") or examples(recipe, tokenizer_of_run(folder))
+
+
+def held_out_of_run(recipe: Any, folder: Path) -> EncodedDocuments:
+    """Returns what a run is evaluated on, without a tokenizer where the cache still has it."""
+    if recipe.validation_id is None:
+        return examples_of_run(recipe, folder).validation
+    given = _of_run(folder, "validation") or given_validation(recipe, tokenizer_of_run(folder))
+    assert given is not None
+    return given.train
+
+
+def _of_run(folder: Path, fact: str) -> Encoded | None:
+    """Returns the folder of the cache that was made when a run began; None where it is gone, or damaged."""
+    from plimsoll import cache
+    from plimsoll.data.chat.encoded import open_kept
+
+    name = _facts(folder).get(fact)
+    if name is None:  # noted nowhere yet, or by an earlier version
+        return None
+    with suppress(PlimsollError, OSError):  # what is damaged is made again
+        return open_kept(cache.cache_folder() / "tokens" / name)
+    return None
 
 
 def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ PLANNED_DOCUMENTS = 100_000
 PLANNED_TOKENS = 300
 """Tokens of one of them."""
 READER_BYTES = 12 * MIB
-"""The template's library, and what reading the encoded examples leaves in the heap."""
+"""What reading the encoded examples leaves in the heap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,13 +292,15 @@ class Finetune(AdamWRecipe):
         for line in packing.lines():
             say(line)
         data.require_batch(self, packing)
-        if not data.held_out(self, tokenizer, encoded, say).count:
+        validation = data.given_validation(self, tokenizer, say)
+        if not (encoded.validation if validation is None else validation.train).count:
             say(f"validation: none, {self.without_validation}")
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
             "model": files_facts(data.weight_files(model)),
             "data": encoded.name,
+            "validation": None if validation is None else validation.name,
             "conversations": encoded.conversations,
             "day": encoded.day,
         }
@@ -318,13 +320,12 @@ class Finetune(AdamWRecipe):
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.batch_source import BatchSource
 
-        return BatchSource(self._rows(data.examples(self, data.tokenizer_of_run(folder))), prefetch=prefetch)
+        return BatchSource(self._rows(data.examples_of_run(self, folder)), prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         from plimsoll.data.chat.rows import validation_rows
 
-        tokenizer = data.tokenizer_of_run(folder)
-        documents = data.held_out(self, tokenizer, data.examples(self, tokenizer))
+        documents = data.held_out_of_run(self, folder)
         return validation_rows(documents, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
 
     def _rows(self, encoded: Encoded) -> PackedRows:
@@ -341,7 +342,6 @@ class Finetune(AdamWRecipe):
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.chat.row_bytes import rows_bytes
-        from plimsoll.data.loader_bytes import tokenizer_bytes
 
         known = {} if prepared is None else prepared.facts["packing"]
         rows = rows_bytes(
@@ -351,10 +351,10 @@ class Finetune(AdamWRecipe):
             batch_size=self.effective_batch,
             prefetch=prefetch,
         )
-        return {"data": rows + READER_BYTES + tokenizer_bytes(self.shape.vocab)}
+        return {"data": rows + READER_BYTES}
 
     def data_advice(self) -> str:
         return "a smaller --batch-size"
 
     def imports(self) -> tuple[str, ...]:
-        return ("jinja2", "plimsoll.data.chat.rows")
+        return ("plimsoll.data.chat.rows",)
