@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll.cli.main import COMMANDS, usage
 
-HEAVY = {"jax", "jaxlib", "grain", "orbax", "datasets", "pyarrow", "tokenizers", "numpy"}
+HEAVY = {"jax", "jaxlib", "grain", "orbax", "datasets", "pyarrow", "tokenizers", "numpy", "typeguard"}
 
 
 def python(program):

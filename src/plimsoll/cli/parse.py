@@ -11,10 +11,13 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
+import tyro._resolver
 
 from plimsoll.cli.examples import example
 from plimsoll.errors import PlimsollError, RecipeError
@@ -22,6 +25,20 @@ from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
+_checked = tyro._resolver.is_instance
+"""tyro's check of a default. It imports typeguard, a quarter of a command's start, for types that need none of it."""
+
+
+def _is_instance(kind: Any, value: Any) -> bool:
+    """Returns whether a default is of its field's type: for `int | None`, tuples and classes without typeguard."""
+    if get_origin(kind) is UnionType:
+        return any(_is_instance(each, value) for each in get_args(kind))
+    if get_origin(kind) in (Mapping, tuple) or type(kind) is ABCMeta:
+        return isinstance(value, get_origin(kind) or kind)
+    return _checked(kind, value)
+
+
+tyro._resolver.is_instance = _is_instance
 
 COLUMNS = 80
 """What help fits into, where the terminal is not narrower: then tyro fills that."""
