@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-all durations check bench docs figures lock clean
+.PHONY: setup demo test test-quick test-all test-by-hand durations check bench docs figures lock clean
 
 setup: .venv/ready
 	@echo 'set up. Next: make demo (plans, trains, writes text), or make test-quick while you change something'
@@ -41,8 +41,13 @@ test-quick: .venv/ready
 	@echo 'passed, what is quick of it. Next: make test'
 
 test-all: test
-	$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile thorough
-	@echo 'all of it passed'
+	$(PYTEST) -m '(slow or hypothesis) and not by_hand' --hypothesis-profile thorough
+	@echo 'passed, all but make test-by-hand'
+
+# Whole programs of a minute and more each: before a release, and after a change of what they go through.
+test-by-hand: .venv/ready
+	$(PYTEST) -m by_hand
+	$(PYTEST) -m hypothesis --hypothesis-profile anew
 
 # CPU seconds of every test of `make test`, into tests/durations.json: tests/test_suite.py holds them to their limits.
 durations: .venv/ready

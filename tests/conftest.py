@@ -12,8 +12,10 @@ from hypothesis import settings
 import durations
 from once import base_folder
 
-settings.register_profile("usual", deadline=None, max_examples=20)  # no deadline: others use the machine's clock, too
-settings.register_profile("thorough", deadline=None, max_examples=200)  # `make test-all`
+# The same examples each time, so that a failure is the change's; no deadline: others use the machine's clock, too.
+settings.register_profile("usual", deadline=None, max_examples=20, derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=100, derandomize=True)  # `make test-all`
+settings.register_profile("anew", deadline=None, max_examples=200)  # `make test-by-hand`: examples of the moment
 settings.load_profile("usual")
 
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
@@ -45,8 +47,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    """Adds `slow` to the cases that `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
+    """Adds `slow` to what is `by_hand` and to the cases that `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
     for item in items:
+        if item.get_closest_marker("by_hand") is not None:
+            item.add_marker("slow")
         some, others = (item.get_closest_marker(name) for name in ("slow_cases", "slow_except"))
         if some is not None and item.callspec.id in some.args:
             item.add_marker("slow")

@@ -63,7 +63,7 @@ def test_on_a_card_there_are_twelve_plans_of_four_recipes_and_the_peers(device):
     assert sum(part.seconds for part in parts.values()) < 40 * 60
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_it_runs_to_its_end_on_a_cpu(tmp_path, monkeypatch):
     command = [sys.executable, str(BENCHMARKS / "device.py"), "--minutes", "8", "--chip", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)

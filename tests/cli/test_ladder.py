@@ -36,7 +36,7 @@ def climbed(command, tmp_path_factory):
     return json.loads(done.stdout), folder
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_each_rung_is_a_real_run_planned_and_measured(climbed):
     found, folder = climbed
     assert [(row["name"], row["numerics"], row["outcome"]) for row in found["rungs"]] == [
@@ -58,7 +58,7 @@ def test_each_rung_is_a_real_run_planned_and_measured(climbed):
         assert row["tokens_per_second"] == pytest.approx(4 * 32 / row["step_seconds"])
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_plans_have_the_levers_of_their_rungs(climbed):
     found, folder = climbed
     plain, accumulated, mixed = (
@@ -69,7 +69,7 @@ def test_plans_have_the_levers_of_their_rungs(climbed):
     assert mixed == accumulated | {"precision": "bfloat16"}
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_exact_rungs_learn_the_same_and_bfloat16_nearly(climbed):
     plain, accumulated, mixed = climbed[0]["rungs"]
     assert plain["loss_drift"] == 0
@@ -77,7 +77,7 @@ def test_exact_rungs_learn_the_same_and_bfloat16_nearly(climbed):
     assert accumulated["loss_drift"] < mixed["loss_drift"] < 1e-2
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_the_picture_is_drawn(climbed):
     assert "bfloat16" in (climbed[1] / "rungs.svg").read_text()
 
@@ -101,7 +101,7 @@ def is_training(process):
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_ladder_that_is_stopped_leaves_no_process_and_no_folder(climbed, command, tmp_path, number, code):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}

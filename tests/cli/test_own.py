@@ -52,7 +52,7 @@ def test_every_example_is_trained_here():
     assert {*TRAINED, *TABLES} == {path.stem for path in EXAMPLES.glob("*.py")}
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 @pytest.mark.parametrize("name", TABLES)
 def test_an_example_turns_its_table_into_hdf5_and_trains_on_it(folder, name):
     table, file = written(name, folder), EXAMPLES / f"{name}.py"

@@ -79,7 +79,7 @@ def test_the_frontier_is_printed_where_it_is_asked_for_with_the_budget_as_a_line
     assert [point["chosen"] for point in told] == [False, True, False]
 
 
-@pytest.mark.slow  # six steps are compiled, each in a process of its own
+@pytest.mark.by_hand  # six steps are compiled, each in a process of its own
 def test_the_largest_length_is_confirmed_by_the_compiler(text_file):
     words = ["plan", "stories", "--dataset-id", text_file, *TINY, "--chip", "cpu", "--memory", "420MiB"]
     at = words.index("--seq-len")

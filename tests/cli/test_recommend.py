@@ -63,7 +63,7 @@ def test_a_checkpoint_holds_nothing_of_the_frozen_model(trained):
     assert not any(path.startswith(FROZEN) for path in paths)
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_run_that_was_stopped_ends_at_the_same_bits(trained, tmp_path):
     """It reads the frozen model and the clusters again, which the checkpoint does not have."""
     for name in ("model", "data"):

@@ -101,7 +101,7 @@ def test_a_finished_run_is_skipped_and_the_others_go_on(puzzle_command, puzzle_r
     assert len(commands) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_runs_are_really_trained_and_compared(puzzle_command, puzzle_run, tmp_path):
     command, _ = puzzle_command
     words = ["train", "sudoku-4x4", *command[2:], "--runs", tmp_path]

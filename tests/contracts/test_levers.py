@@ -84,8 +84,15 @@ NUMBERS_ONLY = {"loss_scale"}
 
 def supporting():
     return [
-        (name, lever) for name in RECIPES for lever in LEVERS if lever in {"micro_batch", *RECIPES[name]().supported}
+        pytest.param(name, lever, marks=[pytest.mark.by_hand] if name in OF_ANOTHER else [])
+        for name in RECIPES
+        for lever in LEVERS
+        if lever in {"micro_batch", *RECIPES[name]().supported}
     ]
+
+
+OF_ANOTHER = ("sudoku-mlp", "recommend")
+"""Recipes whose step is that of sudoku-attention, and of recommend-gemma-2b, but for a layer."""
 
 
 SIZE = {"layers": 4, "width": 64, "vocab_size": 2048, "seq_len": 64, "batch_size": 16, "gradient_accumulation_steps": 1}

@@ -4,6 +4,6 @@ from hypothesis import settings
 
 
 def examples(count: int, *, usual: int = 20) -> int:
-    """Returns `count`, at most `usual`, in `make test`, and twice `count` in `make test-all`."""
+    """Returns `count`, at most `usual`, in `make test`, and `count` in `make test-all`."""
     thorough = settings.default.max_examples > settings.get_profile("usual").max_examples
-    return 2 * count if thorough else min(count, usual)
+    return count if thorough else min(count, usual)

@@ -188,7 +188,7 @@ def test_a_run_over_its_budget_saves_plans_again_and_ends_at_the_same_losses(who
     found = ledger(run)
     assert found["overruns"] == [overrun.to_dict()]  # the second plan held
     assert found["resumed_from_step"] == overrun.step
-    assert found["measured"]["peak_bytes"] == overrun.measured_bytes  # of all processes of the run
+    assert 0 <= found["measured"]["peak_bytes"] - overrun.measured_bytes < MIB  # of all processes, to their end
     assert list(losses(run)) == list(range(1, STEPS + 1))
     assert losses(run) == pytest.approx(losses(kept), rel=1e-5)
 
