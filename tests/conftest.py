@@ -47,7 +47,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    """Adds `slow` to what is `by_hand` and to the cases that `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
+    """Adds `slow` to what `by_hand`, `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
     for item in items:
         if item.get_closest_marker("by_hand") is not None:
             item.add_marker("slow")
