@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/finetune_resident.py [--memory 600MiB] [--steps 50] [--no-kill]
 
-The model has random weights (random_model.py); 4 rows of 512 tokens a step, NF4, adapters of rank 16 beside every
-linear layer. One run goes through. Another is killed with SIGKILL behind its second checkpoint and continued by the
+The model has random weights (random_model.py); 4 rows of 512 tokens a step, NF4 also for the embedding, without which
+no plan fits, adapters of rank 16 beside every linear layer. One run goes through. Another is killed with SIGKILL behind its second checkpoint and continued by the
 same command: its losses and its exported adapter have to be the first one's to the bit. Writes
 bench-out/finetune_resident.json.
 """
@@ -57,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--embedding-bits", type=int, default=4)
     parser.add_argument("--folder", type=Path, help="keep model and runs here")
     parser.add_argument("--no-kill", dest="kill", action="store_false", help="leave the second run out")
     return parser.parse_args()
@@ -69,7 +70,10 @@ def prepared(options: argparse.Namespace, folder: Path) -> list[str]:
         made(model, known_configs()[options.like.lower()])
     text_records(records, files=[shared() / "data/text/tinystories_train.txt"], characters=2_600)
     words = [f"--pretrained={model}", f"--dataset-id={records}", "--frozen-bits=4", f"--memory={options.memory}"]
-    words += [f"--{name}={getattr(options, name.replace('-', '_'))}" for name in ("seq-len", "batch-size", "steps")]
+    words += [
+        f"--{name}={getattr(options, name.replace('-', '_'))}"
+        for name in ("seq-len", "batch-size", "steps", "embedding-bits")
+    ]
     return [*PLIMSOLL, "train", "finetune", *words, f"--save-every={every(options)}", "--log-every=1", "--quiet"]
 
 
