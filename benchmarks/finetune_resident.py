@@ -3,9 +3,9 @@
     PYTHONPATH=src:benchmarks python benchmarks/finetune_resident.py [--memory 600MiB] [--steps 50] [--no-kill]
 
 The model has random weights (random_model.py); 4 rows of 512 tokens a step, NF4 also for the embedding, without which
-no plan fits, adapters of rank 16 beside every linear layer. One run goes through. Another is killed with SIGKILL behind its second checkpoint and continued by the
-same command: its losses and its exported adapter have to be the first one's to the bit. Writes
-bench-out/finetune_resident.json.
+no plan fits, adapters of rank 16 beside every linear layer. One run goes through. Another is killed with SIGKILL behind
+its second checkpoint and continued by the same command: its losses and its exported adapter have to be the first one's
+to the bit. Writes bench-out/finetune_resident.json.
 """
 
 from __future__ import annotations
