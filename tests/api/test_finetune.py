@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import plimsoll
+from chat_files import turns, write_records
 from plimsoll.api.finetune import FinetuneOptions
 from plimsoll.api.plan import unpinned
 from plimsoll.models.pretrained.adapters import read_adapter
@@ -48,6 +49,14 @@ def test_its_levers_go_with_it_and_another_value_of_the_call_comes_before(tmp_pa
     assert pins == {**PINS, "frozen_bits": 16, "micro_batch": 2}
     assert unpinned("stories", None) == ("stories", {})
     assert next(plimsoll.loader(made))["input_ids"].shape == (4, 128)
+
+
+def test_a_folder_of_batches_is_made_again_where_the_records_changed(tmp_path):
+    made = tune(tmp_path)
+    before = next(plimsoll.loader(made, tmp_path / "rows"))["input_ids"]
+    assert (next(plimsoll.loader(made, tmp_path / "rows"))["input_ids"] == before).all()
+    write_records(tmp_path / "chats.jsonl", [{"messages": turns("a?", f"b {i}")} for i in range(60)])
+    assert (next(plimsoll.loader(made, tmp_path / "rows"))["input_ids"] != before).any()
 
 
 @pytest.mark.slow

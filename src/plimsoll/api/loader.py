@@ -7,8 +7,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from plimsoll.errors import RunError
-from plimsoll.recipes.base import Pinned, Recipe
+from plimsoll.errors import DataError, RunError
+from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.runs.folder import RunFolder, replace_file
@@ -55,10 +55,19 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
         if run.has("data.json"):
             return
     described = json.dumps(to_dict(recipe))
-    if prepared.exists() and prepared.read_text() == described:
+    if prepared.exists() and prepared.read_text() == described and not _other_data(run, recipe):
         return
     folder.mkdir(parents=True, exist_ok=True)
     # With a length, so that the data set is not counted to find one: batches are endless here.
     uncounted = dataclasses.replace(recipe, steps=recipe.steps or 1, epochs=None)
     run.write("data.json", dataclasses.asdict(uncounted.prepare(folder, lambda text: None)))
     replace_file(prepared, described)
+
+
+def _other_data(run: RunFolder, recipe: Recipe) -> bool:
+    """Whether the recipe's data is another than that of the earlier call."""
+    try:
+        recipe.training_data_changed(Prepared(**run.read("data.json")))
+    except DataError:
+        return True
+    return False

@@ -90,6 +90,8 @@ def test_what_adapters_save_is_said_with_the_plans_own_numbers():
     )
     whole = replace(planned, plan=PLAN.with_levers(loss_chunk=0))
     assert recipe.remarks(whole)[0][1].endswith("9.7 GiB, 3.9 GiB of logits among them")
+    loading = replace(whole, ledger=replace(ledger, predicted={"process": 5 * GIB}, phase="load"))
+    assert recipe.remarks(loading)[0][1].endswith("-> 960.0 MiB; activations stay, 3.9 GiB of logits among them")
     assert pytest.approx(89.7, abs=0.05) == 12 * 8_030_261_248 / GIB
     assert 960 * MIB == 12 * 83_886_080
     assert replace(recipe, lora_rank=0).remarks(planned) == ()

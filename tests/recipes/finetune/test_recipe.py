@@ -300,6 +300,22 @@ def test_a_run_reads_its_batches_without_a_tokenizer_unless_the_cache_lost_them(
     assert read
 
 
+@pytest.mark.parametrize("field", ["dataset_id", "validation_id"])
+def test_records_that_changed_are_refused_where_the_cache_lost_the_old_ones(recipe, tmp_path, field):
+    path = write_records(tmp_path / "rows.jsonl", [{"messages": turns("a?", f"b {i}")} for i in range(100)])
+    recipe = replace(recipe, **{field: str(path)})
+    run = tmp_path / "run"
+    made = prepared(recipe, tmp_path)
+    (run / "data.json").write_text(json.dumps(asdict(made)))
+    write_records(path, [{"messages": turns("a?", "c")}] * 3)
+    with pytest.raises(DataError, match=r"rows.jsonl.* is not that of this run any more.*put the old one back"):
+        recipe.training_data_changed(made)
+    list(recipe.validation(run, examples=2))  # the cache has what the run began with
+    shutil.rmtree(cache.cache_folder() / "tokens")
+    with pytest.raises(DataError, match=r"rows.jsonl would be encoded otherwise than when .*run began"):
+        list(recipe.validation(run, examples=2))
+
+
 def test_a_model_that_changed_since_the_run_began_is_refused(recipe, tmp_path):
     made = prepared(recipe, tmp_path)
     assert recipe.training_data_changed(made) is None

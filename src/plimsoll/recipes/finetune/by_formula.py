@@ -82,10 +82,11 @@ def saved_by_adapters(recipe: Any, planned: Planned) -> str:
     of = sizes(recipe, plan)
     optimizer = static_bytes(recipe, plan.storage)["optimizer_bytes"]
     whole = recipe.shape.parameters() * (of.gradient + optimizer) / (of.gradient / 4)
-    step = predicted.get("step temporaries", 0)
     gradient = of.gradient * (2 if plan.accumulation > 1 else 1)
     text = f"gradient and state {format_bytes(whole)} -> {format_bytes(of.gradient + optimizer)}"
-    text += f"; activations stay: {format_bytes(max(0.0, step - gradient))}"
+    text += "; activations stay"
+    if step := predicted.get("step temporaries", 0):  # else the peak is in a phase that has none
+        text += f": {format_bytes(max(0.0, step - gradient))}"
     tokens = plan.micro_batch * recipe.seq_len
     if 0 < plan.loss_chunk < tokens:
         return f"{text}; without a chunked loss {format_bytes(4 * tokens * recipe.shape.vocab)} of logits"

@@ -84,17 +84,34 @@ def examples_of_run(recipe: Any, folder: Path) -> Encoded:
     """Returns what a run learns from, as `examples` does, without a tokenizer where the cache still has it.
 
     A tokenizer of 49,152 tokens takes 31 MiB, which a process that trains has no use for.
+
+    Raises:
+        DataError: The cache lost them, and the records are others today.
     """
-    return _of_run(folder, "data") or examples(recipe, tokenizer_of_run(folder))
+    if (kept := _of_run(folder, "data")) is not None:
+        return kept
+    return _noted(folder, "data", examples(recipe, tokenizer_of_run(folder)), recipe.dataset_id)
 
 
 def held_out_of_run(recipe: Any, folder: Path) -> EncodedDocuments:
     """Returns what a run is evaluated on, without a tokenizer where the cache still has it."""
     if recipe.validation_id is None:
         return examples_of_run(recipe, folder).validation
-    given = _of_run(folder, "validation") or given_validation(recipe, tokenizer_of_run(folder))
+    if (kept := _of_run(folder, "validation")) is not None:
+        return kept.train
+    given = given_validation(recipe, tokenizer_of_run(folder))
     assert given is not None
-    return given.train
+    return _noted(folder, "validation", given, recipe.validation_id).train
+
+
+def _noted(folder: Path, fact: str, encoded: Encoded, source: str) -> Encoded:
+    """Returns what was encoded again, where that is what was noted when the run began."""
+    if _facts(folder).get(fact) in (None, encoded.name):
+        return encoded
+    raise DataError(
+        f"{source} would be encoded otherwise than when {folder} began, and the cache has that no longer: put the old"
+        " records back, or start a new --run"
+    )
 
 
 def _of_run(folder: Path, fact: str) -> Encoded | None:
@@ -113,12 +130,22 @@ def _of_run(folder: Path, fact: str) -> Encoded | None:
 def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:
     """Raises DataError where the records would be encoded otherwise than when the run began."""
     from plimsoll.data.chat.kept import name_of_examples
+    from plimsoll.data.chat.records import open_records
 
     tokenizer = tokenizer_of_model(recipe, find_folder(recipe.pretrained), day=facts["day"])
     if name_of_examples(records(recipe), tokenizer, **_reading(recipe)) != facts["data"]:
         raise DataError(
             f"{recipe.dataset_id}, the tokenizer of {recipe.pretrained} or its chat template is not that of this run"
             " any more: put the old one back, or start a new --run"
+        )
+    then = facts.get("validation")  # an earlier version noted none
+    if then is None or recipe.validation_id is None:
+        return
+    given = open_records(recipe.validation_id)
+    if name_of_examples(given, tokenizer, loss_on=recipe.loss_on, hold_out=False) != then:
+        raise DataError(
+            f"{recipe.validation_id} is not that of this run any more, and its losses could not be compared: put the"
+            " old one back, or start a new --run"
         )
 
 
