@@ -48,9 +48,9 @@ def test_the_smallest_plan_its_parts_and_what_would_be_enough():
 def test_what_is_spared_is_part_of_what_is_needed():
     found = refused(smallest(process=120, spare=4))
     assert found.floor_bytes == 124 * MIB
-    assert "in the phase 'train' and 4.0 MiB to spare\n" in str(found)
+    assert "in the phase 'train' and 4.0 MiB kept free\n" in str(found)
     assert str(found).endswith("you could: --memory 124MiB")
-    assert "to spare" not in str(refused(smallest(process=120)))
+    assert "kept free" not in str(refused(smallest(process=120)))
 
 
 @pytest.mark.parametrize(

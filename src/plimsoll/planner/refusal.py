@@ -47,7 +47,7 @@ def refusal(
     else:
         budget, floor, option, where = problem.budget_bytes, needed, "--memory", f"on {problem.chip}"
         spare = least.ledger.spare_bytes
-        parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} to spare" if spare else "")
+        parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} kept free" if spare else "")
         parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
         rest = _advice(problem, static, least, would_fit) + _way_out(problem, least, would_fit)
     enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it

@@ -188,7 +188,7 @@ def _memory(planned: Planned) -> list[str]:
         *_components(ledger.predicted, ledger.predicted_peak_bytes),
     ]
     if ledger.spare_bytes:
-        lines.append(f"  and {format_bytes(ledger.spare_bytes)} of the budget to spare")
+        lines.append(f"  and {format_bytes(ledger.spare_bytes)} kept free, by which runs of one plan differ")
     lines.append("")
     if ledger.phases:
         rows = [

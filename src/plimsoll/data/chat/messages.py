@@ -16,7 +16,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def checked_messages(given: Any, where: str, *, column: str = "messages") -> list[dict[str, Any]]:
-    """Returns the messages for a template: keys whose value is null left out, as `transformers` leaves them out.
+    """Returns the messages for a template: keys whose value is null are left out.
 
     Args:
         given: What a record holds.

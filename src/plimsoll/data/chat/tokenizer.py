@@ -214,10 +214,15 @@ def _template_beside(file: Path) -> tuple[str, str] | None:
     if (own := file.parent / TEMPLATE).is_file():
         return _template_in(own)
     config = file.parent / CONFIG
+    if not config.is_file():
+        return None
     try:
         given = json.loads(config.read_text("utf-8")).get("chat_template")
-    except (OSError, ValueError, AttributeError):
-        return None
+    except (OSError, ValueError, AttributeError) as problem:
+        raise DataError(
+            f"{config} cannot be read as a JSON object ({in_short(problem)}), and may hold the chat template: copy it"
+            " from the model again, or remove it"
+        ) from None
     if isinstance(given, list):  # named ones, such as one for tools
         named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
         given = named.get("default")
