@@ -340,6 +340,20 @@ def test_the_children_of_a_pool_answer_side_by_side_and_their_compiles_add_up(po
     assert ended(tmp_path)
 
 
+def test_what_was_said_of_the_state_waits_for_no_compile(pool_of, tmp_path):
+    """A plan whose time is up, or that was interrupted, is printed with it while a compile goes on."""
+    with pool_of(1) as pool, ThreadPoolExecutor(2) as threads:
+        pool.static()
+        busy = threads.submit(analyse, pool, 100)
+        waiting(tmp_path, [100])
+        try:
+            assert threads.submit(pool.static).result(timeout=5) == STATIC
+            assert not busy.done()
+        finally:
+            (tmp_path / "started.go").touch()
+        assert busy.result().temp_bytes == 7
+
+
 def test_a_child_that_dies_leaves_the_others_at_work_and_is_started_again(pool_of, tmp_path):
     with pool_of(2) as pool, ThreadPoolExecutor(2) as threads:
         busy = threads.submit(analyse, pool, 100)

@@ -26,10 +26,10 @@ from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan, Planned
 from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval, with_hope
-from plimsoll.planner.candidates import Candidate, alternative
+from plimsoll.planner.candidates import NEAR, Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
-from plimsoll.planner.prices import NEAR, Prices, View
+from plimsoll.planner.prices import Prices, View
 from plimsoll.planner.refusal import refusal
 from plimsoll.planner.space import Combination, combinations, same_step
 from plimsoll.planner.speed import range_of, scaling
@@ -180,14 +180,15 @@ class Search:
         smallest = self.floor()
         if smallest is None:
             raise refusal(self.problem, self.static, None, [*self.failed.values()], self._would_fit)
-        reason = f"the smallest plan: it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
+        fits = f"it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
+        reason = f"the smallest plan{self._when_it_ended()}: {fits}"
         return replace(self._planned(smallest), reason=reason)
 
     def floor(self, enough: Callable[[], Candidate | None] | None = None) -> Candidate | None:
         """Returns the smallest plan, compiled and rehearsed for itself; None where nothing compiles.
 
         Args:
-            enough: What is enough where the time is used up; by default the smallest that is known then.
+            enough: What is enough where the time is used up, or on Ctrl-C; by default the smallest that is known then.
         """
         self.say("looking for the smallest plan")
         return self._decided(self._by_bytes, self._smallest, enough)
@@ -200,7 +201,7 @@ class Search:
     ) -> Candidate | None:
         """Asks `questions`, those of most worth first, until there is none; returns the best one then known.
 
-        Where the time is used up, it returns what is `enough` then, by default the best one.
+        Where the time is used up, or on Ctrl-C, it returns what is `enough` then, by default the best one.
         """
         workers = self.compiler.workers
         running: dict[Future[object], Question] = {}
@@ -224,7 +225,7 @@ class Search:
                 for future in wait(running, timeout=left, return_when=FIRST_COMPLETED).done:
                     self._learn(running.pop(future), future)
         except KeyboardInterrupt:
-            if (found := best()) is None:
+            if (found := (enough or best)()) is None:
                 raise
             self.ended_early = self.interrupted = True
             return found
@@ -506,13 +507,20 @@ class Search:
 
     def _reason(self, chosen: Candidate, others: list[Candidate]) -> str:
         fastest = min((other.seconds for other in others), default=math.inf)
-        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest"
-        if self.ended_early:
-            when = "it was interrupted" if self.interrupted else "planning was given"
-            which += f" by the time that {when},"
+        slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # a plan that was not confirmed may be faster by more
+        which = (
+            "the fastest" if chosen.seconds <= fastest else f"within {math.ceil(100 * slower - 1e-9)}% of the fastest"
+        )
+        which += f"{when}," if (when := self._when_it_ended()) else ""
         how = "timed here" if chosen.measured else "by the chip's rates"
         plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (
             f"{which} of {plans} compared ({format_seconds(chosen.seconds)} a step, {how});"
             f" {self.problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
+
+    def _when_it_ended(self) -> str:
+        """Returns by when what is told was found, where the search ended before it had asked everything; else empty."""
+        if not self.ended_early:
+            return ""
+        return f" by the time that {'it was interrupted' if self.interrupted else 'planning was given'}"
