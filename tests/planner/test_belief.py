@@ -376,6 +376,19 @@ def test_a_floor_that_was_looked_for_too_shortly_is_not_called_the_smallest_plan
     assert one.least().reason.startswith("the smallest plan: it fits in ")
 
 
+def test_what_a_refusal_may_advise_is_looked_for_no_longer_than_a_plan():
+    """Of each pin whether it is to blame, and of all numerics: each of them is a search."""
+    pins = {"micro_batch": 16, "remat": "none", "precision": "float32"}
+    took = []
+    for within in (math.inf, 5):
+        one, compiler = limited(200, within, Slow(traced=off_by(0.4, [0.0, 0.5, 1.0])), pins=pins)
+        with pytest.raises(BudgetError) as refused:
+            one.run()
+        took.append(compiler.now)
+        assert "you could: --memory" in str(refused.value)
+    assert took[1] <= 25 < took[0], "the floor, and as long again"
+
+
 def test_how_far_a_plan_may_be_from_the_fastest_is_said_as_it_is():
     """Where the time was up before the fastest was confirmed, that is more than what counts as equal."""
     for within in (0, 5, 10, 20, 40):

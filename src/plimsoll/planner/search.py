@@ -162,6 +162,8 @@ class Search:
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
         self.ended_early = self.interrupted = False
+        self.advice_ends: float | None = None
+        """Time until which is looked for what would fit, once a budget is refused: as long as planning may take."""
 
     # What is decided.
 
@@ -198,16 +200,19 @@ class Search:
         questions: Callable[[], Iterable[Question]],
         best: Callable[[], Candidate | None],
         enough: Callable[[], Candidate | None] | None = None,
+        *,
+        gives_up: float = math.inf,
     ) -> Candidate | None:
         """Asks `questions`, those of most worth first, until there is none; returns the best one then known.
 
-        Where the time is used up, or on Ctrl-C, it returns what is `enough` then, by default the best one.
+        Where the time is used up, or on Ctrl-C, it returns what is `enough` then, by default the best one. At the time
+        when it `gives_up` it returns the best one, or None.
         """
         workers = self.compiler.workers
         running: dict[Future[object], Question] = {}
         pool = ThreadPoolExecutor(workers)
         try:
-            while True:
+            while self.clock() < gives_up:
                 if self._late() and (found := (enough or best)()) is not None:
                     self.ended_early = True
                     return found
@@ -224,6 +229,7 @@ class Search:
                 left = None if self.deadline == math.inf else max(0.5, self._seconds_left())
                 for future in wait(running, timeout=left, return_when=FIRST_COMPLETED).done:
                     self._learn(running.pop(future), future)
+            return best()
         except KeyboardInterrupt:
             if (found := (enough or best)()) is None:
                 raise
@@ -437,12 +443,17 @@ class Search:
         return smallest if smallest is not None and smallest.ledger.fits else None
 
     def _would_fit(self, **changes: object) -> Candidate | None:
-        """Returns the plan of a problem with these changes, untimed; None where none fits either."""
+        """Returns the plan of a problem with these changes, untimed; None where none fits either, or none was found.
+
+        For all that may be advised together it looks as long as planning may take, and no longer.
+        """
+        if self.advice_ends is None:
+            self.advice_ends = self.clock() + self.given
         changed = replace(self.problem, measure=False, **changes)  # type: ignore[arg-type]
         try:
             found = Search(changed, self.compiler, self.say, deadline=self.deadline, clock=self.clock)
             found.prices.processes |= self.prices.processes
-            return found._decided(found._by_time, found._best)
+            return found._decided(found._by_time, found._best, gives_up=self.advice_ends)
         except PlimsollError:
             return None
 
