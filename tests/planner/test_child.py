@@ -153,7 +153,7 @@ def test_a_use_of_an_answer_is_noted_and_the_time_when_it_was_written_stays(make
     assert path.stat().st_atime > time.time() - 600
 
 
-@pytest.mark.parametrize("damage", ["", "null", '{"seconds": '])
+@pytest.mark.parametrize("damage", ["", "null", '{"seconds": ', '{"answer": {"seconds": [1.0]}}'])
 def test_an_answer_that_is_damaged_or_gone_is_asked_for_again(make_child, tmp_path, damage):
     with make_child() as compiler:
         assert compiler.measure([plan()]) == [0.25]

@@ -108,7 +108,7 @@ class Child:
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
             kept = json.loads(path.read_text())
-            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict):
+            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict) and "seconds" in kept:
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
                 self.seconds_saved += kept["seconds"]
