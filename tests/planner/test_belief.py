@@ -21,8 +21,8 @@ from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planner import belief
 from plimsoll.planner.belief import ALIKE, UNKNOWN, UNSEEN, Beliefs, Interval, exactly
+from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import ledger, sample
-from plimsoll.planner.prices import NEAR
 from plimsoll.planner.search import SMALL, SMALL_AT_LAST, SMALL_BYTES, Search, search
 from plimsoll.planner.space import combinations, same_step, smaller
 from plimsoll.planner.speed import step_seconds
@@ -354,6 +354,49 @@ def test_an_interrupted_search_takes_the_best_confirmed_plan_where_there_is_one(
         ends.append("early" if one.ended_early else "whole")
     assert ends[0] == "nothing"
     assert ends == sorted(ends, key=["nothing", "early", "whole"].index)
+
+
+def test_an_interrupted_search_for_the_floor_refuses_nothing_and_says_that_it_was():
+    """What is the smallest by then may be far from the floor: whether the budget can be held, nobody knows."""
+    levers = {"traced": off_by(3.0, [0.0, 0.0, 0.0])}
+    whole, compiler = limited(100, math.inf, Slow(**levers))
+    with pytest.raises(BudgetError):
+        whole.run()
+    confirmed = [verb for verb, _ in compiler.asked].index("rehearse") + 1
+    one, cut = limited(100, math.inf, Interrupted(**levers))
+    cut.at, one._would_fit = confirmed, lambda **_: pytest.fail("it was interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+
+
+def test_a_floor_that_was_looked_for_too_shortly_is_not_called_the_smallest_plan():
+    one, _ = limited(700, 0)
+    assert one.least().reason.startswith("the smallest plan by the time that planning was given: it fits in ")
+    one, _ = limited(700, 1_000)
+    assert one.least().reason.startswith("the smallest plan: it fits in ")
+
+
+def test_what_a_refusal_may_advise_is_looked_for_no_longer_than_a_plan():
+    """Of each pin whether it is to blame, and of all numerics: each of them is a search."""
+    pins = {"micro_batch": 16, "remat": "none", "precision": "float32"}
+    took = []
+    for within in (math.inf, 5):
+        one, compiler = limited(200, within, Slow(traced=off_by(0.4, [0.0, 0.5, 1.0])), pins=pins)
+        with pytest.raises(BudgetError) as refused:
+            one.run()
+        took.append(compiler.now)
+        assert "you could: --memory" in str(refused.value)
+    assert took[1] <= 25 < took[0], "the floor, and as long again"
+
+
+def test_how_far_a_plan_may_be_from_the_fastest_is_said_as_it_is():
+    """Where the time was up before the fastest was confirmed, that is more than what counts as equal."""
+    for within in (0, 5, 10, 20, 40):
+        planned = limited(700, within, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.1))[0].run()
+        fastest = min(each.step_seconds for each in planned.alternatives)
+        said = re.match(r"within (\d+)% of the fastest", planned.reason)
+        share = int(said[1]) / 100 if said else 0.0
+        assert planned.step_seconds <= fastest * (1 + share) * (1 + 1e-9)
 
 
 # What is believed.

@@ -1,5 +1,7 @@
 """The words for a plan that was not chosen, and what a process weighs by."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner_examples import analysis, plan
@@ -20,12 +22,22 @@ def candidate(seconds, peak, **changes):
         (2.5, 150, "25% slower, 50.0 MiB more"),
         (2.0, 100, "0% slower, 0 B more"),
         (1.96, 60, "2% faster, which counts as equal, 40.0 MiB less"),
+        (1.0, 160, "50% faster as estimated, 60.0 MiB more"),
     ],
 )
 def test_what_was_not_chosen_is_slower_or_equal_and_larger_or_smaller(seconds, peak, words):
     other = candidate(seconds, peak)
     found = alternative(other, candidate(2.0, 100))
     assert (found.plan, found.step_seconds, found.peak_bytes, found.reason) == (other.plan, seconds, peak * MIB, words)
+
+
+def test_a_class_of_numerics_and_the_bytes_must_gain_a_twentieth_each_before_one_is_faster():
+    rounded = {"precision": "bfloat16"}
+    reasons = [alternative(candidate(1.83, 100, **levers), candidate(2.0, 100)).reason for levers in (rounded, {})]
+    assert reasons == ["8% faster, which counts as equal, 0 B more", "8% faster as estimated, 0 B more"]
+    assert alternative(replace(candidate(1.5, 100), measured=True), candidate(2.0, 100)).reason.startswith(
+        "25% faster, 0"
+    )
 
 
 @pytest.mark.parametrize(

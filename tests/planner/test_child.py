@@ -153,7 +153,7 @@ def test_a_use_of_an_answer_is_noted_and_the_time_when_it_was_written_stays(make
     assert path.stat().st_atime > time.time() - 600
 
 
-@pytest.mark.parametrize("damage", ["", "null", '{"seconds": '])
+@pytest.mark.parametrize("damage", ["", "null", '{"seconds": ', '{"answer": {"seconds": [1.0]}}'])
 def test_an_answer_that_is_damaged_or_gone_is_asked_for_again(make_child, tmp_path, damage):
     with make_child() as compiler:
         assert compiler.measure([plan()]) == [0.25]
@@ -338,6 +338,20 @@ def test_the_children_of_a_pool_answer_side_by_side_and_their_compiles_add_up(po
         assert len(started(tmp_path)) == 2
         assert pool.compiles == 3
     assert ended(tmp_path)
+
+
+def test_what_was_said_of_the_state_waits_for_no_compile(pool_of, tmp_path):
+    """A plan whose time is up, or that was interrupted, is printed with it while a compile goes on."""
+    with pool_of(1) as pool, ThreadPoolExecutor(2) as threads:
+        pool.static()
+        busy = threads.submit(analyse, pool, 100)
+        waiting(tmp_path, [100])
+        try:
+            assert threads.submit(pool.static).result(timeout=5) == STATIC
+            assert not busy.done()
+        finally:
+            (tmp_path / "started.go").touch()
+        assert busy.result().temp_bytes == 7
 
 
 def test_a_child_that_dies_leaves_the_others_at_work_and_is_started_again(pool_of, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from planner_examples import PROCESS, FakeCompiler, problem
-from plimsoll.planner.prices import NEAR
+from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.space import same_step
 from plimsoll.units import GIB, MIB

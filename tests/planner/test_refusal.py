@@ -95,9 +95,16 @@ def advice(least, *, state=0, would_fit=never, **changes):
 OVER = smallest(process=70, step_temporaries=50)
 
 
+def freed(pins):
+    """Nothing fits but with these pins alone."""
+    return lambda **changes: OVER if changes == {"pins": pins} else None
+
+
 def test_pins_are_to_be_left_out_by_their_flags_or_with_the_plan_that_they_came_from():
     pins = {"remat": "none", "loss_chunk": 0}
-    assert advice(OVER, pins=pins) == ["leave out --loss-chunk, --remat"]
+    assert advice(OVER, pins=pins) == [], "it would be refused again"
+    assert advice(OVER, pins=pins, would_fit=freed({})) == ["leave out --loss-chunk, --remat"]
+    assert advice(OVER, pins=pins, would_fit=freed({"loss_chunk": 0})) == ["leave out --loss-chunk, --remat"]
     assert advice(OVER, pins=pins, pinned_by="--plan x.json") == [
         "leave out --plan x.json, and a plan that fits is searched for"
     ]
@@ -133,6 +140,8 @@ def way_out(least=OVER, *, helps, **changes):
     """Its line, or None. `helps` has each pin that helps when it is free, with the MiB that are then needed."""
 
     def would_fit(pins=WAYS, **_others):
+        if not pins:  # all of them left out
+            return None
         (free,) = WAYS.keys() - pins.keys()
         assert all(WAYS[name] == value for name, value in pins.items())
         values = {"remat": {"remat": "block"}, "loss_chunk": {"loss_chunk": 256}}

@@ -13,8 +13,8 @@ from hypotheses import examples
 from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
+from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
-from plimsoll.planner.prices import NEAR
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.space import same_step
 from plimsoll.planner.speed import range_of, step_seconds
@@ -368,7 +368,9 @@ def test_larger_micro_batches_are_not_compiled_where_a_small_one_is_too_large():
 
 
 def test_advice_fits_the_case():
-    assert "leave out --micro-batch, --remat" in str(refusal(PROCESS, pins={"micro_batch": 16, "remat": "none"}))
+    pins = {"micro_batch": 16, "remat": "none"}
+    assert "leave out --micro-batch, --remat" in str(refusal(smallest_need() + MIB, pins=pins))
+    assert "leave out" not in str(refusal(PROCESS, pins=pins))  # would be refused again
     between = (smallest_need() + smallest_need("float32")) // 2
     assert "--numerics mixed" in str(refusal(between, numerics="exact"))
     assert "--numerics mixed" not in str(refusal(PROCESS, numerics="exact"))  # would be refused again

@@ -108,7 +108,7 @@ class Child:
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
             kept = json.loads(path.read_text())
-            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict):
+            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict) and "seconds" in kept:
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
                 self.seconds_saved += kept["seconds"]
@@ -210,6 +210,7 @@ class Pool:
     def __init__(self, children: Sequence[Child]) -> None:
         self.workers, self.doing = len(children), children[0].doing
         self._children, self._idle = children, queue.LifoQueue[Child]()
+        self._statics: dict[tuple[int, Storage], Static] = {}
         for child in reversed(children):
             self._idle.put(child)
 
@@ -237,7 +238,11 @@ class Pool:
         return next((child.not_kept for child in self._children if child.not_kept is not None), None)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
-        return self._one(lambda child: child.static(fsdp, storage))
+        """Returns the bytes of the state; what was said before at once, though every child may be at work."""
+        key = fsdp, storage or Storage()
+        if key not in self._statics:
+            self._statics[key] = self._one(lambda child: child.static(fsdp, storage))
+        return self._statics[key]
 
     def rates(self) -> Rates:
         return self._one(Child.rates)

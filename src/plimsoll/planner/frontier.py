@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import OtherBudget, Point
-from plimsoll.planner.candidates import Candidate
-from plimsoll.planner.prices import NEAR, Prices
+from plimsoll.planner.candidates import NEAR, Candidate
+from plimsoll.planner.prices import Prices
 from plimsoll.planner.space import Combination, same_step
 from plimsoll.units import GIB
 

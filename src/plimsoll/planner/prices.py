@@ -11,7 +11,7 @@ from typing import Any
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planned import Ledger, Plan
 from plimsoll.planner.belief import Beliefs, Interval, exactly, with_temporaries
-from plimsoll.planner.candidates import Candidate, kind
+from plimsoll.planner.candidates import NEAR, Candidate, kind
 from plimsoll.planner.estimate import interpolated, ledger
 from plimsoll.planner.space import Combination, StaticOf, smaller
 from plimsoll.planner.speed import step_seconds
@@ -19,8 +19,6 @@ from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
 from plimsoll.types import Storage
 from plimsoll.units import MIB
 
-NEAR = 1.05
-"""Plans this close in time count as equal: a class of numerics must gain as much, and so must all of the budget."""
 USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
 """A training process, before one of this recipe was rehearsed or weighed."""
 USUAL_SPREAD = 70 * MIB

@@ -49,7 +49,8 @@ def refusal(
         spare = least.ledger.spare_bytes
         parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} kept free" if spare else "")
         parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
-        rest = _advice(problem, static, least, would_fit) + _way_out(problem, least, would_fit)
+        way_out = _way_out(problem, least, would_fit)
+        rest = _advice(problem, static, least, would_fit, one_pin_will_do=bool(way_out)) + way_out
     enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(budget)} {where}\n"
@@ -77,7 +78,7 @@ def _way_out(problem: Problem, least: Candidate, would_fit: WouldFit) -> str:
     return f"\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(needed)}"
 
 
-def _advice(problem: Problem, static: Static, least: Candidate, would_fit: WouldFit) -> str:
+def _advice(problem: Problem, static: Static, least: Candidate, would_fit: WouldFit, *, one_pin_will_do: bool) -> str:
     """Returns what else would help, as further parts of a sentence."""
     over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
@@ -85,7 +86,7 @@ def _advice(problem: Problem, static: Static, least: Candidate, would_fit: Would
         return ""
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
-    elif problem.pins:
+    elif problem.pins and (one_pin_will_do or would_fit(pins={}) is not None):
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
     for numerics in CLASSES[CLASSES.index(problem.numerics) + 1 :]:  # type: ignore[arg-type]
         names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}

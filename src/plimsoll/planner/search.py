@@ -26,10 +26,10 @@ from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan, Planned
 from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval, with_hope
-from plimsoll.planner.candidates import Candidate, alternative
+from plimsoll.planner.candidates import NEAR, Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
-from plimsoll.planner.prices import NEAR, Prices, View
+from plimsoll.planner.prices import Prices, View
 from plimsoll.planner.refusal import refusal
 from plimsoll.planner.space import Combination, combinations, same_step
 from plimsoll.planner.speed import range_of, scaling
@@ -162,6 +162,8 @@ class Search:
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
         self.ended_early = self.interrupted = False
+        self.advice_ends: float | None = None
+        """Time until which is looked for what would fit, once a budget is refused: as long as planning may take."""
 
     # What is decided.
 
@@ -180,14 +182,15 @@ class Search:
         smallest = self.floor()
         if smallest is None:
             raise refusal(self.problem, self.static, None, [*self.failed.values()], self._would_fit)
-        reason = f"the smallest plan: it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
+        fits = f"it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
+        reason = f"the smallest plan{self._when_it_ended()}: {fits}"
         return replace(self._planned(smallest), reason=reason)
 
     def floor(self, enough: Callable[[], Candidate | None] | None = None) -> Candidate | None:
         """Returns the smallest plan, compiled and rehearsed for itself; None where nothing compiles.
 
         Args:
-            enough: What is enough where the time is used up; by default the smallest that is known then.
+            enough: What is enough where the time is used up, or on Ctrl-C; by default the smallest that is known then.
         """
         self.say("looking for the smallest plan")
         return self._decided(self._by_bytes, self._smallest, enough)
@@ -197,16 +200,19 @@ class Search:
         questions: Callable[[], Iterable[Question]],
         best: Callable[[], Candidate | None],
         enough: Callable[[], Candidate | None] | None = None,
+        *,
+        gives_up: float = math.inf,
     ) -> Candidate | None:
         """Asks `questions`, those of most worth first, until there is none; returns the best one then known.
 
-        Where the time is used up, it returns what is `enough` then, by default the best one.
+        Where the time is used up, or on Ctrl-C, it returns what is `enough` then, by default the best one. At the time
+        when it `gives_up` it returns the best one, or None.
         """
         workers = self.compiler.workers
         running: dict[Future[object], Question] = {}
         pool = ThreadPoolExecutor(workers)
         try:
-            while True:
+            while self.clock() < gives_up:
                 if self._late() and (found := (enough or best)()) is not None:
                     self.ended_early = True
                     return found
@@ -223,8 +229,9 @@ class Search:
                 left = None if self.deadline == math.inf else max(0.5, self._seconds_left())
                 for future in wait(running, timeout=left, return_when=FIRST_COMPLETED).done:
                     self._learn(running.pop(future), future)
+            return best()
         except KeyboardInterrupt:
-            if (found := best()) is None:
+            if (found := (enough or best)()) is None:
                 raise
             self.ended_early = self.interrupted = True
             return found
@@ -436,12 +443,17 @@ class Search:
         return smallest if smallest is not None and smallest.ledger.fits else None
 
     def _would_fit(self, **changes: object) -> Candidate | None:
-        """Returns the plan of a problem with these changes, untimed; None where none fits either."""
+        """Returns the plan of a problem with these changes, untimed; None where none fits either, or none was found.
+
+        For all that may be advised together it looks as long as planning may take, and no longer.
+        """
+        if self.advice_ends is None:
+            self.advice_ends = self.clock() + self.given
         changed = replace(self.problem, measure=False, **changes)  # type: ignore[arg-type]
         try:
             found = Search(changed, self.compiler, self.say, deadline=self.deadline, clock=self.clock)
             found.prices.processes |= self.prices.processes
-            return found._decided(found._by_time, found._best)
+            return found._decided(found._by_time, found._best, gives_up=self.advice_ends)
         except PlimsollError:
             return None
 
@@ -506,13 +518,20 @@ class Search:
 
     def _reason(self, chosen: Candidate, others: list[Candidate]) -> str:
         fastest = min((other.seconds for other in others), default=math.inf)
-        which = "the fastest" if chosen.seconds <= fastest else f"within {NEAR - 1:.0%} of the fastest"
-        if self.ended_early:
-            when = "it was interrupted" if self.interrupted else "planning was given"
-            which += f" by the time that {when},"
+        slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # a plan that was not confirmed may be faster by more
+        which = (
+            "the fastest" if chosen.seconds <= fastest else f"within {math.ceil(100 * slower - 1e-9)}% of the fastest"
+        )
+        which += f"{when}," if (when := self._when_it_ended()) else ""
         how = "timed here" if chosen.measured else "by the chip's rates"
         plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (
             f"{which} of {plans} compared ({format_seconds(chosen.seconds)} a step, {how});"
             f" {self.problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
         )
+
+    def _when_it_ended(self) -> str:
+        """Returns by when what is told was found, where the search ended before it had asked everything; else empty."""
+        if not self.ended_early:
+            return ""
+        return f" by the time that {'it was interrupted' if self.interrupted else 'planning was given'}"
