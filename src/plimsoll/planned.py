@@ -403,7 +403,7 @@ class Planned:
         if self.largest is not None:
             largest = {"largest": self.largest.value, "largest_search": dataclasses.asdict(self.largest)}
         return {
-            "fits": True,
+            "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
             "at_once": None if self.at_once is None else self.at_once.to_dict(),

@@ -781,3 +781,9 @@ def test_a_short_run_is_asked_fewer_questions_about():
         assert found(GIB, compiler, measure=True, steps=steps).ledger.fits
         asked[steps] = len(compiler.asked)
     assert asked[10] < asked[1_000_000] == asked[None]
+
+
+def test_the_smallest_plan_says_whether_it_fits():
+    for budget, fits in ((MIB, False), (GIB, True)):
+        told = search(problem(budget), FakeCompiler(), lambda text: None, smallest=True).to_dict()
+        assert (told["fits"], told["verdict"]) == (fits, "fits" if fits else "does not fit")

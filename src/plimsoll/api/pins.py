@@ -27,7 +27,7 @@ def read_plan_file(path: str) -> dict[str, Any]:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
     if not isinstance(planned, dict):
         raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")
-    if planned.get("fits") is False:
+    if planned.get("fits") is False and "plan" not in planned:  # `--floor` may print a plan over the budget
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
     return planned
 
