@@ -11,7 +11,7 @@ from plimsoll.cli.parse import T, parse
 
 RunOrPretrained = Annotated[
     tyro.conf.Positional[str],
-    tyro.conf.arg(
+    tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address. Or --pretrained FOLDER: --pretrained --help."),
         metavar="RUN", help="Folder of the run, or its address; or --pretrained FOLDER instead: --pretrained --help."
     ),
 ]
