@@ -11,9 +11,7 @@ from plimsoll.cli.parse import T, parse
 
 RunOrPretrained = Annotated[
     tyro.conf.Positional[str],
-    tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address. Or --pretrained FOLDER: --pretrained --help."),
-        metavar="RUN", help="Folder of the run, or its address; or --pretrained FOLDER instead: --pretrained --help."
-    ),
+    tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address; or, instead, --pretrained FOLDER."),
 ]
 Folder = Annotated[
     str,
