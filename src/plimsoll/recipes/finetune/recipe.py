@@ -42,7 +42,7 @@ PLANNED_DOCUMENTS = 100_000
 """Documents of a data set that nobody has named yet."""
 PLANNED_TOKENS = 300
 """Tokens of one of them."""
-READER_BYTES = 12 * MIB
+READER_BYTES = 4 * MIB
 """What reading the encoded examples leaves in the heap."""
 
 
