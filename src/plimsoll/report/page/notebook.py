@@ -52,6 +52,18 @@ def plan_html(planned: Mapping[str, Any]) -> str:
     )
 
 
+def run_html(words: str, planned: Mapping[str, Any], ledger: Mapping[str, Any]) -> str:
+    """Returns a run as HTML: one line of words, and a table of its bytes.
+
+    Args:
+        words: How far the run came.
+        planned: Content of its plan.json; empty if it has none.
+        ledger: Content of its ledger.json; empty if it has none.
+    """
+    table = where_the_bytes_go(planned, ledger) if planned else None
+    return element("div", STYLE_ELEMENT, element("p", words), table, class_="plimsoll")
+
+
 def bar_html(step: int, total: int, facts: str, messages: Sequence[str], *, ended: bool = False) -> str:
     """Returns the bar of a run with its last message below; once it has `ended`, all messages can be unfolded."""
     bar = element("progress", value=step, max=max(total, 1), aria_label="steps of the run")
