@@ -18,7 +18,7 @@ from plimsoll.units import parse_count
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `: did you mean steps?`; empty where no known name is like it."""
-    near = difflib.get_close_matches(name, known, n=2)
+    near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=2)
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
