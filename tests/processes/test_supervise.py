@@ -98,7 +98,7 @@ def test_what_a_callback_raises_is_raised_once_the_process_has_saved(where):
             raise ValueError("of the caller")
 
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ValueError, match="^of the caller$"):
+    with pytest.raises(ValueError, match=r"^of the caller$"):
         watched([sys.executable, "-c", UNTIL_INTERRUPTED], line=line, look=look)
     assert lines == ["ready"]  # after a failure nothing is called
     assert signal.getsignal(signal.SIGINT) is before

@@ -175,7 +175,8 @@ def test_new_rows_are_those_that_are_logged_from_now_on_whatever_is_cut(before, 
         for act, value in acts:
             log = log or MetricsLog(path)
             if act == "log":
-                for step in range(step + 1, step + 1 + value):
+                for _ in range(value):
+                    step += 1
                     logged.append({"step": step, "number": next(numbers)})
                     log.log(step, {"number": logged[-1]["number"]})
             elif act == "cut":

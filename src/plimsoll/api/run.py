@@ -204,40 +204,37 @@ class Run:
             warnings.warn(f"{note}; the newest whole one is of step {answer['step']:,}", stacklevel=2)
         return answer["fingerprint"]
 
-    def facts(self) -> dict[str, Any]:
-        """Returns how far the run came: `recipe`, `state`, `step` of `steps`, the last `loss`, and bytes.
-
-        What cannot be read is None, and the `state` says why.
-        """
+    def _words(self) -> dict[str, str]:
+        """Returns how far the run came and its bytes, in words. A dash stands for what cannot be read."""
         row = run_row(self.path, name=self.path.name)
         try:
             with as_written(f"a file of {self.path}"):
-                ledger = self.ledger
-                sizes = ledger.predicted_bytes, ledger.measured_bytes, ledger.budget_bytes
+                sizes = [self.ledger.predicted_bytes, self.ledger.measured_bytes, self.ledger.budget_bytes]
         except PlimsollError:
-            sizes = None, None, None
-        predicted, measured, budget = sizes
-        return {**row, "predicted_bytes": predicted, "peak_bytes": measured, "budget_bytes": budget}
-
-    def __repr__(self) -> str:
-        facts = self.facts()
-        words = {
-            "recipe": facts.get("recipe") or UNKNOWN,
-            "steps": f"{known(facts.get('step'), ',')} of {known(facts.get('steps'), ',')}, {facts['state']}",
-            "loss": known(facts.get("loss"), ".4f"),
-            "predicted": format_known_bytes(facts["predicted_bytes"]),
-            "measured": format_known_bytes(facts["peak_bytes"]),
-            "budget": format_known_bytes(facts["budget_bytes"]),
+            sizes = [None, None, None]
+        predicted, measured, budget = map(format_known_bytes, sizes)
+        return {
+            "recipe": row.get("recipe") or UNKNOWN,
+            "steps": f"{known(row.get('step'), ',')} of {known(row.get('steps'), ',')}, {row['state']}",
+            "loss": known(row.get("loss"), ".4f"),
+            "predicted": predicted,
+            "measured": measured,
+            "budget": budget,
             "path": str(self.path),
         }
-        return f"Run({', '.join(f'{name}: {text}' for name, text in words.items())})"
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(f'{name}: {text}' for name, text in self._words().items())})"
 
     def _repr_html_(self) -> str:
         from plimsoll.report.page.notebook import run_html
 
-        planned = self.folder.read("plan.json") if self.folder.has("plan.json") else {}
-        ledger = self.folder.read("ledger.json") if self.folder.has("ledger.json") else {}
-        return run_html(repr(self), planned, ledger)
+        try:
+            with as_written(f"a file of {self.path}"):
+                read = {name: self.folder.read(name) for name in ("plan.json", "ledger.json") if self.folder.has(name)}
+                return run_html(self._words(), read.get("plan.json", {}), read.get("ledger.json", {}))
+        except PlimsollError:  # the words say what is damaged
+            return run_html(self._words(), {}, {})
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))
