@@ -125,11 +125,22 @@ def test_another_step_names_those_there_are(run):
         run.params(3)
 
 
-def test_it_evaluates_samples_and_fingerprints_as_the_commands_do(run):
-    assert run.evaluate("last", raw=True) == answer("evaluate", run.path, "--step", "last", "--raw")
+def test_it_evaluates_as_the_command_does(run):
+    assert run.evaluate("last") == answer("evaluate", run.path, "--step", "last")
+
+
+def test_it_samples_as_the_command_does(run):
     text = called("sample", run.path, "--prompt", "the", "--tokens", 5, "--seed", 3).stdout
     assert run.sample("the", tokens=5, seed=3) == text.removesuffix("\n")
+
+
+def test_its_fingerprint_is_that_of_its_newest_checkpoint_and_a_damaged_one_is_warned_of(run, tmp_path):
     assert run.fingerprint == newest_fingerprint(run.path)
+    copied = plimsoll.load(shutil.copytree(run.path, tmp_path / "run"))
+    newest = max(copied.saved_steps())
+    (copied.checkpoints / f"step-{newest:08d}/manifest.json").unlink()
+    with pytest.warns(UserWarning, match=f"checkpoint {newest} is damaged .*; the newest whole one is of step 20"):
+        assert copied.fingerprint != run.fingerprint
 
 
 def test_what_its_recipe_does_not_do_is_refused(run):

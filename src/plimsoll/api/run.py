@@ -138,12 +138,13 @@ class Run:
         return use.solve(str(self.path), puzzle, step=str(step))
 
     def rank(
-        self, history: str | Sequence[str], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
+        self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
     ) -> dict[str, Any]:
         """Returns the items that come next, and how likely each one is.
 
         Args:
-            history: Items that were taken, oldest first, as the file that was prepared calls them.
+            history: Items that were taken, oldest first, as the file that was prepared calls them: a list, or a text in
+                which commas separate them.
             top: Items to name.
             keep_seen: Whether to rank the history's own items, too.
             step: Number of a checkpoint, `last`, or `best`.

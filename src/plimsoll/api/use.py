@@ -146,7 +146,7 @@ def solve(run: str, puzzle: str, *, step: str = "best") -> dict[str, Any]:
 
 
 def rank(
-    run: str, history: str | Sequence[str], ranking: Ranking | None = None, *, step: str = "best"
+    run: str, history: str | Sequence[str | int], ranking: Ranking | None = None, *, step: str = "best"
 ) -> dict[str, Any]:
     """Returns the items that come next by what a run of recommend has learned.
 
@@ -162,7 +162,7 @@ def rank(
     """
     ranking = ranking or Ranking()
     require_bounds(ranking, PlimsollError)
-    here, typed = fetched(run), history if isinstance(history, str) else ",".join(history)
+    here, typed = fetched(run), history if isinstance(history, str) else ",".join(map(str, history))
     return _answer_typed("rank", here, typed, {"run": here, "history": typed, **asdict(ranking), "step": step})
 
 
