@@ -164,5 +164,5 @@ def test_every_recipe_is_read_without_anything_heavy():
 
 def test_planning_and_preparing_stay_free_of_jax():
     """`train` becomes the training process by exec, and its memory is the budget's business from then on."""
-    statement = "import plimsoll.api.train, plimsoll.cli.train, plimsoll.recipes.text.recipe as c; c.code().shape"
+    statement = "import plimsoll.api.launch, plimsoll.cli.train, plimsoll.recipes.text.recipe as c; c.code().shape"
     assert "jax" not in loaded_after(statement)
