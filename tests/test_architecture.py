@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "training": {"levers", "optimizers", "processes", "runs"},
     "engine": {"levers", "optimizers", "planner", "processes", "recipes", "report", "runs", "training"},
     "inference": {"data", "engine", "levers", "models", "recipes", "runs", "training"},
-    "api": {"engine", "levers", "planner", "processes", "recipes", "report", "runs", "training"},
+    "api": {"engine", "inference", "levers", "planner", "processes", "recipes", "report", "runs", "training"},
     "cli": {"api", "data", "engine", "levers", "planner", "processes", "recipes", "report", "runs"},
 }
 """The rooms, from the ground up, and what each may import besides the ground: at the top of a file, in a function, or
@@ -164,5 +164,5 @@ def test_every_recipe_is_read_without_anything_heavy():
 
 def test_planning_and_preparing_stay_free_of_jax():
     """`train` becomes the training process by exec, and its memory is the budget's business from then on."""
-    statement = "import plimsoll.api.train, plimsoll.cli.train, plimsoll.recipes.text.recipe as c; c.code().shape"
+    statement = "import plimsoll.api.launch, plimsoll.cli.train, plimsoll.recipes.text.recipe as c; c.code().shape"
     assert "jax" not in loaded_after(statement)

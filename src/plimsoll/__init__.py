@@ -4,6 +4,7 @@
 
     found = plimsoll.plan("code", memory="768MiB")
     run = plimsoll.train("code", memory="768MiB", run="runs/code")
+    run.metrics(), run.params(), run.evaluate()  # and later: plimsoll.load("runs/code")
     for batch in plimsoll.loader("code"): ...
 
     tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4)
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plimsoll.api.finetune import Tune as Tune
     from plimsoll.api.finetune import finetune as finetune
+    from plimsoll.api.launch import train as train
     from plimsoll.api.loader import loader as loader
     from plimsoll.api.plan import plan as plan
-    from plimsoll.api.train import train as train
+    from plimsoll.api.run import Run as Run
+    from plimsoll.api.run import load as load
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
     from plimsoll.data.loader_bytes import estimate_memory_usage as estimate_memory_usage
     from plimsoll.errors import BudgetError as BudgetError
@@ -43,7 +46,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "plan": "api.plan",
-    "train": "api.train",
+    "train": "api.launch",
+    "load": "api.run",
+    "Run": "api.run",
     "finetune": "api.finetune",
     "Tune": "api.finetune",
     "loader": "api.loader",
@@ -75,12 +80,14 @@ __all__ = [
     "PlimsollError",
     "Recipe",
     "RecipeError",
+    "Run",
     "RunError",
     "StoppedError",
     "Tune",
     "__version__",
     "estimate_memory_usage",
     "finetune",
+    "load",
     "loader",
     "plan",
     "preset",

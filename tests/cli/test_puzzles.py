@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from commands import PUZZLES, answer, called, plimsoll
+from commands import PUZZLES, answer, called, plimsoll, workers_here
 from once import made_once
+from plimsoll.api.run import load
 from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
@@ -61,6 +62,11 @@ def test_what_is_typed_and_what_stands_in_a_file_is_the_same_question(puzzle_run
     assert typed == written
     assert typed_answer["puzzle"] == ["12..", "..12", "2...", "...."]
     assert "right" not in typed_answer
+
+
+def test_python_solves_as_the_command_does(puzzle_run, typed_answer):
+    with workers_here():
+        assert load(puzzle_run).solve(TYPED) == typed_answer
 
 
 def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, typed_answer, tmp_path):

@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 
-from commands import called, plimsoll
+from commands import called, plimsoll, workers_here
 from interaction_files import write_random
 from once import made_once
+from plimsoll.api.run import load
+from plimsoll.errors import PlimsollError
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
@@ -125,6 +127,16 @@ def test_a_history_of_the_files_own_names_is_ranked(trained):
     )
     assert len(everything["items"]) == 20
     assert sum(one["probability"] for one in everything["items"]) == pytest.approx(1, rel=1e-4)
+
+
+def test_python_ranks_as_the_command_does(trained, monkeypatch):
+    said = called("rank", "run", "--history", "112,118", "--top", "2", "--json", cwd=trained).stdout
+    monkeypatch.chdir(trained)  # its data set is named from there
+    with workers_here():
+        found = load("run").rank([112, "118"], top=2)
+    assert found | {"run": "run"} == json.loads(said)
+    with pytest.raises(PlimsollError, match="--top must be 1 or more, got 0"):
+        load("run").rank([112], top=0)
 
 
 def test_its_report_ranks_items_for_users_of_the_test_split(trained, tmp_path):

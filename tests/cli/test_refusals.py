@@ -7,7 +7,7 @@ import pytest
 
 from commands import TINY, plimsoll
 from plimsoll.api import plan as api_plan
-from plimsoll.api import train
+from plimsoll.api.launch import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.processes import handover
@@ -173,5 +173,6 @@ def test_a_file_is_no_run_folder(capsys, text_file):
 
 
 def test_the_api_names_an_option_it_does_not_know():
-    with pytest.raises(RecipeError, match=r"train has no option max_step: did you mean max_steps\?"):
-        train.train("code", max_step=3)
+    said = r"neither plimsoll\.train nor the recipe code has an option max_step: did you mean max_steps"
+    with pytest.raises(RecipeError, match=said):
+        train("code", max_step=3)

@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
+
+from plimsoll.processes.supervise import watched
 
 WATCHED = """
 import pathlib, signal, sys, time
@@ -71,3 +74,53 @@ def test_where_a_signal_kills_it_kills_all_that_was_started():
     assert process.communicate(timeout=60)[0] == "137 15\n"
     _, alive = psutil.wait_procs(below, timeout=60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+UNTIL_INTERRUPTED = """
+import signal, sys
+signal.signal(signal.SIGINT, lambda *_: (print("saved", flush=True), sys.exit(130)))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("where", ["line", "look"])
+def test_what_a_callback_raises_is_raised_once_the_process_has_saved(where):
+    lines = []
+
+    def line(text):
+        lines.append(text)
+        if where == "line":
+            raise ValueError("of the caller")
+
+    def look():
+        if where == "look" and lines:
+            raise ValueError("of the caller")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ValueError, match=r"^of the caller$"):
+        watched([sys.executable, "-c", UNTIL_INTERRUPTED], line=line, look=look)
+    assert lines == ["ready"]  # after a failure nothing is called
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_it_is_looked_at_while_it_runs_and_once_after():
+    looks = []
+    code, received = watched([sys.executable, "-c", "import time; time.sleep(0.35)"], look=lambda: looks.append(1))
+    assert (code, received) == (0, None)
+    assert len(looks) >= 2
+
+
+def test_lines_come_whole_and_the_last_one_without_its_end():
+    lines = []
+    program = "import sys; sys.stdout.buffer.write(b'a' * 100_000 + bytes([10, 98, 233, 10]) + b'c')"
+    watched([sys.executable, "-c", program], line=lines.append)
+    assert lines == ["a" * 100_000, "b\ufffd", "c"]
+
+
+def test_a_thread_that_may_have_no_handlers_watches_too():
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(watched([sys.executable, "-c", "exit(3)"])))
+    thread.start()
+    thread.join()
+    assert codes == [(3, None)]

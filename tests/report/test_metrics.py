@@ -1,14 +1,19 @@
+import itertools
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plimsoll.errors import RunError
-from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
+from plimsoll.report.metrics import LogFile, MetricsLog, NewRows, read_rows
 from report_examples import SOURCES
 
 
@@ -155,3 +160,48 @@ def test_damage_in_the_middle_is_refused_with_its_line_number(tmp_path, damage):
     with pytest.raises(RunError, match="line 2"):
         MetricsLog(path).cut_after(1)
     assert "step" in path.read_text()
+
+
+LOGGED = st.tuples(st.just("log"), st.integers(1, 3))
+CUT = st.tuples(st.just("cut"), st.integers(0, 12))
+
+
+@given(before=st.integers(0, 5), acts=st.lists(LOGGED | CUT | st.just(("look", 0)), max_size=12))
+def test_new_rows_are_those_that_are_logged_from_now_on_whatever_is_cut(before, acts):
+    with tempfile.TemporaryDirectory() as folder:
+        path, numbers = Path(folder) / "metrics.jsonl", itertools.count()
+        log = log_of(path, steps=range(1, before + 1)) if before else None
+        rows, logged, came, step = NewRows(path), [], [], before
+        for act, value in acts:
+            log = log or MetricsLog(path)
+            if act == "log":
+                for _ in range(value):
+                    step += 1
+                    logged.append({"step": step, "number": next(numbers)})
+                    log.log(step, {"number": logged[-1]["number"]})
+            elif act == "cut":
+                log.cut_after(value)
+                step = min(step, value)
+                came += rows.read()  # a session takes seconds to begin, and rows are read ten times in each
+            else:
+                came += rows.read()
+        came += rows.read()
+        rows.close()
+        if log is not None:
+            log.close()
+        assert came == logged
+
+
+def test_half_a_new_row_waits_for_its_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = NewRows(path)
+    assert rows.read() == []  # not even a file
+    with open(path, "w", buffering=1) as file:
+        file.write('{"step": 1}\n{"st')
+        file.flush()
+        assert rows.read() == [{"step": 1}]
+        file.write('ep": 2, "loss": null, "not_finite": {"loss": "nan"}}\n')
+        (row,) = rows.read()
+    assert row["step"] == 2
+    assert math.isnan(row["loss"])
+    rows.close()

@@ -56,7 +56,7 @@ def called(*arguments, cwd=None):
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
-        stack.enter_context(mock.patch.object(request, "subprocess", _Workers()))
+        stack.enter_context(workers_here())
         if words[0] == "report":  # a process's bound stays for good
             stack.enter_context(mock.patch("plimsoll.inference.showcase.bound_memory"))
         if cwd is not None:
@@ -66,6 +66,11 @@ def called(*arguments, cwd=None):
         except SystemExit as stopped:  # of --help
             code = stopped.code
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def workers_here():
+    """A patch under which workers answer in the test's process: JAX is imported already."""
+    return mock.patch.object(request, "subprocess", _Workers())
 
 
 class _Workers:

@@ -11,13 +11,13 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from plimsoll.api.export import GgufType, Place
 from plimsoll.api.export import export as export_run
+from plimsoll.api.launch import train
 from plimsoll.api.plan import Say, plan
-from plimsoll.api.train import train
+from plimsoll.api.run import Run
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Planned
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.finetune.recipe import Finetune
-from plimsoll.runs.folder import RunFolder
 
 RUN = "runs/finetune"
 """Folder of a run that is not named."""
@@ -73,14 +73,14 @@ class Tune(Pinned):
         return plan(self, **options)
 
     def train(
-        self, *, memory: str | int | None = None, chip: str | None = None, say: Say = print, **options: Any
-    ) -> RunFolder:
-        """Plans and trains in a process of its own, or continues the run, and returns its folder.
+        self, *, memory: str | int | None = None, chip: str | None = None, say: Say | None = None, **options: Any
+    ) -> Run:
+        """Plans and trains in a process of its own, or continues the run, and returns it.
 
         Args:
             memory: Budget, like 20GiB; by default what is available, less a margin, or what the chip has.
             chip: Device of this machine; by default the accelerator that is here, else the CPU.
-            say: Function that is called with messages.
+            say: Function that is called with messages; by default they are printed, unless `quiet=True`.
             options: Further options of `plimsoll.train`, like `max_steps=100`.
 
         Raises:

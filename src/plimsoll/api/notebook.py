@@ -6,16 +6,14 @@ process draws it. IPython is only used in a process that has imported it already
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planned import Planned
+from plimsoll.processes import supervise
 from plimsoll.report.progress import AS_JSON, PROGRESS_VARIABLE
 
 Show = Callable[[str], None]
@@ -52,46 +50,45 @@ def output() -> Show:
     return lambda html: handle.update(HTML(html))
 
 
-def watched(command: list[str], environment: Mapping[str, str], *, lock: int, show: Show) -> int:
+def watched(
+    command: list[str],
+    environment: Mapping[str, str],
+    *,
+    lock: int,
+    show: Show,
+    look: Callable[[], None] | None = None,
+) -> int:
     """Runs the training process, draws its progress bar with the messages below it, and returns its exit code.
 
-    An interrupt of the notebook is sent to the process, which then saves and ends.
+    An interrupt of the notebook is sent to the process, which then saves and ends. Nothing is shown of a process that
+    prints nothing.
 
     Args:
         command: Program and arguments of the process.
         environment: Its variables.
         lock: File descriptor of the run's lock, which it inherits.
         show: Function that replaces the shown output.
+        look: Function that is called again and again while it runs.
     """
     from plimsoll.report.page.notebook import bar_html
 
-    process = subprocess.Popen(
-        command,
-        env={**environment, PROGRESS_VARIABLE: AS_JSON},
-        pass_fds=[lock],
-        process_group=0,  # Jupyter interrupts the kernel's whole group, and a second signal would end it without saving
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert process.stdout is not None
     step, total, facts = 0, 0, ""
     messages: list[str] = []
-    while True:
-        try:
-            for line in process.stdout:
-                row = _logged(line)
-                if "message" in row:
-                    messages.append(row["message"])
-                else:
-                    step, total, facts = row["step"], row["total"], row["facts"]
-                show(bar_html(step, total, facts, messages, ended=False))
-            show(bar_html(step, total, facts, messages, ended=True))
-            return process.wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
+
+    def line(text: str) -> None:
+        nonlocal step, total, facts
+        row = _logged(text)
+        if "message" in row:
+            messages.append(row["message"])
+        else:
+            step, total, facts = row["step"], row["total"], row["facts"]
+        show(bar_html(step, total, facts, messages, ended=False))
+
+    variables = {**environment, PROGRESS_VARIABLE: AS_JSON}
+    code, _ = supervise.watched(command, variables, line=line, look=look, pass_fds=[lock])
+    if total or messages:
+        show(bar_html(step, total, facts, messages, ended=True))
+    return code
 
 
 def _logged(line: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
 from plimsoll.api.at_once import at_once, of_plan
+from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -78,8 +79,11 @@ def plan(
     largest: str | None = None,
     say: Say = lambda text: None,
     early: Callable[[AtOnce], None] = lambda answer: None,
+    **fields: Any,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
+
+    Further keywords are options of the recipe: `plan("stories", dataset_id="my-texts/", steps=200)`.
 
     With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
     "seq_len", it is the plan of the largest value that fits, which stands in its field `largest` (api/largest.py).
@@ -97,8 +101,9 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
-    recipe, pins = unpinned(recipe, pins)
-    name, recipe = named(recipe, name)
+    called = name or (short_name(recipe) if isinstance(recipe, str) else None)
+    recipe, pins = unpinned(with_fields(recipe, fields, verb="plan", options=options_of(plan)), pins)
+    name, recipe = named(recipe, called)
     given = pins
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)

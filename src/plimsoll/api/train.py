@@ -1,27 +1,24 @@
-"""A recipe and a budget become a plan, and a plan becomes a run.
+"""A recipe and a budget become a plan, and a plan becomes a run: what to start, for the command and the library.
 
-`plan` and `train` are the library's two verbs. Neither imports JAX: compiling happens in a child, training in a
-process of its own.
+Nothing here imports JAX: compiling happens in a child, training in a process of its own (`api/launch.py` starts it).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from plimsoll.api import accelerator, notebook
+from plimsoll.api import accelerator
 from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
-from plimsoll.api.plan import Say, budget_bytes, named, plan, printing, unpinned
+from plimsoll.api.plan import Say, budget_bytes, plan, printing
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.levers.registry import LEVERS
@@ -29,11 +26,10 @@ from plimsoll.planned import Plan
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
-from plimsoll.recipes.base import Pinned, Prepared, Recipe
+from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
-from plimsoll.runs.remote import is_address, mirrored
 from plimsoll.training import disk, overruns
 from plimsoll.units import format_bytes
 
@@ -266,32 +262,3 @@ def plan_again(request: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         print("interrupted while planning again: what was saved is whole", flush=True)
         return 130
-
-
-def train(recipe: Recipe | Pinned | str, *, say: Say = print, **options: Any) -> RunFolder:
-    """Plans, trains in a process of its own, and returns the run folder. Raises PlimsollError if that fails."""
-    recipe, options["pins"] = unpinned(recipe, options.get("pins"))
-    name, recipe = named(recipe, options.pop("name", None))
-    known = [field.name for field in dataclasses.fields(TrainOptions)]
-    if unknown := [option for option in options if option not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
-        raise RecipeError(f"train has no option {unknown[0]}{hint} What belongs to the recipe is said to the recipe")
-    given = TrainOptions(**{"run": f"runs/{name}", **options}, name=name)
-    if is_address(given.run):
-        with mirrored(str(given.run), say) as mirror:
-            folder = train(recipe, say=say, name=name, **options | {"run": str(mirror.run)})
-        if mirror.behind is not None:
-            raise RunError(mirror.behind)
-        return folder
-    ready = prepare_run(recipe, given, say)
-    try:
-        if notebook.is_here():
-            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output())
-        else:
-            code = subprocess.run(ready.command, env=ready.environment, check=False, pass_fds=[ready.lock]).returncode
-    finally:
-        os.close(ready.lock)
-    if code:
-        raise PlimsollError(f"training ended with code {code}: its own message says why")
-    return RunFolder(given.run or f"runs/{name}")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 from annotated_types import Ge
 
+from plimsoll.api import use
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, names_pretrained, parse_pretrained
-from plimsoll.errors import PlimsollError
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of
 from plimsoll.recipes.verbs import Verb, resolved
 from plimsoll.report.summary import evaluation_text
-from plimsoll.runs.folder import RunFolder, replace_file
+from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes
 
@@ -68,29 +66,9 @@ def evaluate(arguments: list[str]) -> int:
         return _evaluate_pretrained(arguments)
     options = parse(EvaluateOptions, arguments, program="plimsoll evaluate")
     run = fetched(options.run)
-    verb = class_of(RunFolder(run).read("recipe.json")).verbs.get("evaluate", Verb())
-    if options.picture is not None:
-        from plimsoll.report.picture import require_picture
-
-        if not options.closed_loop and (not verb.picture or verb.picture_needs):
-            raise PlimsollError(
-                "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
-            )
-        require_picture(options.picture)
-    if options.submission is not None:  # refused now, and not at the end of an evaluation of hours
-        file = Path(options.submission).expanduser()
-        if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-            raise PlimsollError(
-                f"--submission {options.submission} cannot be written: name a file in a folder that is there and yours"
-            )
-    request = {name: getattr(options, name) for name in ("step", "closed_loop", "raw", "keep_seen")}
-    answer = ask("evaluate", request | {"run": run, "submission": options.submission is not None})
-    submission = answer.pop("submission", None)
-    if options.submission is not None:
-        replace_file(Path(options.submission).expanduser(), json.dumps(submission) + "\n")
-    if options.picture is not None:
-        resolved(verb.picture)(answer, options.picture)
-    return print_answer(options, answer, resolved(verb.text) if verb.text else evaluation_text)
+    text = class_of(RunFolder(run).read("recipe.json")).verbs.get("evaluate", Verb()).text
+    answer = use.evaluate(**{**request_of(options), "run": run})
+    return print_answer(options, answer, resolved(text) if text else evaluation_text)
 
 
 def _evaluate_pretrained(arguments: list[str]) -> int:

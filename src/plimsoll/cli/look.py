@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from plimsoll.api import use
+from plimsoll.api.run_facts import run_row
 from plimsoll.cli.parse import Json, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.runs.folder import RunFolder
@@ -61,11 +63,7 @@ class InspectOptions:
 def fingerprint(arguments: list[str]) -> int:
     """Prints one SHA-256 over everything that was learned, and the step it is of."""
     options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
-    run = fetched(options.run)
-    RunFolder(run).read("recipe.json")  # what is no run is said before JAX starts
-    from plimsoll.processes.request import ask
-
-    answer = ask("fingerprint", {"run": run})
+    answer = use.fingerprint(options.run)
     for note in answer["notes"]:
         print(f"note: {note}; the newest whole one is of step {answer['step']:,}", file=sys.stderr)
     print(json.dumps(answer) if options.json else f"{answer['fingerprint']}  step {answer['step']}")
@@ -109,42 +107,6 @@ def runs(arguments: list[str]) -> int:
             rows.append(run_row(run, name=run.absolute().name if run == folder else str(run.relative_to(folder))))
         below.sort()
     return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
-
-
-def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """Returns the row that `runs_table` prints. A file that cannot be read is the state of that run, and
-    refuses nothing."""
-    row: dict[str, Any] = {"name": name, "path": str(path)}
-    try:
-        with as_written(f"a file of {path}"):
-            return row | _read_run(RunFolder(path))
-    except PlimsollError as problem:
-        return row | {"state": f"damaged: {problem}"}
-
-
-def _read_run(folder: RunFolder) -> dict[str, Any]:
-    from plimsoll.report.metrics import read_rows
-
-    optional = {
-        file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
-    }
-    rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
-    steps = optional["data.json"].get("steps")
-    state, saved = folder.state(steps), max(folder.saved_steps(), default=None)
-    evaluations = [row for row in rows if row.get("validation_loss") is not None]
-    best = min(evaluations, key=lambda row: row["validation_loss"], default={})
-    exact = best.get("validation_exact_accuracy")
-    return {
-        "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),
-        "step": rows[-1]["step"] if state == "training now" and rows else saved,
-        "steps": steps,
-        "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),
-        "best_validation_loss": best.get("validation_loss"),
-        **({} if exact is None else {"exact_accuracy": exact}),
-        "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
-        "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
-        "state": state,
-    }
 
 
 def inspect(arguments: list[str]) -> int:

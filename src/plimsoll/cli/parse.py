@@ -21,7 +21,7 @@ import tyro._resolver
 
 from plimsoll.cli.examples import example
 from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.base import Recipe, is_count
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def parse(
     """
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
-    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _is_count(hint)}
+    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if is_count(hint)}
     words = _translated(arguments, counts)
     errors = io.StringIO()
     try:
@@ -158,12 +158,6 @@ def _translated(arguments: list[str], counts: set[str]) -> list[str]:
             except RecipeError as problem:
                 raise RecipeError(f"{word}: {problem}") from None
     return words
-
-
-def _is_count(hint: Any) -> bool:
-    if get_origin(hint) is Annotated:
-        return "count" in get_args(hint)[1:]
-    return any(_is_count(part) for part in get_args(hint)) if get_origin(hint) is not None else False
 
 
 def _one_paragraph(boxed: str, program: str) -> str:

@@ -1,7 +1,7 @@
 """Commands that ask a run's recipe for one of its verbs: `plimsoll export`, `solve` and `rank`.
 
-Each reads recipe.json first, so that a run whose recipe has no such verb is refused before JAX starts. What is
-answered, printed and drawn is the recipe's own (`recipes/verbs.py`).
+What they do is `api/use.py` and `api/export.py`. What is answered, printed and drawn is the recipe's own
+(`recipes/verbs.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
-from annotated_types import Ge
 
+from plimsoll.api import use
 from plimsoll.api.export import GgufType
 from plimsoll.api.export import export as write_export
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
-from plimsoll.processes.request import ask
-from plimsoll.recipes.saved import class_of, from_dict, name_in
-from plimsoll.recipes.verbs import Verb, lacking, resolved
-from plimsoll.runs.folder import RunFolder
+from plimsoll.recipes.verbs import resolved
 from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes
 
@@ -66,14 +63,10 @@ class SolveOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOptions:
+class RankOptions(use.Ranking):
     run: Run
     history: str
     """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
-    top: Annotated[int, Ge(1)] = 10
-    """Items to name."""
-    keep_seen: bool = False
-    """Rank the history's own items, too."""
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
     json: Json = False
@@ -105,29 +98,14 @@ def _exported(answer: Mapping[str, Any]) -> str:
 def solve(arguments: list[str]) -> int:
     """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
     options = parse(SolveOptions, arguments, program="plimsoll solve")
-    return _answer_typed("solve", options, options.puzzle)
+    run = fetched(options.run)
+    answer = use.solve(run, options.puzzle, step=options.step)
+    return print_answer(options, answer, resolved(use.verb_of("solve", run).text))
 
 
 def rank(arguments: list[str]) -> int:
     """Prints the likeliest items, their titles and how likely each one is."""
     options = parse(RankOptions, arguments, program="plimsoll rank")
-    return _answer_typed("rank", options, options.history)
-
-
-def _answer_typed(name: str, options: SolveOptions | RankOptions, typed: str) -> int:
-    """Prints the answer to what was typed (a puzzle, a history), which the recipe reads before JAX starts."""
-    run = fetched(options.run)
-    verb = verb_of(name, run)
-    recipe = from_dict(RunFolder(run).read("recipe.json"))
-    request = request_of(options) | {"run": run} | resolved(verb.ask)(recipe, run, typed)
-    return print_answer(options, ask(name, request), resolved(verb.text))
-
-
-def verb_of(name: str, run: str) -> Verb:
-    """Returns the verb of the run's recipe, or refuses a run of another recipe before JAX starts."""
-    folder = RunFolder(run)
-    saved = folder.read("recipe.json")
-    verbs: Mapping[str, Verb] = class_of(saved).verbs
-    if name not in verbs:
-        raise lacking(name, folder.path, name_in(saved))
-    return verbs[name]
+    run, ranking = fetched(options.run), use.Ranking(top=options.top, keep_seen=options.keep_seen)
+    answer = use.rank(run, options.history, ranking, step=options.step)
+    return print_answer(options, answer, resolved(use.verb_of("rank", run).text))

@@ -14,6 +14,7 @@ import numpy as np
 
 from plimsoll.engine.program import lowered
 from plimsoll.errors import CheckpointError, RunError, as_written
+from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
@@ -68,6 +69,12 @@ class Trained:
             loaded = load_part(self.saved, {"ema": like["ema"], "params": others}, only=AVERAGED)
         return evaluated(loaded | {"params": loaded["params"] | frozen})
 
+    def readable_params(self, *, average: bool = True) -> Any:
+        """Returns the parameters as a loss reads them: what is learned alone where there is nothing else."""
+        params = self.params(average=average)
+        params |= {"trainable": readable(params["trainable"])}
+        return params["trainable"] if params.keys() == {"trainable"} else params
+
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
         """Returns the means over the held-out set as the recipe reports them, and how much of it counted.
 
@@ -117,11 +124,8 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
 def choose(folder: RunFolder, step: str) -> Saved:
     """Returns the checkpoint of that step, the `last` one, or the `best` one: the last if nothing was evaluated."""
     checkpoints = Checkpoints(folder.checkpoints, in_background=False)
+    folder.require_saved()
     by_step = {saved.step: saved for saved in checkpoints.all()}
-    if not by_step:
-        raise CheckpointError(
-            f"{folder.path} has no checkpoint yet: one is saved every --save-every steps and when training stops"
-        )
     last, best = max(by_step), (checkpoints.best() or {}).get("step")
     if step in ("best", "last"):
         return by_step[best if step == "best" and best in by_step else last]

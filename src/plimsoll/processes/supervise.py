@@ -5,18 +5,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
+LOOK_SECONDS = 0.1
+"""Time between two calls of `look`."""
 
 
 def watched(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, kill: bool = False, **options: Any
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    kill: bool = False,
+    line: Callable[[str], None] | None = None,
+    look: Callable[[], None] | None = None,
+    **options: Any,
 ) -> tuple[int, int | None]:
     """Runs a process to its end. Returns its exit code, and the first signal that we got meanwhile, or None.
 
@@ -27,7 +37,13 @@ def watched(
         command: Program and arguments.
         environment: Its variables; ours if left out.
         kill: Whether a signal kills it and all that it started; otherwise it is forwarded.
+        line: Function that is called with each line that it prints; without it, the process has our streams.
+        look: Function that is called every `LOOK_SECONDS` while it runs, and once after it has ended.
         options: Other arguments of `subprocess.Popen`, such as its streams.
+
+    Raises:
+        BaseException: What `line` or `look` has raised, but for KeyboardInterrupt: the process gets SIGINT then, and is
+            waited for.
     """
     received: list[int] = []
     process: subprocess.Popen[Any] | None = None
@@ -42,17 +58,74 @@ def watched(
             else:
                 process.send_signal(number)
 
-    heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` ignores one
+    main = threading.current_thread() is threading.main_thread()  # no other thread may have handlers
+    heard = [number for number in FORWARDED if main and signal.getsignal(number) is not signal.SIG_IGN]  # as by `nohup`
     before = {number: signal.signal(number, forward) for number in heard}
     try:
+        if line is not None:
+            options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, env=environment, process_group=0, **options)
         if received:  # while it was being started
             forward(received[0])
-        code = process.wait()
+        code = process.wait() if line is None and look is None else _followed(process, line, look, forward)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return (128 - code if code < 0 else code), (received[0] if received else None)
+
+
+def _followed(
+    process: subprocess.Popen[Any],
+    line: Callable[[str], None] | None,
+    look: Callable[[], None] | None,
+    forward: Callable[[int], None],
+) -> int:
+    """Calls `line` and `look` until the process has ended, and returns its exit code. The first failure ends both."""
+    output = None if process.stdout is None else _Output(process.stdout.fileno())
+    seconds = None if look is None else LOOK_SECONDS
+    failure: BaseException | None = None
+    while True:
+        try:
+            if output is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(seconds)
+            else:
+                for text in output.lines(seconds):
+                    if line is not None and failure is None:
+                        line(text)
+            ended = process.poll() is not None if output is None else output.ended
+            if look is not None and failure is None:
+                look()
+            if ended:
+                break
+        except BaseException as problem:
+            forward(signal.SIGINT)
+            failure = failure or (None if isinstance(problem, KeyboardInterrupt) else problem)
+    code = process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+    if failure is not None:
+        raise failure
+    return code
+
+
+class _Output:
+    """Lines that come through a pipe, as UTF-8."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self._rest = pipe, b""
+        self.ended = False
+
+    def lines(self, seconds: float | None) -> list[str]:
+        """Returns the lines that have come, after this many seconds at the latest; None waits for one."""
+        if not select.select([self._pipe], [], [], seconds)[0]:
+            return []
+        came = os.read(self._pipe, 2**16)
+        self.ended = not came
+        *whole, self._rest = (self._rest + came).split(b"\n")
+        if self.ended and self._rest:
+            whole, self._rest = [self._rest], b""
+        return [text.decode("utf-8", "replace") for text in whole]
 
 
 def end_with(parent: int) -> None:

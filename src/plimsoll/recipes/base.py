@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from plimsoll.errors import RecipeError
 from plimsoll.optimizers.adamw import AdamW
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
+
+
+def is_count(hint: Any) -> bool:
+    """Returns whether a field's type is `Count`, or has it among others."""
+    if get_origin(hint) is Annotated:
+        return "count" in get_args(hint)[1:]
+    return any(is_count(part) for part in get_args(hint)) if get_origin(hint) is not None else False
+
 
 Say = Callable[[str], None]
 

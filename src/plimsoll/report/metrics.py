@@ -13,6 +13,7 @@ A row is passed to the operating system before `log` returns, so SIGKILL loses n
 a power cut may lose the last seconds, which a resumed run writes again.
 """
 
+import contextlib
 import json
 import math
 import mmap
@@ -20,7 +21,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from plimsoll.errors import RunError
 
@@ -93,15 +94,74 @@ class MetricsLog:
                 self._file.truncate(end)
 
 
+class NewRows:
+    """Rows that any process appends to a file of metrics from now on.
+
+    A session that continues a run replaces the file by a shorter one (`MetricsLog.cut_after`): the rows that it keeps
+    are not new.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._file = self._opened()
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the rows that were completed since the last call."""
+        with contextlib.suppress(FileNotFoundError):
+            status = self._path.stat()
+            if self._file is None or not os.path.samestat(status, os.fstat(self._file.fileno())):
+                return self._rest() + self._rest_of_another()
+        return self._rest()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> BinaryIO | None:
+        with contextlib.suppress(FileNotFoundError):
+            return open(self._path, "rb")
+        return None
+
+    def _rest(self) -> list[dict[str, Any]]:
+        if self._file is None:
+            return []
+        start = self._file.tell()
+        whole = self._file.read().rpartition(b"\n")[0]
+        end = start + len(whole) + bool(whole)
+        self._file.seek(end)
+        return [_row_of(line) for line in whole.splitlines()]
+
+    def _rest_of_another(self) -> list[dict[str, Any]]:
+        """Goes on in the file that has the name now, behind the lines with which both files begin."""
+        before, self._file = self._file, self._opened()
+        if before is not None and self._file is not None:
+            before.seek(0)
+            kept = 0
+            for line, same in zip(before, self._file, strict=False):
+                if line != same or not line.endswith(b"\n"):
+                    break
+                kept += len(line)
+            self._file.seek(kept)
+            before.close()
+        return self._rest()
+
+
+def _row_of(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    row |= {name: float(text) for name, text in row.pop(MARKER, {}).items()}
+    int(row["step"])
+    return row
+
+
 def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
-                row = json.loads(line)
-                row |= {name: float(text) for name, text in row.pop(MARKER, {}).items()}
-                int(row["step"])
+                row = _row_of(line)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise RunError(
                     f"line {number} of {path} is not a row of metrics ({error!r}): the file was altered or "

@@ -14,7 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import RunError, as_written
+from plimsoll.errors import CheckpointError, RunError, as_written
 from plimsoll.planned import Plan
 from plimsoll.runs.contents import content_of
 
@@ -127,6 +127,13 @@ class RunFolder:
         """Returns the steps of the checkpoints, in ascending order."""
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
+
+    def require_saved(self) -> None:
+        """Raises CheckpointError if the run has no checkpoint."""
+        if not self.saved_steps():
+            raise CheckpointError(
+                f"{self.path} has no checkpoint yet: one is saved every --save-every steps and when training stops"
+            )
 
     def is_trained_now(self) -> bool:
         """Returns whether a process trains there. The lock is tried, without writing to it, and released at once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll.report.page.markup import Markup, element, shortened
+from plimsoll.report.page.markup import Markup, element, joined, shortened
 from plimsoll.report.page.palette import DARK, LIGHT, variables
 from plimsoll.report.page.plan_sections import line_picture, the_plan, where_the_bytes_go
 from plimsoll.units import format_bytes
@@ -50,6 +50,19 @@ def plan_html(planned: Mapping[str, Any]) -> str:
         the_plan(planned),
         class_="plimsoll",
     )
+
+
+def run_html(words: Mapping[str, str], planned: Mapping[str, Any], ledger: Mapping[str, Any]) -> str:
+    """Returns a run as HTML: how far it came, and a table of its bytes.
+
+    Args:
+        words: Facts by their names.
+        planned: Content of its plan.json; empty if it has none.
+        ledger: Content of its ledger.json; empty if it has none.
+    """
+    facts = [joined(element("dt", name), element("dd", shortened(text))) for name, text in words.items()]
+    table = where_the_bytes_go(planned, ledger) if planned else None
+    return element("div", STYLE_ELEMENT, element("dl", *facts, class_="levers"), table, class_="plimsoll")
 
 
 def bar_html(step: int, total: int, facts: str, messages: Sequence[str], *, ended: bool = False) -> str:

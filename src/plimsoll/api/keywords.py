@@ -1,0 +1,71 @@
+"""Options of a recipe as keywords of `plimsoll.plan` and `plimsoll.train`, and what a misspelt name was to be."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.recipes.base import Pinned, Recipe, is_count
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import name_of
+from plimsoll.units import parse_count
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `: did you mean steps?`; empty where no known name is like it."""
+    near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=2)
+    return f": did you mean {' or '.join(near)}?" if near else ""
+
+
+def options_of(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of a function's own keywords."""
+    return [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+
+def with_fields(
+    recipe: Recipe | Pinned | str, fields: Mapping[str, Any], *, verb: str, options: Iterable[str]
+) -> Recipe | Pinned | str:
+    """Returns the recipe with other values of some of its fields.
+
+    Args:
+        recipe: The recipe, or the name of a preset or a file.
+        fields: Values by the fields' names; a count may be a text like `5M`.
+        verb: Name of the function that was called, for refusals.
+        options: Names of its own options.
+
+    Raises:
+        RecipeError: A name is neither a field of the recipe nor an option, or a value is of another kind.
+    """
+    if not fields:
+        return recipe
+    if isinstance(recipe, Pinned):
+        changed = with_fields(recipe.recipe, fields, verb=verb, options=options)
+        return dataclasses.replace(recipe, recipe=changed)
+    called = recipe if isinstance(recipe, str) else name_of(recipe)
+    whole = preset(recipe) if isinstance(recipe, str) else recipe
+    own = [field.name for field in dataclasses.fields(whole) if field.init]
+    for name in fields:
+        if name in own:
+            continue
+        if name in LEVERS:
+            raise RecipeError(f"{verb} takes levers together: pins={{{name!r}: {fields[name]!r}}} keeps {name} so")
+        hint = did_you_mean(name, [*options, *own, *LEVERS])
+        raise RecipeError(
+            f"neither plimsoll.{verb} nor the recipe {called} has an option {name}"
+            + (hint or f": `plimsoll {verb} {called} --help` lists them")
+        )
+    hints = get_type_hints(type(whole), include_extras=True)
+    values = {
+        name: parse_count(value) if isinstance(value, str) and is_count(hints[name]) else value
+        for name, value in fields.items()
+    }
+    try:
+        return dataclasses.replace(whole, **values)
+    except TypeError as problem:  # a value that cannot be compared with a number
+        given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        raise RecipeError(f"the recipe {called} does not take {given}: {problem}") from None

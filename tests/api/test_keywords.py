@@ -1,0 +1,85 @@
+"""Options of a recipe as keywords of `plan` and `train`."""
+
+import pytest
+
+import plimsoll
+from plimsoll.api import launch
+from plimsoll.api import plan as planning
+from plimsoll.api.keywords import options_of, with_fields
+from plimsoll.recipes.base import Pinned
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.fixture
+def recipe_of(monkeypatch):
+    """The recipe that a call plans or trains: as far as it is understood, nothing is done."""
+
+    def reached(*given, **_):
+        raise Reached(next(each for each in given if isinstance(each, plimsoll.Recipe)))
+
+    monkeypatch.setattr(planning, "over_devices", reached)
+    monkeypatch.setattr(launch, "prepare_run", reached)
+
+    def call(function, *arguments, **options):
+        with pytest.raises(Reached) as stopped:
+            function(*arguments, **options)
+        return stopped.value.args[0]
+
+    return call
+
+
+@pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
+def test_fields_of_the_recipe_are_taken_out_of_the_keywords(function, recipe_of):
+    recipe = recipe_of(function, "stories", dataset_id="my-texts/", steps=200, memory="400MiB", chip="cpu")
+    assert (recipe.dataset_id, recipe.steps) == ("my-texts/", 200)
+    assert recipe.batch_size == plimsoll.preset("stories").batch_size
+    assert recipe_of(function, recipe, chip="cpu", seed=7).seed == 7
+    assert recipe_of(function, Pinned(recipe=recipe), chip="cpu", seed=7).seed == 7
+    assert recipe_of(function, "stories", chip="cpu", target_params="5M").target_params == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stepps": 3}, r"nor the recipe stories has an option stepps: did you mean steps"),
+        ({"memroy": "1GiB"}, r"has an option memroy: did you mean memory\?$"),
+        ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
+        ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),
+        ({"steps": [1]}, r"^the recipe stories does not take steps=\[1\]: "),
+        ({"steps": 0}, r"^--steps must be from 1 to"),
+    ],
+)
+@pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
+def test_what_is_no_option_is_refused_in_one_paragraph(function, options, said):
+    with pytest.raises(plimsoll.RecipeError, match=said) as refusal:
+        function("stories", **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
+    from plimsoll.engine.options import TrainOptions
+
+    taken = {*options_of(plimsoll.plan), *options_of(plimsoll.train), *TrainOptions.__dataclass_fields__}
+    from plimsoll.recipes.registry import KINDS, recipe_class
+
+    for kind in KINDS:
+        assert not taken & recipe_class(kind).__dataclass_fields__.keys(), kind
+
+
+def test_without_fields_nothing_is_loaded():
+    assert with_fields("no-such-recipe", {}, verb="plan", options=()) == "no-such-recipe"
+
+
+@pytest.mark.parametrize(("options", "printed"), [({}, "said\n"), ({"quiet": True}, "")])
+def test_quiet_is_quiet(options, printed, monkeypatch, capsys):
+    def prepare(recipe, given, say):
+        say("said")
+        raise Reached
+
+    monkeypatch.setattr(launch, "prepare_run", prepare)
+    with pytest.raises(Reached):
+        plimsoll.train("stories", **options)
+    assert capsys.readouterr().out == printed

@@ -1,0 +1,223 @@
+"""A trained run in Python: what its files say, and the same answers as those of the commands."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import plimsoll
+from commands import answer, called, workers_here
+from plimsoll.inference.trained import Trained
+from plimsoll.report.metrics import read_rows
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training.checkpoint import Saved, read_leaves
+from plimsoll.units import format_bytes
+from small_runs import STEPS, newest_fingerprint
+
+
+@pytest.fixture(scope="module")
+def trained(runs):
+    """A run of `STEPS` steps that keeps an average of its weights, for all tests that only look at it."""
+    return runs.trained()
+
+
+@pytest.fixture
+def run(trained):
+    with workers_here():
+        yield plimsoll.load(trained)
+
+
+@pytest.fixture
+def fresh(runs):
+    """A run that has a plan and nothing else."""
+    return plimsoll.load(runs.prepared())
+
+
+def test_its_rows_are_those_that_were_logged(run):
+    rows = run.metrics()
+    assert rows == list(read_rows(run.path / "metrics.jsonl"))
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
+    assert {"step_seconds", "elapsed_seconds", "tokens_per_second"} <= rows[0].keys()
+
+
+def test_it_prints_how_far_it_came_and_its_bytes(run):
+    ledger = json.loads((run.path / "ledger.json").read_text())
+    loss = [row["loss"] for row in run.metrics() if "loss" in row][-1]
+    predicted, measured = ledger["predicted"]["peak_bytes"], ledger["measured"]["peak_bytes"]
+    assert repr(run) == (
+        f"Run(recipe: stories, steps: 24 of 24, finished, loss: {loss:.4f}, predicted: {format_bytes(predicted)},"
+        f" measured: {format_bytes(measured)}, budget: 900.0 MiB, path: {run.path})"
+    )
+    html = run._repr_html_()
+    assert format_bytes(measured) in html
+    assert "step temporaries" in html
+
+
+def test_what_cannot_be_read_is_said_in_its_words_and_nothing_fails(trained, tmp_path):
+    run = plimsoll.load(shutil.copytree(trained, tmp_path / "run"))
+    (run.path / "ledger.json").write_text("{}")
+    assert "loss: 5." in repr(run)
+    assert "predicted: -, measured: -, budget: -" in repr(run)
+    (run.path / "metrics.jsonl").write_text("nonsense\n")
+    assert "recipe: -, steps: - of -, damaged: line 1 of" in repr(run)
+    assert "damaged: line 1 of" in run._repr_html_()
+
+
+def test_the_ledger_has_the_bytes_of_each_part(run):
+    ledger, saved = run.ledger, json.loads((run.path / "ledger.json").read_text())
+    assert ledger.budget_bytes == 900 * 2**20
+    assert ledger.measured_bytes == saved["measured"]["peak_bytes"]
+    assert sum(part["predicted"] for part in ledger.parts.values()) == ledger.predicted_bytes
+    assert ledger.parts == saved["components"]
+    assert ledger.parts["parameters"]["measured"] > 0
+    assert str(ledger).startswith(f"measured peak {format_bytes(ledger.measured_bytes)} of 900.0 MiB")
+
+
+def test_before_the_first_session_has_ended_the_ledger_predicts(fresh):
+    planned = json.loads((fresh.path / "plan.json").read_text())
+    assert (fresh.ledger.predicted_bytes, fresh.ledger.measured_bytes) == (planned["predicted_peak_bytes"], None)
+    assert {name: part["predicted"] for name, part in fresh.ledger.parts.items()} == planned["components"]
+    assert "peak not measured yet" in str(fresh.ledger)
+    (fresh.path / "plan.json").unlink()
+    with pytest.raises(plimsoll.RunError, match=r"has no plan yet, so that no bytes are predicted: train it first$"):
+        _ = fresh.ledger
+    assert "predicted: -, measured: -, budget: -" in repr(fresh)
+
+
+def saved_leaves(run, step):
+    leaves = read_leaves(Saved(run.path / f"checkpoints/step-{step:08d}"))
+    return {path.replace("['params']['trainable']", "['weights']"): leaf for path, leaf in leaves}
+
+
+@pytest.mark.parametrize("step", ["last", 20])
+def test_its_parameters_are_those_of_the_checkpoint(run, step):
+    saved = saved_leaves(run, STEPS if step == "last" else step)
+    for average, prefix in ((False, "['weights']"), (True, "['ema']")):
+        params = run.params(step, average=average)
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        assert len(leaves) == sum(path.startswith(prefix) for path in saved) > 3
+        for path, leaf in leaves:
+            kept = saved[prefix + jax.tree_util.keystr(path)]
+            expected = kept.view(jax.numpy.bfloat16) if kept.dtype == np.uint16 else kept
+            np.testing.assert_array_equal(leaf, expected)
+
+
+def test_the_best_parameters_are_the_default(run):
+    best = Trained(str(run.path), step="best").step
+    jax.tree.map(np.testing.assert_array_equal, run.params(), run.params(best))
+
+
+def test_a_run_that_never_saved_has_none(fresh):
+    for use in (fresh.params, fresh.evaluate, fresh.sample, lambda: fresh.fingerprint):
+        with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint yet: one is saved every") as refusal:
+            use()
+        assert "\n" not in str(refusal.value)
+
+
+def test_another_step_names_those_there_are(run):
+    with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint of step '3'; it has "):
+        run.params(3)
+
+
+def test_it_evaluates_as_the_command_does(run):
+    assert run.evaluate("last") == answer("evaluate", run.path, "--step", "last")
+
+
+def test_it_samples_as_the_command_does(run):
+    text = called("sample", run.path, "--prompt", "the", "--tokens", 5, "--seed", 3).stdout
+    assert run.sample("the", tokens=5, seed=3) == text.removesuffix("\n")
+
+
+def test_its_fingerprint_is_that_of_its_newest_checkpoint_and_a_damaged_one_is_warned_of(run, tmp_path):
+    assert run.fingerprint == newest_fingerprint(run.path)
+    copied = plimsoll.load(shutil.copytree(run.path, tmp_path / "run"))
+    newest = max(copied.saved_steps())
+    (copied.checkpoints / f"step-{newest:08d}/manifest.json").unlink()
+    with pytest.warns(UserWarning, match=f"checkpoint {newest} is damaged .*; the newest whole one is of step 20"):
+        assert copied.fingerprint != run.fingerprint
+
+
+def test_what_its_recipe_does_not_do_is_refused(run):
+    with pytest.raises(plimsoll.RecipeError, match="is a run of stories, which solves no puzzles"):
+        run.solve("1234")
+    with pytest.raises(plimsoll.RecipeError, match="is a run of stories, which ranks no items"):
+        run.rank(["a", "b"])
+    with pytest.raises(plimsoll.PlimsollError, match="--tokens must be 1 or more, got 0"):
+        run.sample(tokens=0)
+    with pytest.raises(plimsoll.PlimsollError, match="--picture draws journeys"):
+        run.evaluate(picture="a.svg")
+
+
+def test_it_is_exported_by_the_name_of_the_place(run, tmp_path):
+    written = run.export(tmp_path / "model.gguf", gguf_type="f16")
+    assert written["gguf"]["bytes"] == (tmp_path / "model.gguf").stat().st_size
+    run.export(tmp_path / "folder", step="last")
+    assert (tmp_path / "folder/model.safetensors").is_file()
+    with pytest.raises(plimsoll.RecipeError, match="export writes nothing without a place"):
+        run.export()
+
+
+def test_its_report_is_a_page(run, tmp_path):
+    page = run.report(tmp_path / "page.html", model=False)
+    assert page == tmp_path / "page.html"
+    assert "<html" in page.read_text()
+
+
+def test_a_misspelt_attribute_is_answered(run):
+    with pytest.raises(AttributeError, match=r"^a run has no 'metricks': did you mean metrics\?$"):
+        _ = run.metricks
+    with pytest.raises(AttributeError, match=r"^a run has no 'zzz'; it has \["):
+        _ = run.zzz
+    assert {"metrics", "params", "ledger", "path", "fingerprint"} <= {*dir(run)}
+
+
+def test_what_a_folder_of_a_run_has_is_still_there(run):
+    assert run.checkpoints == run.path / "checkpoints"
+    assert run.saved_steps() == RunFolder(run.path).saved_steps()
+    assert copy.copy(run).path == run.path
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(plimsoll.RunError, match=r"is not a run: it has no recipe\.json"):
+        plimsoll.load(tmp_path)
+
+
+def test_its_files_are_read_without_jax(trained):
+    program = f"""
+import sys, plimsoll
+assert not {{"jax", "numpy"}} & {{*sys.modules}}
+run = plimsoll.load({str(trained)!r})
+run.metrics(), run.ledger, repr(run), run._repr_html_(), str(run.ledger)
+assert "jax" not in sys.modules
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+FIELDS = {
+    "width": 32, "layers": 2, "heads": 1, "vocab_size": "300", "seq_len": 32, "batch_size": 4, "ema_decay": 0.9,
+    "gradient_accumulation_steps": 2, "steps": STEPS, "shuffle_buffer_size": 20,
+}  # fmt: skip
+
+
+def test_training_continues_with_the_recipe_as_keywords_and_hands_out_rows_meanwhile(runs, capfd):
+    folder, seen = runs.prepared(), []
+
+    def look(row):
+        seen.append((row, RunFolder(folder).is_trained_now()))
+
+    how = {"run": folder, "max_steps": 4, "log_every": 1, "save_every": 4, "quiet": True, "on_log": look}
+    run = plimsoll.train("stories", dataset_id=str(runs.text), **FIELDS, **how)
+    assert isinstance(run, plimsoll.Run)
+    assert run.path == folder
+    assert [row for row, _ in seen] == run.metrics()
+    assert [row["step"] for row, _ in seen if "loss" in row] == [1, 2, 3, 4]
+    assert seen[0][1]
+    assert capfd.readouterr().out == ""
