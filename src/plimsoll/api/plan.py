@@ -34,6 +34,7 @@ from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
+from plimsoll.recipes.overrides import giving_way
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
@@ -98,7 +99,10 @@ def plan(
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
     recipe, pins = unpinned(recipe, pins)
+    untouched = isinstance(recipe, str)
     name, recipe = named(recipe, name)
+    if untouched and largest is not None:
+        recipe, _ = giving_way(recipe, {largest.replace("-", "_"): "the largest"})
     given = pins
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)

@@ -10,8 +10,10 @@ import dataclasses
 import io
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -19,6 +21,7 @@ import tyro
 from plimsoll.cli.examples import example
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
@@ -110,7 +113,28 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
 def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -> tuple[str, T]:
     """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
     name, recipe, rest = take_recipe(arguments, command=command)
-    return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
+    given = _given(rest)
+    changed, what_gave_way = giving_way(recipe, given)
+    try:
+        parsed = parse(options, rest, program=f"plimsoll {command} {name}", recipe=changed)
+    except RecipeError as refusal:
+        raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
+    require_one_side(recipe, given)
+    if what_gave_way:  # not on standard output, where --json stands alone
+        print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
+    return name, parsed
+
+
+def _given(words: list[str]) -> dict[str, str | None]:
+    """Returns the options that were typed, by field, each with the word after it. --largest gives the one it names."""
+    given = {}
+    for word, following in zip_longest(words, words[1:]):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            given[flag[2:].replace("-", "_")] = value if equals else following
+    if largest := given.get("largest"):
+        given[largest.replace("-", "_")] = largest
+    return given
 
 
 def _recipe(name: str) -> Recipe:
