@@ -40,7 +40,7 @@ def refused(capsys, *arguments):
 WORDS = {
     "no such command": (["trian"], ["no command 'trian'", "did you mean train?"]),
     "no recipe": (["plan"], ["needs a recipe first: stories, code"]),
-    "no such recipe": (["train", "storeis"], ["no recipe called 'storeis'", "Did you mean stories?"]),
+    "no such recipe": (["train", "storeis"], ["no recipe called 'storeis': did you mean stories? `plimsoll recipes` lists stories, code"]),
     "a size": (["plan", "code", "--memory", "2GX"], ["the size '2GX' cannot be read", "768MiB or 2GB"]),
     "a count": (["plan", "code", "--target-params", "1.5Q"], ["--target-params: the count '1.5Q'", "like 1.3M"]),
     "a time": (["train", "code", "--max-minutes", "soon"], ["the time 'soon'", "90s, 3min or 2h"]),

@@ -10,6 +10,7 @@ from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.errors import RecipeError
 from plimsoll.recipes import registry
 from plimsoll.recipes.overrides import giving_way
+from plimsoll.recipes.text.recipe import Text
 
 
 def typed(capsys, *words):
@@ -76,6 +77,7 @@ def test_what_gives_way_is_a_field_and_can_be_nothing(name):
 
 def test_a_tokenizer_brings_its_own_vocabulary(capsys):
     changed, said = giving_way(preset("code"), {"tokenizer": "mine.json"})
+    assert isinstance(changed, Text)
     assert (changed.vocab_size, said) == (None, "--vocab-size 4,096 gives way to --tokenizer")
     kept, said = giving_way(preset("code"), {"tokenizer": "mine.json", "vocab_size": "8192"})
     assert (kept, said) == (preset("code"), "")
@@ -97,7 +99,9 @@ def test_a_refusal_names_what_the_preset_has_set(capsys):
 
 
 def test_in_python_a_misspelt_option_has_a_hint():
-    assert preset("code", target_params=5_000_000).shape.width > 128
+    changed = preset("code", target_params=5_000_000)
+    assert isinstance(changed, Text)
+    assert changed.shape.width > 128
     with pytest.raises(RecipeError, match=r"no option target_param: did you mean target_params\?"):
         preset("code", target_param=5_000_000)
     with pytest.raises(RecipeError, match=r"preset\(NAME, target_params=5000000\) gives up the preset's shape"):

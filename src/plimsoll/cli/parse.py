@@ -52,8 +52,26 @@ def parse(
 ) -> T:
     """Returns an `options`, with its `recipe` field filled from the recipe's own options, where there is one.
 
-    `shown` is the example of its help, where it is not the program's own.
+    What the recipe itself has set gives way to an option that says the same in other words. `shown` is the example of
+    its help, where it is not the program's own.
     """
+    if recipe is None:
+        return _parsed(options, arguments, program=program, shown=shown)
+    name, given = program.rpartition(" ")[2], _given(arguments)
+    changed, what_gave_way = giving_way(recipe, given)
+    try:
+        parsed = _parsed(options, arguments, program=program, recipe=changed, shown=shown)
+    except RecipeError as refusal:
+        raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
+    require_one_side(recipe, given)
+    if what_gave_way:  # not on standard output, where --json stands alone
+        print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
+    return parsed
+
+
+def _parsed(
+    options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
+) -> T:
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
     counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _is_count(hint)}
@@ -113,16 +131,7 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
 def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -> tuple[str, T]:
     """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
     name, recipe, rest = take_recipe(arguments, command=command)
-    given = _given(rest)
-    changed, what_gave_way = giving_way(recipe, given)
-    try:
-        parsed = parse(options, rest, program=f"plimsoll {command} {name}", recipe=changed)
-    except RecipeError as refusal:
-        raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
-    require_one_side(recipe, given)
-    if what_gave_way:  # not on standard output, where --json stands alone
-        print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
-    return name, parsed
+    return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
 
 
 def _given(words: list[str]) -> dict[str, str | None]:

@@ -318,6 +318,14 @@ class Recipe(ABC):
         optimizer = self.optimizer(steps)
         return optimizer.schedule(steps) if isinstance(optimizer, AdamW) else None
 
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether the first `taken` steps learn the same in runs of `steps` and of `longer`; False where that
+        is not known."""
+        optimizer, other = self.optimizer(steps), self.optimizer(longer)
+        if not isinstance(optimizer, AdamW):  # an object that was given knows nothing of the length
+            return optimizer is other or steps == longer or not taken
+        return optimizer == other and optimizer.same_beginning(steps, longer, taken=taken)
+
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """Returns the most that the source holds in host memory, by component; an estimate while nothing is

@@ -14,7 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import RunError, as_written
+from plimsoll.errors import PlimsollError, RunError, as_written
 from plimsoll.planned import Plan
 from plimsoll.runs.contents import content_of
 
@@ -85,11 +85,21 @@ class RunFolder:
             ) from None
 
     def planned(self) -> dict[str, Any]:
-        """Returns the content of plan.json. Raises PlimsollError if anything is missing that training reads."""
-        planned = self.read("plan.json")
-        with as_written(str(self.path / "plan.json")):
-            Plan.from_dict(planned["plan"])
-            _ = [planned[name] for name in READ_BY_TRAINING]
+        """Returns the content of plan.json. Raises RunError if it is damaged, or lacks what training reads."""
+        path = self.path / "plan.json"
+        try:
+            planned = self.read("plan.json")
+            with as_written(str(path)):
+                Plan.from_dict(planned["plan"])
+                _ = [planned[name] for name in READ_BY_TRAINING]
+        except PlimsollError as problem:
+            if not path.is_file():
+                raise
+            saved = max(self.saved_steps(), default=None)
+            kept = f"its checkpoints stay, and the run goes on from step {saved:,}" if saved else "nothing is saved yet"
+            raise RunError(
+                f"{problem}. Or add --replan to the command that trains it, which makes another plan: {kept}"
+            ) from None
         return planned
 
     def write(self, name: str, value: Any) -> None:
