@@ -242,7 +242,7 @@ class SessionLog:
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
-            uses = [part.command for part in self.recipe.shown if part.command is not None]
+            uses = [part.command for part in self.recipe.shown if part.command]
             self.say(where_and_next(self._run, finished=outcome.finished, uses=uses))
         if (written := self.profile.close()) is not None:
             self.say(written)

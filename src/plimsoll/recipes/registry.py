@@ -159,10 +159,10 @@ def _preset(name: str) -> Recipe:
     known = PRESETS if name in PRESETS else presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f": did you mean {' or '.join(near)}? `" if near else ": `"
+        hint = f": did you mean {' or '.join(near)}?" if near else ":"
         raise RecipeError(
-            f"there is no recipe called {name!r}{hint}plimsoll recipes` lists {', '.join(known)}, and a file of your own"
-            f" is named like my_recipe.py{broken_packages()}"
+            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {', '.join(known)}, and a file of your"
+            f" own is named like my_recipe.py{broken_packages()}"
         )
     if name in PRESETS:
         return resolved(PRESETS[name].make)()
