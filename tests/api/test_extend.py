@@ -47,7 +47,7 @@ def begun(path, recipe, *, taken):
     folder = RunFolder(path)
     folder.create()
     folder.write("recipe.json", to_dict(recipe))
-    folder.write("data.json", dataclasses.asdict(Prepared(steps=recipe.steps, steps_per_epoch=None)))
+    folder.write("data.json", dataclasses.asdict(Prepared(steps=recipe.steps, steps_per_epoch=50)))
     folder.write("plan.json", {})
     folder.seal()
     (folder.checkpoints / f"step-{taken:08d}").mkdir()
@@ -86,7 +86,7 @@ def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
     ("changes", "words"),
     [
         ({"steps": 300}, "--steps 300 is shorter"),
-        ({"steps": None, "epochs": 9.0}, "its length cannot be changed in epochs"),
+        ({"steps": None, "epochs": 9.0}, "its length cannot be changed in epochs: give --steps 450 instead"),
         ({"steps": 900, "seed": 1}, "is a run of another recipe: --steps is 600 there and 900 here; --seed"),
     ],
 )
@@ -96,6 +96,11 @@ def test_what_is_no_longer_run_is_refused_and_nothing_is_written(tmp_path, chang
         prepare_data(folder, dataclasses.replace(CODE, **changes), print, longer=True)
     assert folder.read("recipe.json") == to_dict(CODE)
     assert not extend.is_pending(folder)
+
+
+def test_a_run_that_has_taken_no_step_gets_any_length(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=0)
+    assert prepare_data(folder, longer(CODE, 900), print).steps == 900
 
 
 @pytest.mark.parametrize("kept", range(4))
@@ -125,7 +130,7 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
     folder = begun(tmp_path / "run", CODE, taken=600)
     for text in ("{", "{}", '{"plan": 3}'):
         (folder.path / "plan.json").write_text(text)
-        with pytest.raises(RunError, match=r"add --replan .* checkpoints stay, and the run goes on from step 600"):
+        with pytest.raises(RunError, match=r"add --replan .* checkpoints stay, and it goes on from step 600"):
             folder.planned()
 
 

@@ -39,16 +39,18 @@ def extend(folder: RunFolder, before: Recipe, recipe: Recipe, *, allowed: bool) 
     data = folder.read("data.json")
     old, taken, new = data["steps"], max(folder.saved_steps(), default=0), recipe.steps
     if new is None:
+        per_epoch = data["steps_per_epoch"]
+        steps = f" {int(recipe.epochs * per_epoch)}" if recipe.epochs and per_epoch else ""
         raise RunError(
-            f"{folder.path} is a run of {old:,} steps, and its length cannot be changed in epochs: say how long it is"
-            " to be with --steps, or use the same options to continue it"
+            f"{folder.path} is a run of {old:,} steps, and its length cannot be changed in epochs: give --steps{steps}"
+            " instead, or use the same options to continue it"
         )
     if new < old:
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, of which {taken:,} are taken, and --steps {new:,} is shorter:"
             " use the same options to continue it (--max-steps stops early), or name another --run"
         )
-    same = before.same_beginning(old, new, taken=taken)
+    same = not taken or before.same_beginning(old, new, taken=taken)
     if not same and not allowed:
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, and {taken:,} of them are taken with its learning rates, which"

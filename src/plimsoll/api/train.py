@@ -199,7 +199,8 @@ def _settle_plan(
         say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
         if longer and moved is None and options.plan is None:  # the same step, compiled with another schedule
-            options = dataclasses.replace(options, plan=str(folder.path / "plan.json"))
+            _say_kept(planned, options, say)
+            options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
         elif moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
             touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
@@ -249,13 +250,8 @@ def _keep_plan(
     card: Card | None,
     say: Say,
 ) -> int:
-    """Says which options a run's plan overrules, and returns the budget. Raises BudgetError if the plan needs more."""
-    plan = Plan.from_dict(planned["plan"])
-    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
-    other += ["plan"] if options.plan is not None else []
-    if other:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+    """Returns the budget of a run that keeps its plan. Raises BudgetError if the plan needs more."""
+    _say_kept(planned, options, say)
     if planned.get("disk"):
         disk.require_room(folder.checkpoints, planned["disk"])
     needed = planned["predicted_peak_bytes"]
@@ -268,6 +264,16 @@ def _keep_plan(
             floor_bytes=needed,
         )
     return budget
+
+
+def _say_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+    """Says which options a run's plan overrules, if there are any."""
+    plan = Plan.from_dict(planned["plan"])
+    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
+    other += ["plan"] if options.plan is not None else []
+    if other:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
 
 
 def plan_again(request: dict[str, Any]) -> int:

@@ -34,7 +34,7 @@ def chips(arguments: list[str]) -> int:
     from plimsoll.report.layout import labelled
 
     every = catalogue.chips()
-    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name]
+    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name.lower()]
     selected = every if not options.name else family or [catalogue.chip(options.name)]
     if options.install is not None:
         toolchains.install(options.install, lambda line: print(line, file=sys.stderr))

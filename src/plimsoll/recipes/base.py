@@ -323,7 +323,7 @@ class Recipe(ABC):
         is not known."""
         optimizer, other = self.optimizer(steps), self.optimizer(longer)
         if not isinstance(optimizer, AdamW):  # an object that was given knows nothing of the length
-            return optimizer is other or steps == longer or not taken
+            return optimizer is other or steps == longer
         return optimizer == other and optimizer.same_beginning(steps, longer, taken=taken)
 
     @abstractmethod
