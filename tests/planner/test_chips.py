@@ -92,11 +92,69 @@ def test_several_gpus_of_one_machine(name):
     assert several.memory_bytes == one.memory_bytes, "of each device"
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cpu"])
+def test_every_listed_name_is_read_in_upper_case(name):
+    assert chips.chip(name.upper()) == chips.chip(name)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("RTX4090", "rtx4090"),
+        ("RTX 4070 Ti Super", "rtx4070-ti-super"),
+        ("NVIDIA GeForce RTX 5080", "rtx5080"),
+        ("RTX_3060 12GB", "rtx3060"),
+        ("rtx4060ti-16gb", "rtx4060-ti"),
+        ("8xH100", "h100x8"),
+        ("H100x8", "h100x8"),
+        ("RTX 6000 Ada", "rtx6000-ada"),
+        ("TPU-V5E-8", "tpu-v5e-8"),
+        ("CPU", "cpu"),
+    ],
+)
+def test_a_name_is_read_as_people_write_it(typed, meant):
+    assert chips.chip(typed).name == meant
+
+
+def test_a_chip_file_may_have_capitals(tmp_path):
+    file = write(tmp_path / "mine.toml", {"chips": {"Our-A6000": A_CARD["chips"]["our-a6000"]}})
+    assert {chips.chip(name, file).name for name in ("Our-A6000", "our-a6000", "OUR A6000")} == {"Our-A6000"}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["mi300x", "MI250", "RX 7900 XTX", "rx6800", "AMD"], "it is AMD's"),
+        (["m3", "M4 Max", "Apple M1", "metal"], "it is Apple's, .* --chip cpu"),
+        (["jetson-orin", "Jetson AGX Orin", "orin-nano"], "shares one memory with its CPU"),
+    ],
+)
+def test_chips_of_others_are_answered_in_a_sentence(names, said):
+    for name in names:
+        with pytest.raises(RecipeError, match=f"cannot be planned for: .*{said}"):
+            chips.chip(name)
+
+
+def test_cards_that_people_own_are_listed():
+    wanted = "rtx3060 rtx4060-ti rtx4070 rtx4070-ti rtx4070-ti-super rtx4080 rtx4080-super rtx4090 rtx5070-ti rtx5080"
+    wanted += " rtx5090 a10 a4000 a5000 a6000 rtx6000-ada b200 gb200"
+    assert set(NAMES) >= set(wanted.split())
+
+
+@pytest.mark.parametrize("name", [chip.name for chip in chips.chips() if chip.name.startswith("rtx")])
+def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
+    """Of 128 cores to a multiprocessor, two operations a cycle: a figure that was copied wrongly differs by more."""
+    chip = chips.chip(name)
+    cores = 128 * chip.compiler["core_count"] * 2 * chip.compiler["clock_rate_ghz"] * 1e9
+    assert chip.flops["float32"] == pytest.approx(cores, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("h1000", ["no chip called 'h1000'", "did you mean h100", "`plimsoll chips`"]),
-        ("H200", ["did you mean h200"]),
+        ("H2000", ["did you mean h200"]),
+        ("rtx3060-8gb", ["no chip called", "did you mean rtx3060"]),
         ("", ["no chip called ''"]),
         ("v4-64", ["did you mean tpu-v4-64"]),
         ("tpu-v4-63", ["no topology tpu-v4-63", "counts TensorCores", "8, 16, 32, 64", "tpu-v4-64, 32 devices on 8 hosts"]),

@@ -37,7 +37,8 @@ def proofs(platform, *names):
 
 TPUS = ("tpu-v3-8", "tpu-v4-64", "tpu-v5p-16", "tpu-v5e-1", "tpu-v5e-8", "tpu-v5e-16", "tpu-v6e-4", "tpu-v7x-8")
 GPUS = ("a100-40", "a100-80", "h100", "h100-pcie", "h200", "b200", "l4", "l40s", "rtx3090", "rtx4090", "rtx5090", "t4",
-        "h100x8")  # fmt: skip
+        "h100x8", "gb200", "a10", "a4000", "a5000", "a6000", "rtx6000-ada", "rtx3060", "rtx4060-ti", "rtx4070",
+        "rtx4070-ti", "rtx4070-ti-super", "rtx4080", "rtx4080-super", "rtx5070-ti", "rtx5080")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*TPUS, *GPUS])

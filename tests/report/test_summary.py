@@ -1,7 +1,7 @@
 import math
 from dataclasses import replace
 
-from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary
+from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary, where_and_next
 from plimsoll.units import GIB, MIB
 
 EPOCH = Epoch(
@@ -95,3 +95,15 @@ def test_a_run_that_stopped_early_is_not_called_complete():
     text = final_summary(replace(OUTCOME, finished=False))
     assert text.startswith("Training stopped early; the same command continues it\n")
     assert "complete" not in text
+
+
+def test_a_run_ends_with_where_it_is_and_what_to_type():
+    text = where_and_next("runs/mine", finished=True, uses=["plimsoll sample {run}"])
+    assert text.splitlines() == [
+        "The run is in runs/mine",
+        "Next:",
+        "  plimsoll evaluate runs/mine",
+        "  plimsoll sample runs/mine",
+        "  plimsoll report runs/mine",
+    ]
+    assert where_and_next("r", finished=False, uses=[]).splitlines()[2].strip().startswith("the same command again")

@@ -76,7 +76,7 @@ def membership(
         RecipeError: Only some of the first three are given, or one is not valid.
     """
     if coordinator is None and processes is None and process is None:
-        target = None if chip in (None, "cpu") else chip_named(chip)
+        target = None if chip is None or chip.lower() == "cpu" else chip_named(chip)
         several_hosts = target is not None and target.platform == "tpu" and target.hosts > 1
         return Membership() if several_hosts or _in_cluster(variables) else None
     if coordinator is None or processes is None or process is None:

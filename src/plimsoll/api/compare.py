@@ -70,7 +70,7 @@ def _planned(recipe: Recipe, **options: Any) -> tuple[Planned | None, str, int |
 
 def chips_named(text: str) -> list[str]:
     """Returns the chips in text like `h200,a100-40`: at least one, none twice."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or twice:
         what = f"names {', '.join(twice)} twice" if twice else "names no chip"
@@ -89,9 +89,9 @@ def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
             price = math.nan
         if not equals or not 0 <= price < math.inf:
             raise RecipeError(f"--price {text}: {part.strip()!r} is no price, write them like h200=3.5,rtx4090=0.4")
-        if chip not in names:
+        if chip.lower() not in names:
             raise RecipeError(f"--price names {chip!r}, which --compare does not: it compares {', '.join(names)}")
-        prices[chip] = price
+        prices[chip.lower()] = price
     return prices
 
 

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Pinned, Recipe, is_count
+from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of
 from plimsoll.units import parse_count
@@ -30,7 +31,7 @@ def options_of(function: Callable[..., Any]) -> list[str]:
 def with_fields(
     recipe: Recipe | Pinned | str, fields: Mapping[str, Any], *, verb: str, options: Iterable[str]
 ) -> Recipe | Pinned | str:
-    """Returns the recipe with other values of some of its fields.
+    """Returns the recipe with other values of some of its fields, to which what it says in other words gives way.
 
     Args:
         recipe: The recipe, or the name of a preset or a file.
@@ -65,7 +66,7 @@ def with_fields(
         for name, value in fields.items()
     }
     try:
-        return dataclasses.replace(whole, **values)
+        return overridden(whole, values)
     except TypeError as problem:  # a value that cannot be compared with a number
         given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
         raise RecipeError(f"the recipe {called} does not take {given}: {problem}") from None

@@ -35,6 +35,7 @@ from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
+from plimsoll.recipes.overrides import giving_way
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
@@ -102,8 +103,11 @@ def plan(
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
     called = name or (short_name(recipe) if isinstance(recipe, str) else None)
+    untouched = isinstance(recipe, str)
     recipe, pins = unpinned(with_fields(recipe, fields, verb="plan", options=options_of(plan)), pins)
     name, recipe = named(recipe, called)
+    if untouched and largest is not None:
+        recipe, _ = giving_way(recipe, {largest.replace("-", "_"): "the largest"})
     given = pins
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)

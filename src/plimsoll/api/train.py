@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from plimsoll.api import accelerator
+from plimsoll.api import accelerator, extend
 from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
@@ -59,8 +59,8 @@ def prepare_run(
         card = accelerator.card_for(target) if processes == 1 else None
         if options.plan is not None and (options.replan or not folder.has("plan.json")):
             levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
-        prepared = prepare_data(folder, recipe, say)
-        trained_by = folder.planned()["plan"] if folder.has("plan.json") and folder.saved_steps() else {}
+        prepared = prepare_data(folder, recipe, say, longer=options.extend)
+        trained_by = (_plan_there(folder, options) or {}).get("plan", {}) if folder.saved_steps() else {}
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
         accelerator.require_free(card, target, budget)
         levers = folder.planned()["plan"]
@@ -74,7 +74,7 @@ def prepare_run(
         **dataclasses.asdict(options),
         "run": str(folder.path),
         "budget_bytes": budget,
-        "notes": _notes_of_changes(folder, trained_by, levers),
+        "notes": (*_notes_of_changes(folder, trained_by, levers), *extend.notes(folder, prepared)),
         "lock": lock,
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
@@ -96,30 +96,51 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
     return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
 
 
+def _plan_there(folder: RunFolder, options: TrainOptions) -> dict[str, Any] | None:
+    """Returns what the run's plan.json holds; None if there is none, or a damaged one that --replan replaces."""
+    if not folder.has("plan.json"):
+        return None
+    try:
+        return folder.planned()
+    except PlimsollError:
+        if options.replan:
+            return None
+        raise
+
+
 def _target(folder: RunFolder, recipe: Recipe, options: TrainOptions, say: Say, processes: int = 1) -> Chip:
     """Returns the chip to train on: by default the accelerator that is here, else the CPU.
 
     A run stays on its chip, unless it is planned again for another. Of several processes each has a CPU by default.
     """
-    theirs = folder.planned()["plan"]["chip"] if folder.has("plan.json") else None
-    if theirs is not None and options.chip not in (None, theirs) and not options.replan:
+    there = _plan_there(folder, options)
+    theirs = there["plan"]["chip"] if there is not None else None
+    given = None if options.chip is None else accelerator.chip_named(options.chip).name
+    if theirs is not None and given not in (None, theirs) and not options.replan:
         raise RunError(
             f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
             " --chip out, or name another --run"
         )
-    if name := options.chip or theirs or ("cpu" if processes > 1 else None):
+    if name := given or theirs or ("cpu" if processes > 1 else None):
         return accelerator.chip_named(name)
     batch = options.pins.get("micro_batch") or recipe.effective_batch
     return accelerator.chip_here(say, batch=batch, mesh=options.mesh)
 
 
-def prepare_data(folder: RunFolder, recipe: Recipe, say: Say) -> Prepared:
+def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = False) -> Prepared:
     """Prepares the data once, before training, and returns what is kept of it in the run.
 
-    A run has begun once it has a plan; until then a corrected recipe replaces what was refused.
+    A run has begun once it has a plan; until then a corrected recipe replaces what was refused. With more steps than it
+    was begun with, it gets that length (extend.py); `longer` says that it may where that changes what was learned.
     """
+    extend.finish(folder)
     if folder.has("plan.json"):
-        if changed := differences(from_dict(folder.read("recipe.json")), recipe):
+        before = from_dict(folder.read("recipe.json"))
+        changed = differences(before, recipe)
+        if extend.only_length(changed):
+            folder.require_sealed()
+            extend.extend(folder, before, recipe, allowed=longer)
+        elif changed:
             words = "; ".join(
                 f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
                 for name, (before, now) in changed.items()
@@ -166,12 +187,17 @@ def _settle_plan(
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
-        if moved is None and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
+        longer = extend.is_pending(folder)
+        if moved is None and not longer and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             return _keep_plan(folder, planned, options, target, card, say)
-        why = moved or f"went over its budget, and gets a margin of {format_bytes(margin)}"
+        why = moved or ("has another length" if longer else "")
+        why = why or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
-        if moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
+        if longer and moved is None and options.plan is None:  # the same step, compiled with another schedule
+            _say_kept(planned, options, say)
+            options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
+        elif moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
             touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
             options = dataclasses.replace(options, pins=pins)
@@ -208,6 +234,7 @@ def _settle_plan(
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())
+    extend.planned(folder)
     return planned.ledger.budget_bytes
 
 
@@ -219,13 +246,8 @@ def _keep_plan(
     card: Card | None,
     say: Say,
 ) -> int:
-    """Says which options a run's plan overrules, and returns the budget. Raises BudgetError if the plan needs more."""
-    plan = Plan.from_dict(planned["plan"])
-    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
-    other += ["plan"] if options.plan is not None else []
-    if other:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+    """Returns the budget of a run that keeps its plan. Raises BudgetError if the plan needs more."""
+    _say_kept(planned, options, say)
     if planned.get("disk"):
         disk.require_room(folder.checkpoints, planned["disk"])
     needed = planned["predicted_peak_bytes"]
@@ -238,6 +260,16 @@ def _keep_plan(
             floor_bytes=needed,
         )
     return budget
+
+
+def _say_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+    """Says which options a run's plan overrules, if there are any."""
+    plan = Plan.from_dict(planned["plan"])
+    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
+    other += ["plan"] if options.plan is not None else []
+    if other:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
 
 
 def plan_again(request: dict[str, Any]) -> int:

@@ -34,7 +34,7 @@ def chips(arguments: list[str]) -> int:
     from plimsoll.report.layout import labelled
 
     every = catalogue.chips()
-    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name]
+    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name.lower()]
     selected = every if not options.name else family or [catalogue.chip(options.name)]
     if options.install is not None:
         toolchains.install(options.install, lambda line: print(line, file=sys.stderr))
@@ -90,7 +90,7 @@ def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
         devices, hosts = [each.devices for each in group], [each.hosts for each in group]
         row = [
             label,
-            *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,} to {max(n):,}" for n in (devices, hosts)),
+            *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,}-{max(n):,}" for n in (devices, hosts)),
             format_bytes(first.memory_bytes),
             *(known(first.flops.get(precision), lambda rate: f"{rate / 1e12:,.4g}") for precision in PRECISIONS),
             _giga(first.memory_bandwidth),

@@ -62,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
     name, *rest = arguments
     if name not in COMMANDS | HIDDEN:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        print(f"error: there is no command {name!r}: there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
+        hint = f": did you mean {near[0]}? There are" if near else ": there are"
+        print(f"error: there is no command {name!r}{hint} {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     module, function = HIDDEN[name] if name in HIDDEN else (COMMANDS[name][0], name)
     return answered(lambda: getattr(importlib.import_module(module), function)(rest))

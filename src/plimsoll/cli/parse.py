@@ -10,9 +10,11 @@ import dataclasses
 import io
 import json
 import re
+import sys
 import textwrap
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -22,6 +24,7 @@ import tyro._resolver
 from plimsoll.cli.examples import example
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe, is_count
+from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
@@ -66,8 +69,26 @@ def parse(
 ) -> T:
     """Returns an `options`, with its `recipe` field filled from the recipe's own options, where there is one.
 
-    `shown` is the example of its help, where it is not the program's own.
+    What the recipe itself has set gives way to an option that says the same in other words. `shown` is the example of
+    its help, where it is not the program's own.
     """
+    if recipe is None:
+        return _parsed(options, arguments, program=program, shown=shown)
+    name, given = program.rpartition(" ")[2], _given(arguments)
+    changed, what_gave_way = giving_way(recipe, given)
+    try:
+        parsed = _parsed(options, arguments, program=program, recipe=changed, shown=shown)
+    except RecipeError as refusal:
+        raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
+    require_one_side(recipe, given)
+    if what_gave_way:  # not on standard output, where --json stands alone
+        print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
+    return parsed
+
+
+def _parsed(
+    options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
+) -> T:
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
     counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if is_count(hint)}
@@ -128,6 +149,18 @@ def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -
     """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
     name, recipe, rest = take_recipe(arguments, command=command)
     return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
+
+
+def _given(words: list[str]) -> dict[str, str | None]:
+    """Returns the options that were typed, by field, each with the word after it. --largest gives the one it names."""
+    given = {}
+    for word, following in zip_longest(words, words[1:]):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            given[flag[2:].replace("-", "_")] = value if equals else following
+    if largest := given.get("largest"):
+        given[largest.replace("-", "_")] = largest
+    return given
 
 
 def _recipe(name: str) -> Recipe:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from plimsoll.engine.options import TrainOptions
@@ -12,7 +14,7 @@ from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from plimsoll.report.progress import progress
-from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary
+from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
 from plimsoll.runs.folder import RunFolder
@@ -67,6 +69,8 @@ class SessionLog:
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(resumed or 0)
         self.file = LogFile(folder.path / "log.txt")
+        here = Path.cwd()
+        self._run = shlex.quote(str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path))
         first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": dict(planned["plan"])}
         self.trackers = [
             open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
@@ -238,6 +242,8 @@ class SessionLog:
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
+            uses = [part.command for part in self.recipe.shown if part.command]
+            self.say(where_and_next(self._run, finished=outcome.finished, uses=uses))
         if (written := self.profile.close()) is not None:
             self.say(written)
         for tracker in self.trackers:

@@ -32,7 +32,10 @@ class TrainOptions:
     within: str | float | None = None
     """Time that planning may take, like 10s; default 30s on a CPU, 60s for an accelerator."""
     replan: bool = False
-    """Search again for a run that has a plan."""
+    """Search again for a run that has a plan, or whose plan.json is damaged; its checkpoints stay."""
+    extend: bool = False
+    """Go on with a longer --steps, even where the steps that were taken would have had other learning rates in a run of
+    that length."""
     keep_plan: bool = False
     """Where the run goes over its budget, only say so; default: save, plan again with that margin, continue."""
     max_steps: int | None = None

@@ -51,7 +51,7 @@ class AdamW:
         """Returns the learning rate: linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
         import optax
 
-        warmup = min(self.warmup_steps, max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps)
+        warmup = self._warmup(steps)
         return optax.warmup_cosine_decay_schedule(
             0.0 if warmup else self.learning_rate,
             self.learning_rate,
@@ -59,6 +59,14 @@ class AdamW:
             max(steps, warmup + 1),
             self.final_fraction * self.learning_rate,
         )
+
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether the first `taken` rates are the same in runs of `steps` and of `longer`."""
+        warmup = self._warmup(steps)
+        return warmup == self._warmup(longer) and (self.final_fraction == 1 or taken <= warmup + 1)
+
+    def _warmup(self, steps: int) -> int:
+        return max(1, steps // 10) if self.warmup_steps >= steps else self.warmup_steps
 
 
 def decayed(params: Any) -> Any:

@@ -46,3 +46,7 @@ class Warmed:
             return jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
 
         return rate
+
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether the first `taken` rates are the same in runs of `steps` and of `longer`."""
+        return steps == longer or self.final_fraction == 1 or taken <= max(1, self.warmup_steps)

@@ -24,6 +24,21 @@ CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
 """JAX's name for the platform of a chip."""
 GPUS_IN_A_MACHINE = (2, 4, 8)
+ELSEWHERE = {
+    r"(amd|radeon|instinct)?(mi\d{2,3}[axhp]?|rx\d{4}(xtx?|gre)?|[67]900xtx?)|amd|rocm": (
+        "it is AMD's, and plans are compiled for NVIDIA GPUs and TPUs only. JAX trains on it by AMD's own plug-in,"
+        " without a plan of plimsoll; `plimsoll chips` lists what can be planned for"
+    ),
+    r"(apple)?m[1-9](pro|max|ultra)?|apple|metal|mps": (
+        "it is Apple's, whose GPU no current JAX compiles for. On a Mac plimsoll plans for its CPU and trains there:"
+        " --chip cpu, or leave --chip out"
+    ),
+    r"(nvidia)?(jetson.*|orin.*|(agx)?orin.*)": (
+        "a Jetson's GPU shares one memory with its CPU, and a plan counts the two apart. `plimsoll chips` lists what"
+        " can be planned for"
+    ),
+}
+"""Names that people type of chips that no plan is made for, squeezed, and why."""
 LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
 
@@ -32,12 +47,15 @@ def chip(name: str, file: Path | None = None) -> Chip:
     """Returns a chip by its name. `h100x8` and `8xh100` are eight h100 in one machine.
 
     Args:
-        name: As `plimsoll chips` lists them.
+        name: As `plimsoll chips` lists them, in upper or lower case, with or without hyphens and spaces: `RTX 4070 Ti`.
         file: The user's chips, else `user_file()`.
+
+    Raises:
+        RecipeError: There is no such chip; of other makers, why.
     """
-    if name == "cpu":
-        return _this_machine()
     known = _catalogue(file)
+    if (name := _as_listed(name, known)) == "cpu":
+        return _this_machine()
     if name in known.chips:
         return _gpus(known.chips[name])
     family, _, size = name.rpartition("-")
@@ -48,10 +66,38 @@ def chip(name: str, file: Path | None = None) -> Chip:
         if gpu in known.chips:
             return _gpus(known.chips[gpu], devices=devices)
     slices = [f"{family}-{size}" for family, layout in known.families.items() for size in layout.sizes]
+    for pattern, why in ELSEWHERE.items():
+        if re.fullmatch(pattern, _squeezed(name)):
+            raise RecipeError(f"{name} cannot be planned for: {why}")
     near = difflib.get_close_matches(name.lower(), ["cpu", *known.chips, *slices], n=3)
     listed = "`plimsoll chips` lists them"
     hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
     raise RecipeError(f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one")
+
+
+def _as_listed(name: str, known: Catalogue) -> str:
+    """Returns the chip's name in the form of the list, where one is meant; else the name in lower case.
+
+    A card's memory may stand behind its name, as shops have it: `RTX 3060 12GB`.
+    """
+    listed = {_squeezed(each): each for each in known.chips}
+    listed |= {
+        f"{plain}{math.ceil(known.chips[each].compiler['device_memory_size'] / 2**30)}gb": each
+        for plain, each in listed.items()
+    }
+    plain = _squeezed(name)
+    for prefix in ("", "nvidia", "nvidiageforce", "geforce"):
+        if plain.startswith(prefix) and plain.removeprefix(prefix) in listed:
+            return listed[plain.removeprefix(prefix)]
+    if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", plain):
+        gpu, devices = several[2] or several[3], several[1] or several[4]
+        if gpu in listed:
+            return f"{listed[gpu]}x{devices}"
+    return name if name in known.chips else name.lower()
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name.lower())
 
 
 def chips(file: Path | None = None) -> list[Chip]:

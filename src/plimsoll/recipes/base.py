@@ -138,6 +138,10 @@ class Recipe(ABC):
             return 0
         return 1 if optimizer.clip_norm is None else 2
 
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {"steps": {"epochs": None}, "epochs": {"steps": None}}
+    """Options that say the same as others in other words: an option, then the fields that give way to it where a user
+    gives it and the recipe itself had set them, each with the value that says nothing (recipes/overrides.py)."""
+
     best_by: ClassVar[str] = "loss"
     """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
 
@@ -175,8 +179,8 @@ class Recipe(ABC):
             raise RecipeError(f"--epochs must be above 0 and finite, got {self.epochs:g}")
         if self.steps is not None and self.epochs is not None:
             raise RecipeError(
-                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them;"
-                " --steps None takes back what the recipe itself sets (--max-steps only stops early)"
+                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them"
+                " (--max-steps only stops early)"
             )
 
     @property
@@ -321,6 +325,14 @@ class Recipe(ABC):
         none."""
         optimizer = self.optimizer(steps)
         return optimizer.schedule(steps) if isinstance(optimizer, AdamW) else None
+
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether the first `taken` steps learn the same in runs of `steps` and of `longer`; False where that
+        is not known."""
+        optimizer, other = self.optimizer(steps), self.optimizer(longer)
+        if not isinstance(optimizer, AdamW):  # an object that was given knows nothing of the length
+            return optimizer is other or steps == longer
+        return optimizer == other and optimizer.same_beginning(steps, longer, taken=taken)
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.family import Family, Preparation, Preset
+from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.own import files
 from plimsoll.recipes.verbs import resolved
 
@@ -135,17 +136,33 @@ def recipe_class(kind: object) -> type[Recipe]:
     return cls
 
 
-def preset(name: str) -> Recipe:
-    """Returns the recipe of that name or file, complete, to be changed with `dataclasses.replace`."""
+def preset(name: str, **options: Any) -> Recipe:
+    """Returns the recipe of that name or file, with these options instead of its own.
+
+    `plimsoll.preset("code", target_params=5_000_000)` gives up the preset's width, layers and heads, as the command
+    line does; `dataclasses.replace` does not know which options are new, and refuses the two together.
+
+    Args:
+        name: As `plimsoll recipes` lists them, or a file like my_recipe.py.
+        options: Fields of the recipe, by name.
+
+    Raises:
+        RecipeError: There is no such recipe, it has no such option, or it refuses the value.
+    """
+    recipe = _preset(name)
+    return overridden(recipe, options) if options else recipe
+
+
+def _preset(name: str) -> Recipe:
     if files.is_file_name(name):
         return files.load(name)
     known = PRESETS if name in PRESETS else presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = f": did you mean {' or '.join(near)}?" if near else ":"
         raise RecipeError(
-            f"there is no recipe called {name!r}: `plimsoll recipes` lists {', '.join(known)}, and a file of your own"
-            f" is named like my_recipe.py{broken_packages()}.{hint}"
+            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {', '.join(known)}, and a file of your"
+            f" own is named like my_recipe.py{broken_packages()}"
         )
     if name in PRESETS:
         return resolved(PRESETS[name].make)()

@@ -4,7 +4,7 @@ Times are in minutes, with seconds or hours in brackets, as users of the guides 
 decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,21 @@ def final_summary(outcome: Outcome) -> str:
     rows += [("Went Over:", overrun) for overrun in outcome.overruns]
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
     return "\n".join([title, RULE, *columns(rows, align="ll")])
+
+
+def where_and_next(run: str, *, finished: bool, uses: Sequence[str]) -> str:
+    """Returns where a run is and the commands to type next, a line each.
+
+    Args:
+        run: Path of its folder, as a shell takes it.
+        finished: Whether all steps are taken; if not, the command that trained it comes first.
+        uses: Commands of its recipe with {run} for the path, like "plimsoll sample {run}".
+    """
+    commands = ["plimsoll evaluate {run}", *uses, "plimsoll report {run}"]
+    lines = [f"The run is in {run}", "Next:", *(f"  {command.format(run=run)}" for command in commands)]
+    if not finished:
+        lines.insert(2, "  the same command again, which continues it")
+    return "\n".join(lines)
 
 
 def evaluation_text(answer: Mapping[str, Any]) -> str:

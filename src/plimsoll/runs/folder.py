@@ -14,7 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import CheckpointError, RunError, as_written
+from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
 from plimsoll.planned import Plan
 from plimsoll.runs.contents import content_of
 
@@ -80,17 +80,26 @@ class RunFolder:
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
         except (ValueError, RecursionError) as problem:
-            raise RunError(
-                f"{path} is damaged ({problem}): restore it, or start a new run with another --run"
-            ) from None
+            raise RunError(f"{path} is damaged ({problem}): restore it, or {self._without(name)}") from None
 
     def planned(self) -> dict[str, Any]:
-        """Returns the content of plan.json. Raises PlimsollError if anything is missing that training reads."""
+        """Returns the content of plan.json. Raises RunError if it is damaged, or lacks what training reads."""
         planned = self.read("plan.json")
-        with as_written(str(self.path / "plan.json")):
-            Plan.from_dict(planned["plan"])
-            _ = [planned[name] for name in READ_BY_TRAINING]
+        try:
+            with as_written(str(self.path / "plan.json")):
+                Plan.from_dict(planned["plan"])
+                _ = [planned[name] for name in READ_BY_TRAINING]
+        except PlimsollError as problem:
+            raise RunError(f"{problem}, or {self._without('plan.json')}") from None
         return planned
+
+    def _without(self, name: str) -> str:
+        """Returns what to do where a file is damaged and there is no copy of it."""
+        if name != "plan.json":
+            return "start a new run with another --run"
+        saved = max(self.saved_steps(), default=None)
+        kept = f"its checkpoints stay, and it goes on from step {saved:,}" if saved else "it has saved nothing yet"
+        return f"add --replan to the command that trains the run, which makes another plan: {kept}"
 
     def write(self, name: str, value: Any) -> None:
         """Replaces a JSON file."""

@@ -241,6 +241,10 @@ class Puzzles(Recipe):
     def schedule(self, steps: int) -> Callable[[Any], Any]:
         return self.adam_atan2.schedule(steps)
 
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        rules = self.adam_atan2, self.sign_sgd
+        return all(rule.same_beginning(steps, longer, taken=taken) for rule in rules)
+
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         from plimsoll.optimizers.in_place import in_place
 

@@ -86,6 +86,11 @@ class Recommend(AdamWRecipe):
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256, 32)
     loss_whole: ClassVar[bool] = False
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **AdamWRecipe.gives_way,
+        "pretrained": {"width": None, "heads": None, "layers": LAYERS},
+        **{name: {"pretrained": NONE} for name in ("width", "heads", "layers")},
+    }
 
     data: str = ""
     """The folder that `plimsoll prepare recommend` wrote."""

@@ -66,6 +66,12 @@ class Text(AdamWRecipe):
         "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **AdamWRecipe.gives_way,
+        "target_params": {"width": None, "layers": None, "heads": None},
+        **{name: {"target_params": TARGET_PARAMS} for name in ("width", "layers", "heads")},
+        "tokenizer": {"vocab_size": None},
+    }
 
     dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
     """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), or a Hugging Face hub id, which is streamed."""
@@ -134,8 +140,8 @@ class Text(AdamWRecipe):
         if all(given) and self.target_params != TARGET_PARAMS:
             raise RecipeError(
                 f"--target-params {self.target_params:,} beside a shape of --width {self.width}, --layers {self.layers}"
-                f" and --heads {self.heads}, which the preset `code` has too: leave one of the two out (`stories"
-                " --dataset-id python:standard-library` has no shape of its own)"
+                f" and --heads {self.heads}: leave one of the two out. In Python, plimsoll.preset(NAME,"
+                f" target_params={self.target_params}) gives up the preset's shape"
             )
 
     @property

@@ -1,0 +1,107 @@
+"""Options that a user gives over a recipe that is complete already, like a preset.
+
+Some options say the same thing in other words: `--target-params` and a shape, `--steps` and `--epochs`. A preset may
+have set one of them; then what the user gives counts, and the preset's gives way. A recipe lists such options in its
+`gives_way`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.base import Recipe
+
+NOTHING = (None, "None", "none", "")
+"""Values that say nothing, so that nothing gives way to them; "None" is what the command line calls None."""
+
+
+def giving_way(recipe: Recipe, given: Mapping[str, Any]) -> tuple[Recipe, str]:
+    """Returns the recipe without what gives way to the options that a user gave.
+
+    Args:
+        recipe: Recipe as it was before the user's options.
+        given: Options that the user gave, by field, with their values; a value may be the word that was typed.
+
+    Returns:
+        The recipe, in which the options that were given are not set yet, and a clause that says what gave way; empty if
+        nothing did.
+    """
+    neutral: dict[str, Any] = {}
+    clauses = []
+    for name, instead in recipe.gives_way.items():
+        if name not in given or given[name] in NOTHING or not given.keys().isdisjoint(instead):
+            continue
+        gone = [other for other, value in instead.items() if getattr(recipe, other) != value and other not in neutral]
+        neutral |= {other: instead[other] for other in gone}
+        if gone:
+            clauses.append(f"{_settings(recipe, gone)} {'gives' if len(gone) == 1 else 'give'} way to {option(name)}")
+    return dataclasses.replace(recipe, **neutral), "; ".join(clauses)
+
+
+def require_one_side(recipe: Recipe, given: Mapping[str, Any]) -> None:
+    """Raises RecipeError if the user gave two options that say the same in other words."""
+    said = [name for name in given if given[name] not in NOTHING]
+    for name in said:
+        other = next((other for other in recipe.gives_way.get(name, ()) if other in said), None)
+        if other is not None and name in recipe.gives_way.get(other, ()):
+            raise RecipeError(
+                f"{option(name)} {given[name]} and {option(other)} {given[other]} say the same in other words: leave"
+                " one of the two out"
+            )
+
+
+def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe with the options, each of which may take the place of what the recipe has set.
+
+    Args:
+        recipe: Recipe to change.
+        options: Values by field.
+
+    Raises:
+        RecipeError: The recipe has no such option, or refuses its value.
+    """
+    fields = [field.name for field in dataclasses.fields(recipe)]
+    for name in options:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f": did you mean {near[0]}?" if near else f"; it has {', '.join(fields)}"
+            raise RecipeError(f"this recipe has no option {name}{hint}")
+    changed = dataclasses.replace(giving_way(recipe, options)[0], **options)
+    require_one_side(recipe, options)
+    return changed
+
+
+def set_by_recipe(recipe: Recipe, message: str, given: Collection[str], *, name: str) -> str:
+    """Returns a clause on what a refusal names besides the user's options; empty if there is nothing.
+
+    Options that have the default of their class are left out.
+
+    Args:
+        recipe: Recipe as it was before the user's options.
+        message: The refusal.
+        given: Options that the user gave, by field.
+        name: Name of the recipe.
+    """
+    in_message = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z0-9-]*)", message)}
+    defaults = {field.name: field.default for field in dataclasses.fields(recipe) if field.name in in_message}
+    own = [each for each in defaults if each not in given and getattr(recipe, each) != defaults[each]]
+    if not own or defaults.keys().isdisjoint(given):
+        return ""
+    return f" ({_settings(recipe, own)} {'is' if len(own) == 1 else 'are'} set by {name})"
+
+
+def option(field: str) -> str:
+    """Returns the command line's name of a field."""
+    return f"--{field.replace('_', '-')}"
+
+
+def _settings(recipe: Recipe, fields: Sequence[str]) -> str:
+    """Returns options with their values, like "--width 128, --layers 4 and --heads 4"."""
+    values = {name: getattr(recipe, name) for name in fields}
+    words = [f"{option(name)} {f'{value:,}' if isinstance(value, int) else value}" for name, value in values.items()]
+    return " and ".join([part for part in (", ".join(words[:-1]), words[-1]) if part])

@@ -1,0 +1,170 @@
+"""A run that was begun with one length goes on to a longer one, exactly where it can, and noted where it cannot."""
+
+import dataclasses
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commands import TINY, plimsoll
+from hypotheses import examples
+from plimsoll import preset
+from plimsoll.api import extend
+from plimsoll.api.train import prepare_data
+from plimsoll.errors import RunError
+from plimsoll.optimizers.adam_atan2 import AdamATan2
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.saved import from_dict, to_dict
+from plimsoll.runs.folder import RunFolder
+
+
+@settings(max_examples=examples(40))
+@given(
+    kind=st.sampled_from([AdamW, AdamATan2]),
+    warmup=st.integers(0, 30),
+    final=st.sampled_from([0.0, 0.1, 1.0]),
+    steps=st.integers(1, 60),
+    more=st.integers(0, 60),
+    share=st.floats(0, 1),
+)
+def test_a_beginning_is_called_the_same_only_where_every_rate_is(kind, warmup, final, steps, more, share):
+    rule, taken = kind(warmup_steps=warmup, final_fraction=final), round(share * steps)
+    counts = np.arange(taken, dtype=np.float32)
+    short, long = (np.array([rule.schedule(each)(count) for count in counts]) for each in (steps, steps + more))
+    if rule.same_beginning(steps, steps + more, taken=taken):
+        np.testing.assert_allclose(short, long, rtol=1e-6)
+    elif taken == steps and more and final < 1:
+        assert not np.allclose(short, long, rtol=1e-4), "it is refused where nothing would change"
+
+
+def begun(path, recipe, *, taken):
+    """A run's folder that has a plan and checkpoints, and nothing in them."""
+    folder = RunFolder(path)
+    folder.create()
+    folder.write("recipe.json", to_dict(recipe))
+    folder.write("data.json", dataclasses.asdict(Prepared(steps=recipe.steps, steps_per_epoch=50)))
+    folder.write("plan.json", {})
+    folder.seal()
+    (folder.checkpoints / f"step-{taken:08d}").mkdir()
+    return folder
+
+
+def longer(recipe, steps):
+    return dataclasses.replace(recipe, steps=steps)
+
+
+CODE = preset("code")  # its rate decays
+SUDOKU = preset("sudoku", steps=200)  # whose rate is constant after warm-up
+
+
+def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
+    folder = begun(tmp_path / "sudoku", SUDOKU, taken=200)
+    prepared = prepare_data(folder, longer(SUDOKU, 400), print)
+    assert (prepared.steps, extend.is_pending(folder)) == (400, True)
+    assert from_dict(folder.read("recipe.json")) == longer(SUDOKU, 400)
+    assert extend.notes(folder, prepared) == ("extended at step 200 from 200 to 400 steps",)
+    folder.require_sealed()
+
+    folder = begun(tmp_path / "code", CODE, taken=600)
+    files = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    with pytest.raises(RunError, match=r"run of 600 steps, .* run of 900: .* Add --extend to go on to step 900"):
+        prepare_data(folder, longer(CODE, 900), print)
+    assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
+    prepared = prepare_data(folder, longer(CODE, 900), print, longer=True)
+    assert prepared.steps == 900
+    assert extend.notes(folder, prepared)[0].endswith("the steps before had the learning rates of the old length")
+    folder.write("ledger.json", {"notes": [*extend.notes(folder, prepared)]})
+    assert extend.notes(folder, prepared) == (), "a note is written once"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 300}, "--steps 300 is shorter"),
+        ({"steps": None, "epochs": 9.0}, "its length cannot be changed in epochs: give --steps 450 instead"),
+        ({"steps": 900, "seed": 1}, "is a run of another recipe: --steps is 600 there and 900 here; --seed"),
+    ],
+)
+def test_what_is_no_longer_run_is_refused_and_nothing_is_written(tmp_path, changes, words):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+    with pytest.raises(RunError, match=re.escape(words)):
+        prepare_data(folder, dataclasses.replace(CODE, **changes), print, longer=True)
+    assert folder.read("recipe.json") == to_dict(CODE)
+    assert not extend.is_pending(folder)
+
+
+def test_a_run_that_has_taken_no_step_gets_any_length(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=0)
+    assert prepare_data(folder, longer(CODE, 900), print).steps == 900
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept, monkeypatch):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+    wrote, write = [], RunFolder.write
+
+    def killed_after(self, name, value):
+        if len(wrote) == kept:
+            raise KeyboardInterrupt
+        wrote.append(name)
+        write(self, name, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_data(folder, longer(CODE, 900), print, longer=True)
+    prepared = prepare_data(folder, longer(CODE, 900), print, longer=True)
+    assert prepared.steps == 900
+    assert len(prepared.facts["extended"]) == 1
+    assert extend.is_pending(folder), "until a plan for the new length is written"
+    extend.planned(folder)
+    assert not extend.is_pending(folder)
+
+
+def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+    for text in ("{", "{}", '{"plan": 3}'):
+        (folder.path / "plan.json").write_text(text)
+        with pytest.raises(RunError, match=r"add --replan .* checkpoints stay, and it goes on from step 600"):
+            folder.planned()
+
+
+@pytest.mark.slow
+def test_a_longer_run_is_the_one_that_was_begun_with_that_length(tmp_path):
+    """To the bit, where no rate differs; and after a damaged plan."""
+    random.seed(0)
+    words = ["the", "ship", "sails", "over", "deep", "water", "and", "keeps", "its", "line", "above", "the", "sea"]
+    texts = (" ".join(random.choices(words, k=80)) for _ in range(100))
+    (tmp_path / "text.txt").write_text("\n\n".join(texts))
+    command = ["train", "stories", "--dataset-id", tmp_path / "text.txt", *TINY, "--warmup-steps", 4, "--quiet"]
+
+    def trained(name, *options):
+        done = plimsoll(*command, "--run", tmp_path / name, *options)
+        return done.returncode, done.stderr
+
+    def fingerprint(name):
+        return json.loads(plimsoll("fingerprint", tmp_path / name, "--json").stdout)["fingerprint"]
+
+    assert trained("whole", "--steps", 9)[0] == 0
+    assert trained("longer", "--steps", 8, "--max-steps", 4)[0] == 0
+    assert trained("longer", "--steps", 9) == (0, ""), "it is still in its warm-up"
+    assert fingerprint("longer") == fingerprint("whole")
+    early, late = (tmp_path / "longer/log.txt").read_text().split("The run is in ")[1:]
+    assert "the same command again" in early
+    assert "the same command again" not in late
+    assert f"plimsoll sample {tmp_path / 'longer'}" in late
+
+    code, error = trained("whole", "--steps", 12)
+    assert (code, "Add --extend" in error) == (2, True)
+    (tmp_path / "whole/plan.json").write_text("{")
+    code, error = trained("whole", "--steps", 12, "--extend")
+    assert (code, "add --replan" in error) == (2, True)
+    assert trained("whole", "--steps", 12, "--extend", "--replan")[0] == 0
+    ledger = json.loads((tmp_path / "whole/ledger.json").read_text())
+    assert ledger["resumed_from_step"] == 9
+    assert [note for note in ledger["notes"] if note.startswith("extended at step 9 from 9 to 12 steps")]

@@ -1,0 +1,108 @@
+"""What a user gives counts, and what a preset says of the same in other words gives way."""
+
+import dataclasses
+
+import pytest
+
+from plimsoll import preset
+from plimsoll.cli.options import PlanOptions
+from plimsoll.cli.parse import parse_with_recipe
+from plimsoll.errors import RecipeError
+from plimsoll.recipes import registry
+from plimsoll.recipes.overrides import giving_way
+from plimsoll.recipes.text.recipe import Text
+
+
+def typed(capsys, *words):
+    _, options = parse_with_recipe(PlanOptions, list(words), command="plan")
+    return options.recipe, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        (
+            ["code", "--target-params", "5M"],
+            {"target_params": 5_000_000, "width": None, "layers": None, "heads": None, "vocab_size": 4_096},
+            "--width 128, --layers 4 and --heads 4 give way to --target-params",
+        ),
+        (["code", "--target-params", "1M"], {"width": None}, "give way to --target-params"),  # the class's own default
+        (["code", "--target_params=5M"], {"target_params": 5_000_000, "width": None}, "give way to --target-params"),
+        (["code", "--largest", "target-params"], {"width": None, "layers": None}, "give way to --target-params"),
+        (["code", "--epochs", "2"], {"steps": None, "epochs": 2.0, "width": 128}, "--steps 600 gives way to --epochs"),
+        (["code", "--epochs", "None"], {"steps": 600, "epochs": None}, ""),
+        (["code", "--steps", "9"], {"steps": 9, "width": 128}, ""),
+        (["code", "--width", "64"], {"width": 64, "layers": 4, "heads": 4}, ""),
+        (
+            ["recommend-debug", "--pretrained", "gemma-2b"],
+            {"pretrained": "gemma-2b", "width": None},
+            "--width 128 gives way to --pretrained",
+        ),
+        (["recommend-debug", "--pretrained", "none"], {"width": 128}, ""),
+        (
+            ["recommend-gemma-2b", "--width", "64"],
+            {"pretrained": "none", "width": 64},
+            "--pretrained gemma-2b gives way to --width",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_an_option_that_was_typed_beats_what_the_preset_says(capsys, words, fields, said):
+    recipe, heard = typed(capsys, *words)
+    assert {name: getattr(recipe, name) for name in fields} == fields
+    assert (said in heard) if said else not heard
+
+
+@pytest.mark.parametrize("name", registry.PRESETS)
+def test_no_preset_refuses_an_option_for_what_it_says_itself(name):
+    recipe = preset(name)
+    values = {"steps": 7, "epochs": 1.5, "target_params": 2_000_000, "pretrained": "gemma-2b", "layers": 3}
+    given = {option: value for option, value in values.items() if option in recipe.gives_way}
+    assert {"steps", "epochs"} <= given.keys()
+    for option, value in given.items():
+        others = {} if option != "layers" or recipe.kind != "stories" else {"width": 64, "heads": 2}
+        changed = preset(name, **{option: value}, **others)
+        assert getattr(changed, option) == value
+        assert all(getattr(changed, other) == nothing for other, nothing in recipe.gives_way[option].items())
+
+
+@pytest.mark.parametrize("name", registry.PRESETS)
+def test_what_gives_way_is_a_field_and_can_be_nothing(name):
+    recipe = preset(name)
+    for option, instead in recipe.gives_way.items():
+        assert {option, *instead} <= {field.name for field in dataclasses.fields(recipe)}
+        changed, _ = giving_way(recipe, {option: "a value"})
+        assert dataclasses.replace(recipe, **instead) == changed
+
+
+def test_a_tokenizer_brings_its_own_vocabulary(capsys):
+    changed, said = giving_way(preset("code"), {"tokenizer": "mine.json"})
+    assert isinstance(changed, Text)
+    assert (changed.vocab_size, said) == (None, "--vocab-size 4,096 gives way to --tokenizer")
+    kept, said = giving_way(preset("code"), {"tokenizer": "mine.json", "vocab_size": "8192"})
+    assert (kept, said) == (preset("code"), "")
+
+
+def test_two_that_were_typed_are_refused(capsys):
+    for words in (["--target-params", "1M", "--width", "64"], ["--steps", "3", "--epochs", "2"]):
+        with pytest.raises(RecipeError, match=r"say the same in other words: leave one|both set the length"):
+            typed(capsys, "code", *words)
+    with pytest.raises(RecipeError, match=r"--target-params 1000000 and --width 64 say the same in other words"):
+        preset("code", target_params=1_000_000, width=64)
+
+
+def test_a_refusal_names_what_the_preset_has_set(capsys):
+    with pytest.raises(RecipeError, match=r"--r-max 0.95 .*\(--r-min 0.99 is set by longcontext-small-32k\)$"):
+        typed(capsys, "longcontext-small-32k", "--r-max", "0.95")
+    with pytest.raises(RecipeError, match=r"the second above the first$"):  # both are the user's
+        typed(capsys, "longcontext-small-32k", "--r-max", "0.95", "--r-min", "0.97")
+
+
+def test_in_python_a_misspelt_option_has_a_hint():
+    changed = preset("code", target_params=5_000_000)
+    assert isinstance(changed, Text)
+    assert changed.shape.width > 128
+    with pytest.raises(RecipeError, match=r"no option target_param: did you mean target_params\?"):
+        preset("code", target_param=5_000_000)
+    with pytest.raises(RecipeError, match=r"preset\(NAME, target_params=5000000\) gives up the preset's shape"):
+        dataclasses.replace(preset("code"), target_params=5_000_000)
