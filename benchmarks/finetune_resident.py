@@ -140,7 +140,7 @@ def adapter(run: Path) -> bytes:
     """Returns the exported adapter's weights."""
     out = run.parent / f"{run.name}-adapter"
     if not out.exists():
-        plimsoll("export", run, "--out", out)
+        plimsoll("export", run, "--adapter", out)
     return (out / "adapter_model.safetensors").read_bytes()
 
 
