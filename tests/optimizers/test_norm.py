@@ -13,7 +13,7 @@ from plimsoll.training.program import compiled
 from plimsoll.types import Storage
 from plimsoll.units import MIB
 
-SHAPES = [(), (7,), (5, 3, 2), (LANES - 1,), (2 * LANES,), (3, LANES + 1), (16, 1024, 64)]
+SHAPES = [(), (7,), (5, 3, 2), (LANES - 1,), (2 * LANES,), (3, LANES + 1), (16, 1024, 64), (64, 256, 257)]
 LARGE = {"kernel": jax.ShapeDtypeStruct((2048, 2048), jnp.float32)}
 
 
