@@ -39,7 +39,7 @@ class ExportOptions:
         str | None, tyro.conf.arg(metavar="FILE", help="The whole model in one file, as llama.cpp and Ollama run it.")
     ] = None
     gguf_type: GgufType | None = None
-    """Type of the kernels in that file; default: as --merged has them."""
+    """Type of the kernels in the .gguf file. By default as --merged would have them."""
     out: Annotated[
         str | None, tyro.conf.arg(metavar="FOLDER", help="What --merged was called before, for stories and code.")
     ] = None
@@ -66,7 +66,7 @@ class SolveOptions:
 class RankOptions(use.Ranking):
     run: Run
     history: str
-    """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
+    """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
     json: Json = False

@@ -61,7 +61,7 @@ class OwnRecipe(Recipe):
     validates_with_fillers: ClassVar[bool] = True
 
     shuffle: bool = True
-    """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
+    """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Guards `optimizer`, which callers of the recipe use; `init`, `loss` and `data` are called below."""

@@ -28,8 +28,8 @@ class SudokuOptions:
     size: Literal[4, 6, 9] = 9
     """Rows of a puzzle."""
     difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
-    """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given to
-    spare; hard: a guess needed, and no given to spare; mixed: any number of givens with one solution."""
+    """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given that
+    could be left out; hard: a guess needed, and no given that could be left out; mixed: any number of givens with one solution."""
     subsample_size: Annotated[int | None, "count", Ge(1)] = None
     """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
     num_aug: Annotated[Count, Ge(0)] = 1000
@@ -38,9 +38,9 @@ class SudokuOptions:
     """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
     tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         if self.size not in (4, 6, 9):
@@ -92,9 +92,9 @@ class MazeOptions:
     aug: bool = False
     """Train on the eight symmetries of each maze."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
@@ -116,9 +116,9 @@ class ArcOptions:
     num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each task, at most."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)

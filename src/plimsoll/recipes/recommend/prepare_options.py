@@ -23,21 +23,22 @@ class RecommendSet:
     """Users, their items in the order of time, and what the items begin with."""
 
     interactions: str
-    """The file to read."""
+    """File with interactions of users and items."""
     format: Form | None = None
     """What it looks like; by default its content says it. movielens-csv: ratings.csv with its header; movielens-dat:
     user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a user and all of
     their items on each line; csv: any other table, with --user-column and --item-column."""
     user_column: str | None = None
-    """Of a CSV file with a header."""
+    """Column with the users, for --format csv."""
     item_column: str | None = None
-    """Likewise."""
+    """Column with the items, for --format csv."""
     time_column: str | None = None
-    """Numbers, or dates like 2024-01-31 12:00; without it the order of the rows is the order of time."""
+    """Column with times: numbers, or dates like 2024-01-31 12:00. By default the order of the rows is the order of
+    time."""
     rating_column: str | None = None
-    """For --min-rating."""
+    """Column with ratings, for --min-rating."""
     min_rating: float | None = None
-    """Interactions that are rated lower are left out."""
+    """Lowest rating that counts as an interaction. By default all do."""
     keep_repeats: bool = False
     """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
     testing that was trained on."""
