@@ -52,7 +52,7 @@ TITLES = {
     "optimizer": "how weights are updated",
     "run": "how long, where, and what is written about it",
     "plan": "what is planned for, and what is printed",
-    "levers": "settings that trade memory for time or precision. The planner chooses each one that you leave out",
+    "levers": "memory for time or precision. The planner chooses those you leave out",
 }
 """Groups in the order in which they are shown, and a few words about each."""
 

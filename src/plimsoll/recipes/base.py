@@ -80,7 +80,15 @@ class OwnRung:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """Training problem. Subclasses add a model, a source and an optimizer."""
+    """Training problem: model, data and optimizer as a frozen dataclass, whose fields are options.
+
+    `plimsoll.preset` returns one by its name; `plimsoll.recipe` makes one of functions.
+
+    Example:
+        >>> recipe = plimsoll.preset("code", steps=1_000)
+        >>> recipe.effective_batch, isinstance(recipe, plimsoll.Recipe)
+        (64, True)
+    """
 
     kind: ClassVar[str] = FROM_FILE
     rate_unit: ClassVar[str] = "examples"

@@ -82,7 +82,7 @@ class Finetune(AdamWRecipe):
     Hugging Face id. Planning needs no download for many ids."""
     dataset_id: str = ""
     """Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Each
-    record has `messages`, `prompt` and `completion`, or `text`."""
+    record has `messages`, `prompt` and `completion`, or `text`. Planning needs none."""
     dataset_config: str | None = None
     """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"

@@ -112,6 +112,7 @@ class Puzzles(Recipe):
     learning_rate: float = 1e-4
     """Learning rate after warm-up. It stays constant unless --final-fraction is below 1."""
     warmup_steps: int = 2_000
+    """Optimizer steps over which the learning rates rise from 0 to their peak."""
     final_fraction: float = 1.0
     """Share of both learning rates that is left at the last step of a cosine decay; 1 keeps them constant."""
     weight_decay: float = 1.0

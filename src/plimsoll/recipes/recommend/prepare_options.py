@@ -48,12 +48,13 @@ class RecommendSet:
     """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
     --interactions, where they are MovieLens'."""
     clusters: Annotated[int | None, "count", Ge(1)] = None
-    """Of items, for a two-level softmax; default the square root of their number, rounded up."""
+    """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
     often they are taken. The first two need scikit-learn."""
     max_cluster_size: Annotated[int | None, Ge(1)] = None
-    """A larger cluster is split in two, so that there may be more than --clusters; default four times their mean."""
+    """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
+    the mean."""
     embeddings: Embeddings = "factorisation"
     """What items begin with: the singular vectors of who took what for training, or random numbers, or nothing."""
     embedding_size: Annotated[int, Ge(1)] = 64

@@ -94,8 +94,8 @@ class Text(AdamWRecipe):
     tokenizer: str | None = None
     """A Hugging Face tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: Count | None = None
-    """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M, else
-    50,257."""
+    """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M,
+    else 50,257."""
     seq_len: int = 128
     """Tokens of a training sequence."""
     stride: int | None = None
@@ -104,7 +104,8 @@ class Text(AdamWRecipe):
     target_params: Count = TARGET_PARAMS
     """Approximate number of parameters; width, layers and heads follow from it."""
     width: int | None = None
-    """Width of the hidden states, a multiple of --heads. Given with --layers and --heads, instead of --target-params."""
+    """Width of the hidden states, a multiple of --heads. Goes with --layers and --heads. By default --target-params
+    decides."""
     layers: int | None = None
     """Number of transformer blocks. By default --target-params decides."""
     heads: int | None = None
