@@ -23,6 +23,6 @@ nitpick_ignore_regex = [("py:.*", ".*")]  # types of Python, NumPy and JAX are o
 default_role = "code"  # docstrings write code between single backticks, as Markdown does
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

@@ -174,6 +174,11 @@ TYPED = {
     "train stories --ba": {"--batch-size"},
     "prepare rec": {"rechunk", "recommend"},
     "evaluate --ste": {"--step"},
+    "evaluate ": {"runs/first", "runs/deep/second"},
+    "evaluate runs/f": {"runs/first"},
+    "train stories --run runs/d": {"runs/deep/second"},
+    "plan stories --chip rtx409": {"rtx4090"},
+    "chips h2": {"h200"},
 }
 
 
@@ -181,13 +186,18 @@ TYPED = {
 def test_bash_completes(words, script, tmp_path):
     file = tmp_path / "plimsoll"
     file.write_text(script)
-    asked = ["plimsoll", *words.split()]
+    for run in ("runs/first", "runs/deep/second", "runs/deep/below/too-far"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "recipe.json").touch()
+    asked = ["plimsoll", *words.split(), *(["''"] if words.endswith(" ") else [])]
     program = (
         f"source {shlex.quote(str(file))}; COMP_WORDS=({' '.join(asked)}); COMP_CWORD={len(asked) - 1};"
-        f" COMP_LINE={shlex.quote(' '.join(asked))}; COMP_POINT=${{#COMP_LINE}}; _tyro_plimsoll;"
+        f" COMP_LINE={shlex.quote(' '.join(asked))}; COMP_POINT=${{#COMP_LINE}}; _plimsoll;"
         ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, timeout=600)
+    done = subprocess.run(
+        ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
+    )
     assert set(done.stdout.split("\n")) - {""} == TYPED[words]
 
 

@@ -350,7 +350,7 @@ def test_an_interrupted_search_takes_the_best_confirmed_plan_where_there_is_one(
             ends.append("nothing")
             continue
         assert planned.ledger.fits
-        assert one.ended_early == ("by the time that it was interrupted," in planned.reason)
+        assert one.ended_early == ("found before planning was interrupted," in planned.reason)
         ends.append("early" if one.ended_early else "whole")
     assert ends[0] == "nothing"
     assert ends == sorted(ends, key=["nothing", "early", "whole"].index)
