@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -44,25 +45,36 @@ class Row(NamedTuple):
     goal: str
 
 
+def members() -> dict[str, set[str] | None]:
+    """Returns the members of each class that the API page shows; None for all of them without an underscore."""
+    page = (Path(__file__).resolve().parents[1] / "docs/api.md").read_text("utf-8")
+    shown = re.findall(r"^\.\. auto\w+:: plimsoll\.(\w+)\n((?:   :.*\n)*)", page, re.MULTILINE)
+    listed = {name: re.search(r":(?:special-)?members:(.*)", options) for name, options in shown}
+    return {
+        name: set() if found is None else {part.strip() for part in found[1].split(",")} - {""} or None
+        for name, found in listed.items()
+    }
+
+
 def public_objects() -> Iterator[tuple[str, Any]]:
-    """Yields public functions, classes, and what the classes themselves define without an underscore."""
-    for name in plimsoll.__all__:
+    """Yields public functions, classes, and those of their methods and properties that the API page shows."""
+    for name, shown in members().items():
         value = getattr(plimsoll, name)
-        if name.startswith("_"):
-            continue
         yield name, value
         if inspect.isclass(value):
             for member, part in vars(value).items():
-                if not member.startswith("_") and isinstance(part, FunctionType | property):
+                if isinstance(part, FunctionType | property) and (
+                    not member.startswith("_") if shown is None else member in shown
+                ):
                     yield f"{name}.{member}", part
 
 
 def docstrings() -> list[tuple[str, str]]:
     """Returns names and docstrings of public objects, and the texts below public fields."""
     texts = [(name, inspect.cleandoc(value.__doc__ or "")) for name, value in public_objects()]
-    for name in plimsoll.__all__:
-        if inspect.isclass(value := getattr(plimsoll, name)):
-            texts += [(f"{name}.{field}", text) for field, text in field_texts(value).items() if field[0] != "_"]
+    for name, shown in members().items():
+        if inspect.isclass(value := getattr(plimsoll, name)) and shown is None:
+            texts += [(f"{name}.{field}", text) for field, text in field_texts(value).items()]
     return texts
 
 

@@ -24,7 +24,7 @@ class LadderOptions:
     """Chip to compile the rungs for, one of `plimsoll chips`; nothing is trained and no data is read. By default rungs
     are trained here."""
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
-    """How much rungs may change the arithmetic; compressed includes exact and mixed."""
+    """Freedom of rungs to change the arithmetic; compressed includes exact and mixed."""
     rungs: tuple[str, ...] = ()
     """Names of the rungs to climb; the first one is always among them. By default every rung of the recipe."""
     rung_steps: int = 12

@@ -52,11 +52,11 @@ class InspectOptions:
     split: str = "train"
     """Split of a Hugging Face data set."""
     shuffle: bool = False
-    """For an HDF5 file: also show how well an epoch shuffles its rows."""
+    """Also show how well an epoch shuffles the rows of an HDF5 file."""
     batch_size: int = 1024
-    """For --shuffle: rows of a batch."""
+    """Rows of a batch, for --shuffle."""
     mix_chunks: int = 16
-    """For --shuffle: chunks whose rows are shuffled together."""
+    """Chunks whose rows are shuffled together, for --shuffle."""
     json: Json = False
 
 

@@ -25,8 +25,8 @@ class Levers:
     """Levers to fix; the planner chooses the others."""
 
     numerics: Literal["exact", "mixed", "compressed"] = "mixed"
-    """How much a plan may change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16, weights
-    and sums in float32. compressed: also fewer bits for weights and optimizer state."""
+    """Freedom of a plan to change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16,
+    weights and sums in float32. compressed: also fewer bits for weights and optimizer state."""
 
     def pins(self) -> dict[str, Any]:
         """Returns the levers that were given, by name."""
@@ -64,8 +64,8 @@ class PlanOptions:
     """Chip to plan for, which need not be here: one of `plimsoll chips`. By default the accelerator that JAX finds,
     else the CPU."""
     mesh: str | None = None
-    """How devices share the work: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and optimizer
-    state over 2. By default all devices of the chip."""
+    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
+    optimizer state over 2. By default all devices of the chip."""
     measure: bool = False
     """Run and time the best few plans on this machine. Allocates memory, in a process of its own."""
     within: str | None = None
@@ -83,7 +83,7 @@ class PlanOptions:
     compare: str | None = None
     """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
     price: str | None = None
-    """With --compare: price of an hour, for all devices that a chip's name stands for, like h200=3.5,rtx4090=0.4.
+    """Price of an hour of all devices that a chip's name stands for, for --compare, like h200=3.5,rtx4090=0.4.
     Without it no cost is shown."""
     buffers: bool = False
     """Also print the largest temporary arrays of a step, and the lines of code that make them."""

@@ -25,8 +25,8 @@ class TrainOptions:
     """Device to train on: cpu, or this machine's accelerator by its name in `plimsoll chips`. By default the
     accelerator that JAX finds, else the CPU; with --processes the CPU."""
     mesh: str | None = None
-    """How devices share the work: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and optimizer
-    state over 2. By default all devices here."""
+    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
+    optimizer state over 2. By default all devices here."""
     run: str | None = None
     """Folder for checkpoints and logs, or an address in a bucket (s3://, gs://). If it has a run, that run continues.
     By default runs/RECIPE."""
@@ -42,7 +42,7 @@ class TrainOptions:
     """Continue a run with more --steps, even if the steps so far would have had other learning rates in a run of that
     length."""
     keep_plan: bool = False
-    """If the run exceeds its budget, log a warning and continue. By default it saves, plans again with a larger safety
+    """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
     margin, and resumes."""
     max_steps: int | None = None
     """Step at which to stop early. Unlike --steps it leaves the learning rate schedule as it is. By default training
@@ -67,7 +67,7 @@ class TrainOptions:
     name: str | None = None
     """Name of the recipe in messages. By default its kind."""
     numerics: Numerics = "mixed"
-    """How much a plan may change the arithmetic."""
+    """Freedom of a plan to change the arithmetic."""
     pins: Mapping[str, Any] = field(default_factory=dict)
     """Levers to fix, by name; the planner chooses the others."""
     max_seconds: float | None = None

@@ -19,8 +19,8 @@ REMAT = Lever(
     name="remat",
     type=Remat,
     help=(
-        "What the backward pass computes again (rematerialisation): nothing; all but matrix products (dots); whole"
-        " blocks; or whole blocks whose inputs are kept in the host's memory (offload)."
+        "Parts that the backward pass computes again (rematerialisation): nothing; all but matrix products (dots);"
+        " whole blocks; or whole blocks whose inputs are kept in the host's memory (offload)."
     ),
     plain="none",
     supports=(

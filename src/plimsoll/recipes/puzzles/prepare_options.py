@@ -28,9 +28,9 @@ class SudokuOptions:
     size: Literal[4, 6, 9] = 9
     """Rows of a puzzle."""
     difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
-    """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given that
-    could be left out; hard: a guess needed, and no given that could be left out; mixed: any number of givens with
-    one solution."""
+    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no
+    given that could be left out; hard: a guess needed, and no given that could be left out; mixed: any number of givens
+    with one solution."""
     subsample_size: Annotated[int | None, "count", Ge(1)] = None
     """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
     num_aug: Annotated[Count, Ge(0)] = 1000

@@ -79,7 +79,7 @@ class Puzzles(Recipe):
     random."""
 
     variant: Variant = "mlp"
-    """What mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention."""
+    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention."""
     positions: Positions | None = None
     """Position encoding. By default rope with attention, none with mlp."""
     width: int = 512

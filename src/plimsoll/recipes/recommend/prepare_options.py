@@ -25,9 +25,9 @@ class RecommendSet:
     interactions: str
     """File with interactions of users and items."""
     format: Form | None = None
-    """What it looks like; by default its content says it. movielens-csv: ratings.csv with its header; movielens-dat:
-    user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a user and all of
-    their items on each line; csv: any other table, with --user-column and --item-column."""
+    """Format of the file. By default it is recognised by its content. movielens-csv: ratings.csv with its header;
+    movielens-dat: user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a
+    user and all of their items on each line; csv: any other table, with --user-column and --item-column."""
     user_column: str | None = None
     """Column with the users, for --format csv."""
     item_column: str | None = None
@@ -56,11 +56,12 @@ class RecommendSet:
     """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
     the mean."""
     embeddings: Embeddings = "factorisation"
-    """What items begin with: the singular vectors of who took what for training, or random numbers, or nothing."""
+    """Initial embeddings of items: the singular vectors of who took what for training, or random numbers, or
+    nothing."""
     embedding_size: Annotated[int, Ge(1)] = 64
     """Numbers of an embedding."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
