@@ -95,6 +95,7 @@ def test_a_session_that_takes_no_step_measures_no_part(folder, monkeypatch):
     first = Session(folder, between=180, train=260).write(monkeypatch)
     again = Session(folder, between=150, loaded=150, started=150, resumed=60, evaluate=170).write(monkeypatch)
     assert again["components"] == first["components"]
+    assert again["measured"] == first["measured"]
 
 
 SESSIONS = st.lists(

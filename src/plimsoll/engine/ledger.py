@@ -127,6 +127,32 @@ class Measurements:
             }
         }
 
+    def _of_all_sessions(
+        self, earlier: Mapping[str, Any], log: SessionLog, peak: int, in_session: Mapping[str, int | None]
+    ) -> tuple[dict[str, int | None], dict[str, Any]]:
+        """Returns the components of the session with the highest peak, and the peak and phases of all sessions.
+
+        Args:
+            earlier: `ledger.json` of the sessions before; empty for the first.
+            log: Log of this session.
+            peak: Peak of this session.
+            in_session: Components of this session.
+        """
+        before = earlier.get("measured") or {}
+        components, highest = in_session, max(peak, before.get("peak_bytes") or 0)
+        phases, below = self._phases(log), dict.fromkeys(self._took_place(log), peak)
+        if "components" in earlier:
+            if not {"train", "save"} & log.seen:
+                # The same command after the end takes no step, so it measures no part: what the steps took stays.
+                phases, below = {}, {}
+            if highest > peak or not {"train", "save"} & log.seen:
+                components = {name: part["measured"] for name, part in earlier["components"].items()}
+        phases = largest_by_phase(before.get("phases", {}), phases)
+        below = largest_by_phase(before.get("phases_at_most", {}), below)
+        bounds = {name: size for name, size in below.items() if name not in phases}
+        highest = max(highest, *phases.values())
+        return adding_up(components, highest), {"peak_bytes": highest, "phases": phases, "phases_at_most": bounds}
+
     def write(self, shapes: Any, log: SessionLog) -> None:
         """Writes `ledger.json`: the session with the highest peak by component, every phase of all sessions, all notes.
 
@@ -140,17 +166,9 @@ class Measurements:
                 earlier = self.folder.read("ledger.json")
         except RunError as problem:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
-        earlier_measured = earlier.get("measured") or {}
-        before = earlier_measured.get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
-        measured = in_session = self._measured(log, peak, predicted)
-        # The same command after the end takes no step, so it measures no part: what the steps took stays.
-        if "components" in earlier and (before > peak or not {"train", "save"} & log.seen):
-            measured = {name: part["measured"] for name, part in earlier["components"].items()}
-        phases = largest_by_phase(earlier_measured.get("phases", {}), self._phases(log))
-        highest = max(peak, before, *phases.values())
-        below = largest_by_phase(earlier_measured.get("phases_at_most", {}), dict.fromkeys(self._took_place(log), peak))
-        measured = adding_up(measured, highest)
+        in_session = self._measured(log, peak, predicted)
+        measured, sessions = self._of_all_sessions(earlier, log, peak, in_session)
         names = dict.fromkeys([*predicted, *measured])
         if peak > budget and self.guard.overrun is None:
             self.notes.append(
@@ -168,11 +186,7 @@ class Measurements:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {
-                    "peak_bytes": highest,
-                    "phases": phases,
-                    "phases_at_most": {name: size for name, size in below.items() if name not in phases},
-                },
+                "measured": sessions,
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
