@@ -9,7 +9,17 @@ from typing import Any
 
 
 class PlimsollError(Exception):
-    """Bad input, or a request that is refused. Nothing was lost; exit code 2."""
+    """Bad input, or a request that is refused. Base class of all errors of plimsoll; exit code 2.
+
+    Nothing is lost when it is raised. The message is one paragraph: the request, the facts with units, what to do.
+
+    Example:
+        >>> try:
+        ...     plimsoll.preset("cod")
+        ... except plimsoll.PlimsollError as problem:
+        ...     print(str(problem)[:53])
+        there is no recipe called 'cod': did you mean code or
+    """
 
     exit_code = 2
 
@@ -49,20 +59,40 @@ def as_written(what: str) -> Iterator[None]:
 
 
 class RecipeError(PlimsollError):
-    """A field of the recipe is wrong or contradicts another."""
+    """An option is unknown, has a wrong value, or contradicts another.
+
+    Example:
+        >>> plimsoll.preset("code", batch_size=0)
+        Traceback (most recent call last):
+        ...
+        plimsoll.errors.RecipeError: --batch-size must be 1 or more, got 0
+    """
 
 
 class DataError(PlimsollError):
-    """The data cannot be read, or is not as declared."""
+    """Data cannot be read, or is not as declared.
+
+    Example:
+        >>> plimsoll.loader(plimsoll.preset("stories", dataset_id="missing.txt", steps=1))  # doctest: +SKIP
+    """
 
 
 class BudgetError(PlimsollError):
-    """No plan fits the budget. `floor_bytes` is the smallest peak of all that were tried.
+    """No plan fits the budget.
 
-    `verdict` is "uncertain" where nothing could be compiled, so that one may fit after all.
+    Attributes:
+        budget_bytes: The budget.
+        floor_bytes: The smallest budget that a plan fits in; None if nothing compiled.
+
+    Example:
+        >>> try:
+        ...     plimsoll.plan("code", memory="100MiB")  # doctest: +SKIP
+        ... except plimsoll.BudgetError as problem:
+        ...     print(problem.floor_bytes)
     """
 
     verdict = "does not fit"
+    """Whether a plan may fit after all: "uncertain" if bytes were only estimated."""
 
     def __init__(self, message: str, *, budget_bytes: int, floor_bytes: int | None) -> None:
         super().__init__(message)
@@ -71,15 +101,31 @@ class BudgetError(PlimsollError):
 
 
 class RunError(PlimsollError):
-    """The run folder belongs to another recipe, or cannot be continued."""
+    """A run does not exist, belongs to another recipe, or cannot be continued.
+
+    Example:
+        >>> plimsoll.load("runs/none-of-that-name")
+        Traceback (most recent call last):
+        ...
+        plimsoll.errors.RunError: ...
+    """
 
 
 class CheckpointError(PlimsollError):
-    """A checkpoint is truncated, altered, or of another shape."""
+    """A checkpoint does not exist, or is truncated, altered, or of another shape.
+
+    Example:
+        >>> plimsoll.load("runs/code").params(step=7)  # doctest: +SKIP
+    """
 
 
 class StoppedError(PlimsollError):
-    """The run stopped itself with its last good state saved (NaN, full disk); exit code 3."""
+    """Training stopped itself, because of NaN or a full disk, with its last good state saved; exit code 3.
+
+    Example:
+        >>> plimsoll.StoppedError("the loss is NaN").exit_code
+        3
+    """
 
     exit_code = 3
 

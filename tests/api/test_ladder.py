@@ -61,7 +61,8 @@ def trained(folder, plan, first, last):
         "step temporaries": {"measured": None if resumed else 77 * MIB},  # a restore had needed more
     }
     peak = PEAKS[micro, plan["async_save"]] + (10 * MIB if resumed else 0)
-    ledger = {"measured": {"peak_bytes": peak}, "components": components}
+    in_session = {name: part["measured"] for name, part in components.items()}
+    ledger = {"measured": {"peak_bytes": peak}, "components": components, "session": {"components": in_session}}
     (folder / "ledger.json").write_text(json.dumps(ledger))
 
 

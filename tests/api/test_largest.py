@@ -180,7 +180,7 @@ def test_by_the_time_that_is_given_the_largest_that_is_known_is_taken():
     assert len(planner.asked) == 3
     assert planned.largest.bounded_by == "time"
     assert planned.ledger.fits
-    assert "by the time that planning was given" in planned.largest.reason
+    assert "within the time limit of planning" in planned.largest.reason
 
 
 def test_what_the_recipe_refuses_bounds_it_too():

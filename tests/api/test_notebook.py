@@ -23,7 +23,7 @@ def test_a_plan_shows_its_table_and_its_picture():
     assert "stories-small on cpu: 1.5 GiB of 2.0 GiB, predicted" in said
     assert "activations 640.0 MiB" in said
     assert "the fastest of 12 plans that fit" in said
-    assert 'aria-label="A bar to scale: predicted peak 1.5 GiB, the line 2.0 GiB."' in html
+    assert 'aria-label="A bar to scale: predicted peak 1.5 GiB, budget 2.0 GiB."' in html
 
 
 def test_it_is_the_same_plan():

@@ -1,19 +1,29 @@
-"""What help says: within 80 columns, every option with a text and its default, and an example that can be typed."""
+"""What help says: within 80 columns, options in groups, each with a text and its default, and a whole example."""
 
 import contextlib
+import dataclasses
 import io
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from plimsoll.cli.completion import OTHERS, completion
+from plimsoll.cli.completion import BY_RECIPE, OTHERS, completion
+from plimsoll.cli.evaluate import EvaluatePretrained
 from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED, example
+from plimsoll.cli.help import MOST_USED, OF_DATA, OF_OPTIMIZER, OF_RUN, options_shown
 from plimsoll.cli.main import COMMANDS, main, usage
+from plimsoll.cli.options import PlanOptions
+from plimsoll.cli.parse import parse
 from plimsoll.cli.prepare import every_options
+from plimsoll.cli.sample import SamplePretrained
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.registry import PRESETS
+from plimsoll.recipes.own.recipe import OwnRecipe
+from plimsoll.recipes.registry import PRESETS, preset
+
+OWN = Path(__file__).resolve().parents[2] / "docs/examples/equinox_mlp.py"
 
 ASKED = [
     *([name] for name in COMMANDS),
@@ -21,7 +31,11 @@ ASKED = [
     *(["prepare", what] for what in every_options()),
     *([name, "--pretrained"] for name in OF_PRETRAINED),
 ]
-NO_TEXT = re.compile(r"(?:--\S+,? ?)+(?:\{\S+\}|[A-Z|\[\]{}.]+| )*\((default|required)")
+NO_TEXT = re.compile(r"(?:--\S+,? ?)+(?:\{\S+\}|[A-Z|\[\]{}.]+| )*(\((default|required)|$)")
+LEFT_OUT = re.compile(
+    r"\(default: |\(required\)|[Bb]y default|Left out|Without it|[Oo]nly (with|for)|Planning needs none|[Ff]or --"
+)
+"""Words that say what leaving an option out means."""
 UNITS = {
     "--memory": "MiB",
     "--host-memory": "host",
@@ -32,13 +46,13 @@ UNITS = {
     "--seq-len": "Tokens",
     "--warmup-steps": "steps",
     "--loss-chunk": "Tokens",
-    "--optimizer-bits": "number",
+    "--optimizer-bits": "Bits",
 }
 """A word that each of these says its unit with."""
 
 
 def said(words, capsys):
-    """Without a terminal tyro draws no boxes; in COLUMNS columns."""
+    """Returns the help, in COLUMNS columns."""
     with contextlib.suppress(SystemExit):
         assert main([*words, "--help"]) == 0
     return capsys.readouterr().out
@@ -48,11 +62,10 @@ def options(text):
     """Each option's flags, text and default, on one line."""
     found = []
     for line in text.splitlines():
-        inner = line.strip("│| ")
-        if re.match(r"[ │|]{1,3}(-h, )?--[a-z]", line):
-            found.append(inner)
-        elif found and line[:1] in " │|":
-            found[-1] += f" {inner}"
+        if re.match(r"  --[a-z]", line):
+            found.append(line.strip())
+        elif found and line.startswith("    "):
+            found[-1] += f" {line.strip()}"
     return found
 
 
@@ -66,7 +79,61 @@ def test_help_fits_and_says_defaults(words, capsys, monkeypatch):
     assert found or words == ["prepare"]
     for option in found:
         assert not NO_TEXT.match(option), option
-        assert option.startswith("-h") or "(default: " in option or "(required)" in option, option
+        assert "None" not in option, option
+
+
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
+def test_every_value_that_may_be_left_out_says_what_that_means(words):
+    kind, recipe = kind_of(words)
+    for option in options_shown(kind, recipe):
+        takes_a_value = " " in option.usage.replace(", ", ",")
+        if takes_a_value and option.group not in ("arguments", "levers"):  # the help says it of all levers at once
+            assert LEFT_OUT.search(option.text), option
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_recipes_have_the_most_used_options_first_and_named_groups(preset, capsys):
+    text = said(["train", preset], capsys)
+    titles = [line.partition(":")[0] for line in text.splitlines() if re.match("[a-z][a-z ]*(: |$)", line)][1:]
+    assert titles == ["most used", "model", "data", "optimizer", "run", "levers"]
+    most_used = text.partition("most used\n")[2].partition("\n\n")[0]
+    assert len(options(most_used)) == 10
+    assert {"--memory", "--run", "--steps", "--learning-rate"} <= {line.split()[0] for line in options(most_used)}
+
+
+def test_fields_of_a_recipe_of_ones_own_are_a_group(capsys):
+    text = said(["train", str(OWN)], capsys)
+    assert "recipe: fields of this recipe\n  --" in text
+
+
+def test_every_name_in_a_group_is_a_field_of_a_recipe():
+    known = {field.name for name in PRESETS for field in dataclasses.fields(preset(name))}
+    known |= {field.name for field in dataclasses.fields(OwnRecipe)}
+    assert (OF_DATA | OF_OPTIMIZER | OF_RUN) - known == set()
+    known |= {field.name for kind in BY_RECIPE.values() for field in dataclasses.fields(kind)}
+    assert {*MOST_USED} - known == set()
+
+
+def test_both_forms_of_a_flag_that_is_on_are_shown_and_parsed(capsys):
+    assert "--tied, --no-tied" in said(["plan", "stories"], capsys)
+    recipe = preset("stories")
+    for words, tied in (([], True), (["--no-tied"], False), (["--tied"], True)):
+        assert parse(PlanOptions, words, program="plimsoll plan stories", recipe=recipe).recipe.tied is tied
+
+
+def test_a_field_without_a_source_has_no_text():
+    kind = dataclasses.make_dataclass("Made", [("steps", int, 3)])
+    assert [(option.usage, option.text) for option in options_shown(kind)] == [("--steps INT", " (default: 3)")]
+
+
+def kind_of(words):
+    """Returns the dataclass of a command's options, and the recipe that it takes."""
+    name, *rest = words
+    if rest == ["--pretrained"]:
+        return {"evaluate": EvaluatePretrained, "sample": SamplePretrained}[name], None
+    if name in BY_RECIPE:
+        return BY_RECIPE[name], preset(rest[0] if rest else "stories")
+    return every_options()[rest[0]] if rest else OTHERS.get(name, EvaluatePretrained), None
 
 
 def test_options_in_units_name_them(capsys, monkeypatch):
@@ -107,6 +174,11 @@ TYPED = {
     "train stories --ba": {"--batch-size"},
     "prepare rec": {"rechunk", "recommend"},
     "evaluate --ste": {"--step"},
+    "evaluate ": {"runs/first", "runs/deep/second"},
+    "evaluate runs/f": {"runs/first"},
+    "train stories --run runs/d": {"runs/deep/second"},
+    "plan stories --chip rtx409": {"rtx4090"},
+    "chips h2": {"h200"},
 }
 
 
@@ -114,13 +186,18 @@ TYPED = {
 def test_bash_completes(words, script, tmp_path):
     file = tmp_path / "plimsoll"
     file.write_text(script)
-    asked = ["plimsoll", *words.split()]
+    for run in ("runs/first", "runs/deep/second", "runs/deep/below/too-far"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "recipe.json").touch()
+    asked = ["plimsoll", *words.split(), *(["''"] if words.endswith(" ") else [])]
     program = (
         f"source {shlex.quote(str(file))}; COMP_WORDS=({' '.join(asked)}); COMP_CWORD={len(asked) - 1};"
-        f" COMP_LINE={shlex.quote(' '.join(asked))}; COMP_POINT=${{#COMP_LINE}}; _tyro_plimsoll;"
+        f" COMP_LINE={shlex.quote(' '.join(asked))}; COMP_POINT=${{#COMP_LINE}}; _plimsoll;"
         ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, timeout=600)
+    done = subprocess.run(
+        ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
+    )
     assert set(done.stdout.split("\n")) - {""} == TYPED[words]
 
 

@@ -60,14 +60,12 @@ def test_no_time_and_nonsense_are_refused(asked, capsys, given, words):
 
 def test_the_frontier_is_printed_where_it_is_asked_for_with_the_budget_as_a_line(asked, capsys):
     main(["plan", "stories", "--chip", "cpu"])
-    assert "believed, not compiled" not in capsys.readouterr().out
+    assert "estimated, not compiled" not in capsys.readouterr().out
     main(["plan", "stories", "--chip", "cpu", "--frontier"])
     said = capsys.readouterr().out.splitlines()
-    table = said[
-        said.index("budget that is enough, and time of a step: what another GiB buys, and what one less costs") :
-    ]
+    table = said[said.index("smallest budget and step time of each plan that no other plan beats in both") :]
     words = [
-        ("900.0 MiB", "believed, not compiled"),
+        ("900.0 MiB", "estimated, not compiled"),
         ("1.6 GiB", "chosen"),
         ("2.0 GiB", "the budget"),
         ("3.0 GiB", "remat none"),

@@ -18,7 +18,7 @@ def test_a_run_becomes_one_page_with_what_it_writes(tiny_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
-    for words in ("Memory under the line", "What it writes", "Learning rate", "there is no runner-up", "Throughput"):
+    for words in ("Memory under the budget", "What it writes", "Learning rate", "No other plan", "Throughput"):
         assert words.lower() in page.lower()
     assert f"--plan {tiny_run}/plan.json" in page
     (session,) = json.loads((tiny_run / "sessions.json").read_text())

@@ -112,7 +112,7 @@ def test_a_refusal_of_its_pin_says_which_value_would_do(toy):
     with pytest.raises(BudgetError) as refused:
         found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
     pins = {"norms": "float32", "micro_batch": 1}
-    with pytest.raises(BudgetError, match=r"what is pinned: --norms bfloat16, which needs"):
+    with pytest.raises(BudgetError, match=r"what you set: --norms bfloat16, which needs"):
         found(refused.value.floor_bytes - MIB, pins=pins)
 
 
@@ -172,7 +172,7 @@ def test_a_pinned_value_is_kept_and_is_in_words(toy):
     compiler = FakeCompiler(temporaries=saving)
     assert found(GIB, compiler, pins={"norms": "bfloat16"}).plan.norms == "bfloat16"
     assert {plan.norms for _, plan in compiler.asked} == {"bfloat16"}
-    with pytest.raises(BudgetError, match=r"already used: .*norms bfloat16"):
+    with pytest.raises(BudgetError, match=r"settings of that plan: .*norms bfloat16"):
         found(PROCESS, pins={"norms": "bfloat16"})
 
 

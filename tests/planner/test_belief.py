@@ -275,7 +275,7 @@ def test_when_the_time_is_up_the_best_confirmed_plan_is_taken(budget, within, tr
     assert planned.ledger.fits
     about = [verb for verb, step in compiler.asked if same_step(step) == same_step(planned.plan)]
     assert {"analyse", "rehearse"} <= {*about}
-    assert ("by the time that planning was given," in planned.reason) == one.ended_early
+    assert ("found within the time limit of planning," in planned.reason) == one.ended_early
     others = [each for each in one._settled() if each.ledger.fits and (each.measured or not measure)]
     assert planned.step_seconds <= min(each.seconds for each in others) * NEAR**2
     if not one.ended_early:
@@ -291,7 +291,7 @@ def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():
         planned = one.run()
         asked_for.append(sum(verb == "analyse" for verb, _ in compiler.asked))
         seconds.append(planned.step_seconds)
-        assert ("by the time that planning was given," in planned.reason) == one.ended_early
+        assert ("found within the time limit of planning," in planned.reason) == one.ended_early
     assert asked_for == sorted(asked_for)
     assert asked_for[0] < asked_for[-1]
     assert seconds[-1] <= min(seconds)
@@ -310,7 +310,7 @@ def test_no_time_at_all_is_enough_for_one_plan():
     one, compiler = limited(400, 0, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.02), measure=True)
     planned = one.run()
     assert one.ended_early
-    assert re.search(r"by the time that planning was given, of \d+ plans? compared", planned.reason)
+    assert re.search(r"found within the time limit of planning, of \d+ plans? compared", planned.reason)
     assert planned.compiles <= 3
     assert len([verb for verb, _ in compiler.asked if verb == "measure"]) <= 2
 
@@ -350,7 +350,7 @@ def test_an_interrupted_search_takes_the_best_confirmed_plan_where_there_is_one(
             ends.append("nothing")
             continue
         assert planned.ledger.fits
-        assert one.ended_early == ("by the time that it was interrupted," in planned.reason)
+        assert one.ended_early == ("found before planning was interrupted," in planned.reason)
         ends.append("early" if one.ended_early else "whole")
     assert ends[0] == "nothing"
     assert ends == sorted(ends, key=["nothing", "early", "whole"].index)
@@ -371,7 +371,7 @@ def test_an_interrupted_search_for_the_floor_refuses_nothing_and_says_that_it_wa
 
 def test_a_floor_that_was_looked_for_too_shortly_is_not_called_the_smallest_plan():
     one, _ = limited(700, 0)
-    assert one.least().reason.startswith("the smallest plan by the time that planning was given: it fits in ")
+    assert one.least().reason.startswith("the smallest plan found within the time limit of planning: it fits in ")
     one, _ = limited(700, 1_000)
     assert one.least().reason.startswith("the smallest plan: it fits in ")
 

@@ -41,7 +41,7 @@ def test_the_smallest_plan_its_parts_and_what_would_be_enough():
     assert second == (
         "  smallest found: 124.4 MiB = process 70 + parameters 50 + data 2 + ema 1 (MiB), in the phase 'train'"
     )
-    assert third.startswith("  already used: micro-batch 4, ")
+    assert third.startswith("  settings of that plan: micro-batch 4, ")
     assert fourth == "  you could: --memory 125MiB"
 
 
@@ -148,8 +148,8 @@ def way_out(least=OVER, *, helps, **changes):
         return smallest(process=helps[free], levers=values[free]) if free in helps else None
 
     lines = str(refused(least, would_fit, **{"pins": WAYS} | changes)).splitlines()
-    found = [line for line in lines if line.startswith("  the smallest change of what is pinned: ")]
-    return found[0].removeprefix("  the smallest change of what is pinned: ") if found else None
+    found = [line for line in lines if line.startswith("  the smallest change to what you set: ")]
+    return found[0].removeprefix("  the smallest change to what you set: ") if found else None
 
 
 def test_of_pins_that_alone_are_too_much_the_one_that_leaves_most_to_the_plan_is_to_change():

@@ -279,7 +279,7 @@ def test_a_refusal_names_the_request_the_floor_its_parts_and_what_was_tried():
     assert f"smallest found: {floor / MIB:.1f} MiB" in text
     assert f"process {(PROCESS + RUNNING_BYTES) // MIB}" in text
     assert "parameters 10" in text
-    assert "already used: micro-batch 1, remat block, loss chunk 256" in text
+    assert "settings of that plan: micro-batch 1, remat block, loss chunk 256" in text
 
 
 @pytest.mark.parametrize("missing", [1, 10 * MIB, 100 * MIB])
@@ -435,7 +435,7 @@ def test_the_answer_round_trips_through_json():
 
 def test_pins_that_do_not_fit_together_are_refused_with_the_one_that_would_do():
     budget = smallest_need("float32") + 40 * MIB
-    with pytest.raises(BudgetError, match=r"the smallest change of what is pinned: --micro-batch \d+, which needs"):
+    with pytest.raises(BudgetError, match=r"the smallest change to what you set: --micro-batch \d+, which needs"):
         found(budget, pins={"micro_batch": 16, "precision": "float32"})
 
 
@@ -451,7 +451,7 @@ def test_the_way_out_of_a_refusal_fits():
     budget = smallest_need() + 20 * MIB
     with pytest.raises(BudgetError) as refused:
         found(budget, pins={"micro_batch": 8, "remat": "none"})
-    said = re.search(r"what is pinned: --([a-z-]+) (\w+)", str(refused.value))
+    said = re.search(r"what you set: --([a-z-]+) (\w+)", str(refused.value))
     if said is None:  # no one of them alone would do
         for name, value in {"micro_batch": 8, "remat": "none"}.items():
             with pytest.raises(BudgetError):

@@ -60,7 +60,7 @@ def test_what_does_not_fit_says_why_and_how_much_it_takes():
 def test_an_estimate_says_so_in_its_row_and_how_far_it_may_be_off():
     text = " ".join(compared_table([ESTIMATED]).split())
     assert "512.0 MiB estimated" in text
-    assert "32 devices. Estimated, no compiler was asked: its peak may lie between 1.0 GiB and 3.0 GiB" in text
+    assert "32 devices. Estimated without a compiler: its peak may lie between 1.0 GiB and 3.0 GiB" in text
     assert "which would be 1.0 GiB too much" in text
 
 

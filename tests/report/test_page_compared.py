@@ -82,8 +82,8 @@ def test_names_tell_runs_apart(names, paths, expected):
 
 def test_every_budget_is_a_line():
     page = comparison_page([run(), other(ledger=LEDGER | {"budget_bytes": 4 * GIB})], footer="")
-    assert "a line: 2.0 GiB" in page
-    assert "a line: 4.0 GiB" in page
+    assert "a budget: 2.0 GiB" in page
+    assert "a budget: 4.0 GiB" in page
 
 
 def test_what_runs_are_called_is_escaped():

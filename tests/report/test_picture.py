@@ -177,4 +177,4 @@ def test_the_frontier_is_drawn_with_the_budget_and_what_was_not_compiled_is_holl
     monkeypatch.setattr(api_plan, "search", lambda *_, **__: planned)
     path = tmp_path / "bytes.svg"
     assert main(["plan", "stories", "--chip", "cpu", "--frontier", "--picture", str(path)]) == 0
-    assert "what bytes buy" in path.read_text()
+    assert "bytes against step time" in path.read_text()

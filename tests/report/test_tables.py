@@ -103,7 +103,7 @@ def test_bytes_of_several_devices_are_said_to_be_of_each():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"pinned": ()}, "nothing"),
+        ({"pinned": ()}, "set by you          nothing: the planner chose all of these"),
         ({"loss_chunk": 0}, "off, all logits at once"),
         ({"precision": "float32"}, "float32 (numerics: exact)"),
         ({"async_save": True}, "with a second copy of the state"),
@@ -153,7 +153,7 @@ def test_golden_buffers_table():
     ]
     assert buffers_table(PLANNED).endswith("the compiler does not say")
     estimated = replace(PLANNED, ledger=replace(PLANNED.ledger, source="estimated"))
-    assert buffers_table(estimated).endswith("no compiler was asked (`plimsoll chips --install`)")
+    assert buffers_table(estimated).endswith("no compiler was used (`plimsoll chips --install`)")
 
 
 BAND = {"sessions": 14, "lowest_bytes": -3 * MIB - 100_000, "median_bytes": -MIB, "highest_bytes": 2 * MIB}
@@ -182,15 +182,17 @@ def test_an_estimated_plan_says_how_far_such_estimates_were_from_the_compilers()
     planned = replace(PLANNED, ledger=ledger, estimate_band=band)
     said = " ".join(plan_table(planned).split())
     assert (
-        "estimated no compiler was asked. Of 24 plans that were shown to one, it took from 30 % less to 41 % more"
-        " temporaries than estimated (docs/chips.md): a peak from 1.2 GiB to 1.9 GiB" in said
+        "estimated without a compiler. For 24 plans that were also compiled, the compiler took from 30 % less to 41 %"
+        " more temporary memory than estimated (docs/chips.md): a peak from 1.2 GiB to 1.9 GiB" in said
     )
     assert "over the budget" not in said
     smaller = replace(planned, ledger=replace(ledger, budget_bytes=1600 * MIB))
     assert "1.9 GiB, which is 354.3 MiB over the budget" in " ".join(plan_table(smaller).split())
     assert planned.to_dict()["estimate_band"] == band
     note = settings_table([("a TPU", GIB, planned, ""), ("a CPU", GIB, PLANNED, "")]).splitlines()[-1]
-    assert note == ("a TPU: no compiler was asked; a peak from 1.2 GiB to 1.9 GiB, by plans that were held against one")
+    assert note == (
+        "a TPU: estimated without a compiler; a peak from 1.2 GiB to 1.9 GiB, by plans that were held against one"
+    )
 
 
 def test_a_compiled_plan_has_no_such_band():
@@ -202,7 +204,7 @@ def test_a_compiled_plan_has_no_such_band():
 def test_a_margin_and_the_disk_stand_in_the_table():
     disk = {"checkpoint_bytes": 3 * MIB, "kept_at_once": 4, "bytes": 12 * MIB}
     text = plan_table(replace(PLANNED, margin_bytes=40 * MIB, disk=disk))
-    assert "margin              40.0 MiB: this run went over its budget before" in text
+    assert "margin              40.0 MiB: this run exceeded its budget before" in text
     assert "disk                12.0 MiB for 4 checkpoints of 3.0 MiB at once" in text
 
 
@@ -217,5 +219,5 @@ def test_overruns_stand_in_the_ledger():
     overrun |= {"budget_bytes": 2 * GIB, "said": ""}
     refused = overrun | {"what": "allocator", "said": "RESOURCE_EXHAUSTED: Out of memory"}
     text = ledger_table(LEDGER | {"overruns": [overrun, refused]})
-    assert "went over           at step 1,200: 3.0 GiB resident; 1.0 GiB predicted, budget 2.0 GiB" in text
-    assert "3.0 GiB in use, and more refused (RESOURCE_EXHAUSTED: Out of" in text
+    assert "over budget         at step 1,200: 3.0 GiB resident; 1.0 GiB predicted, budget 2.0 GiB" in text
+    assert "3.0 GiB in use when the allocator refused more (RESOURCE_EXHAUSTED: Out of" in " ".join(text.split())

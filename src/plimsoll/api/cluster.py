@@ -29,6 +29,7 @@ from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
+from plimsoll.runs.store import is_address
 from plimsoll.units import whole_number
 
 LOST = 3
@@ -120,7 +121,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
         "recipe": to_dict(recipe),
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
-    in_bucket = remote.is_address(options.run)
+    in_bucket = is_address(options.run)
     with remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext() as door:
         question |= {"door": door and door.number, "watched_by": os.getpid()}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]

@@ -24,7 +24,7 @@ RUN = "runs/finetune"
 
 
 class FinetuneOptions(TypedDict, total=False):
-    """Options of the recipe `finetune` besides its model and records: the fields of `Finetune`, described there."""
+    """Options of `plimsoll.finetune` besides model and records; `plimsoll train finetune --help` describes them."""
 
     dataset_config: str | None
     split: str
@@ -56,16 +56,25 @@ class FinetuneOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Pinned):
-    """A model, the records it learns, and how: what `plimsoll.finetune` returns."""
+    """Fine-tuning that can be planned, trained and exported, as `plimsoll.finetune` returns it.
+
+    Example:
+        >>> tune = plimsoll.finetune("Llama-3.2-1B/", data="chats.jsonl")  # doctest: +SKIP
+        >>> tune.plan(chip="rtx4090").ledger.predicted_peak_bytes  # doctest: +SKIP
+        >>> run = tune.train(memory="20GiB")  # doctest: +SKIP
+    """
 
     run: str = RUN
     """Folder of the run that `train` begins or continues, and that `export` reads."""
 
     def plan(self, **options: Any) -> Planned:
-        """Returns `plimsoll.plan` of it.
+        """Plans the training, without downloading or allocating anything.
 
         Args:
-            options: Those of `plimsoll.plan`, like `chip="rtx4090"` or `memory="20GiB"`.
+            options: Options of `plimsoll.plan`, like `chip="rtx4090"` or `memory="20GiB"`.
+
+        Returns:
+            The fastest plan that fits.
 
         Raises:
             BudgetError: No plan fits the memory.
@@ -75,16 +84,21 @@ class Tune(Pinned):
     def train(
         self, *, memory: str | int | None = None, chip: str | None = None, say: Say | None = None, **options: Any
     ) -> Run:
-        """Plans and trains in a process of its own, or continues the run, and returns it.
+        """Trains inside a memory budget, in a process of its own, or continues the run.
 
         Args:
-            memory: Budget, like 20GiB; by default what is available, less a margin, or what the chip has.
-            chip: Device of this machine; by default the accelerator that is here, else the CPU.
-            say: Function that is called with messages; by default they are printed, unless `quiet=True`.
-            options: Further options of `plimsoll.train`, like `max_steps=100`.
+            memory: Memory budget per device, like "20GiB". By default the memory that is free now, less a safety
+                margin; on an accelerator, its memory.
+            chip: Device to train on, by its name in `plimsoll chips`. By default the accelerator that JAX finds, else
+                the CPU.
+            say: Function that is called with messages. By default they are printed, unless `quiet=True`.
+            options: Other options of `plimsoll.train`, like `max_steps=100`.
+
+        Returns:
+            The run.
 
         Raises:
-            PlimsollError: It is refused, or the training process fails.
+            PlimsollError: The request is refused, or the training process fails.
         """
         return train(self, say=say, **{"run": self.run, **options}, memory=memory, chip=chip)
 
@@ -97,14 +111,17 @@ class Tune(Pinned):
         gguf_type: GgufType | None = None,
         step: str = "best",
     ) -> dict[str, Any]:
-        """Writes what was trained for other programs, and returns place, parameters and bytes of each form.
+        """Writes the trained model for other programs.
 
         Args:
-            adapter: Folder for the adapters, which `peft.PeftModel.from_pretrained` takes.
-            merged: Folder for the whole model, which `transformers` loads.
-            gguf: File for the whole model, which llama.cpp and Ollama run.
-            gguf_type: Type of its kernels; None: as `merged` has them.
+            adapter: New folder for the adapters, which `peft.PeftModel.from_pretrained` takes.
+            merged: New folder for the whole model, which `transformers` loads.
+            gguf: New file for the whole model, which llama.cpp and Ollama run.
+            gguf_type: Type of the kernels in that file. By default as `merged` has them.
             step: Number of a checkpoint, `last`, or `best`.
+
+        Returns:
+            Place, number of parameters and bytes of each form that was written.
 
         Raises:
             CheckpointError: Nothing has been saved yet.
@@ -122,24 +139,31 @@ def finetune(
     run: str | os.PathLike[str] = RUN,
     **options: Unpack[FinetuneOptions],
 ) -> Tune:
-    """Returns a published model that is to be tuned on records; reads no weights and no record yet.
+    """Describes the fine-tuning of a published model, with LoRA adapters by default. Reads no weights and no data yet.
 
     Args:
-        pretrained: Folder of a Llama, Mistral, Qwen or Gemma, or its id on the Hugging Face hub.
-        data: Records: a .jsonl, .json or .parquet file, a folder of them, or a hub id. Not needed to plan.
-        frozen_bits: Bits of the model's own weights beside adapters; None: the planner chooses.
-        pins: Further levers that keep a value, by name, like `{"micro_batch": 1}`.
+        pretrained: Folder of a Llama, Mistral, Qwen or Gemma, or its Hugging Face id.
+        data: Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Not
+            needed to plan.
+        frozen_bits: Bits of each of the model's own weights, which are frozen: 16 is bfloat16, 8 int8, 4 NF4. By
+            default the planner chooses.
+        pins: Other levers to fix, by name, like `{"micro_batch": 1}`. The planner chooses the others.
         run: Folder of the run.
         options: Options of the recipe, like `lora_rank=16`, `seq_len=4096`, `epochs=2`.
 
+    Returns:
+        What `plimsoll.plan` and `plimsoll.train` take; it also has both as methods.
+
     Raises:
-        RecipeError: An option is unknown, or does not go with another.
+        RecipeError: An option is unknown, or contradicts another.
 
     Example:
         >>> tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4, seq_len=4096)
-        >>> print(plimsoll.plan(tune, chip="rtx4090"))
-        >>> tune.train(memory="20GiB")
-        >>> tune.export("adapter/")
+        >>> tune.recipe.lora_rank, tune.pins
+        (16, {'frozen_bits': 4})
+        >>> print(plimsoll.plan(tune, chip="rtx4090"))  # doctest: +SKIP
+        >>> run = tune.train(memory="20GiB")  # doctest: +SKIP
+        >>> tune.export("adapter/")  # doctest: +SKIP
     """
     known = [field.name for field in dataclasses.fields(Finetune) if field.name not in ("pretrained", "dataset_id")]
     if unknown := [name for name in options if name not in known]:

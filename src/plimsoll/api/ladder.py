@@ -270,7 +270,7 @@ class _Climbed:
             _train(self.recipe, options)
             taken = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
             self.seconds.append(taken[1:] or taken)
-            temporaries = self.folder.read("ledger.json")["components"].get("step temporaries", {}).get("measured")
+            temporaries = self.folder.read("ledger.json")["session"]["components"].get("step temporaries")
             self.temporaries += [] if temporaries is None else [temporaries]
         except (PlimsollError, OSError) as problem:
             self._fail(problem, say)

@@ -312,8 +312,8 @@ class _Finder:
         if beyond is not None and beyond.settled:
             more = _in_mib(beyond.needed)
             return "bytes", f"{needed} of {budget} in its smallest plan; {next_value:,}{at_once} would need {more}"
-        found = "was not looked at" if beyond is None else "was only held against the same levers"
-        return "time", f"it fits, {needed} of {budget}, and by the time that planning was given {next_value:,} {found}"
+        found = "was not tried" if beyond is None else "was only tried with the same levers"
+        return "time", f"it fits, {needed} of {budget}, and within the time limit of planning {next_value:,} {found}"
 
     def _refuse(self) -> None:
         """Raises the refusal of the least value, which does not fit."""

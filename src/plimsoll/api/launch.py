@@ -19,7 +19,8 @@ from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.report.metrics import NewRows
-from plimsoll.runs.remote import is_address, mirrored
+from plimsoll.runs.remote import mirrored
+from plimsoll.runs.store import is_address
 
 OnLog = Callable[[dict[str, Any]], None]
 """Function of a row of metrics, as `Run.metrics` has them."""
@@ -39,29 +40,39 @@ def train(
     say: Say | None = None,
     **options: Any,
 ) -> Run:
-    """Plans and trains in a process of its own, or continues the run, and returns it.
+    """Trains a recipe inside a memory budget, in a process of its own, or continues its run.
 
     Args:
-        recipe: A recipe, or the name of a preset or of a file with a recipe.
-        memory: Budget, like 768MiB or 2GB; by default what is available, less a margin, or what the chip has.
-        chip: Device of this machine; by default the accelerator that is here, else the CPU.
-        run: Folder of the run, new or to be continued, here or in a bucket; by default runs/RECIPE.
-        max_steps: Step at which to stop early; the schedule stays.
-        pins: Levers that keep a value, by name.
-        quiet: Whether to print only what matters.
-        name: What to call the recipe.
-        on_log: Function that is called with each row of `Run.metrics` soon after it was logged, while training goes
-            on. If it raises an exception, training saves and ends, and the exception is raised here.
-        say: Function that is called with what this process has to say, such as the plan; by default it is printed,
+        recipe: A recipe, the name of a preset, or the path of a Python file with a recipe.
+        memory: Memory budget per device: bytes, or text like "768MiB" or "2GB". By default the memory that is free now,
+            less a safety margin; on an accelerator, its memory.
+        chip: Device to train on, by its name in `plimsoll chips`. By default the accelerator that JAX finds, else the
+            CPU.
+        run: Folder of the run, or its address in a bucket. If it has a run, that run continues. By default
+            runs/RECIPE.
+        max_steps: Step at which to stop early, in optimizer steps. The learning rate schedule stays as it is.
+        pins: Levers to fix, by name, like `{"micro_batch": 8}`. The planner chooses the others.
+        quiet: Whether to print only warnings and the result.
+        name: Name of the recipe in messages.
+        on_log: Function that is called with each row of `Run.metrics` soon after it was logged. If it raises an
+            exception, training saves and ends, and the exception is raised here.
+        say: Function that is called with messages of this process, such as the plan. By default they are printed,
             unless `quiet`.
-        options: Further options of `plimsoll train` (`log_every`, `save_every`, `eval_every`, `tracker`, ...), and
-            those of the recipe (`dataset_id`, `steps`, `batch_size`, ...), with underscores.
+        options: Other options of `plimsoll train` (`log_every`, `save_every`, `eval_every`, `tracker`, ...) and of the
+            recipe (`dataset_id`, `steps`, `batch_size`, ...), with underscores.
+
+    Returns:
+        The run, finished or stopped at `max_steps`.
 
     Raises:
-        RecipeError: An option is unknown, or does not go with another.
-        BudgetError: No plan fits the memory.
-        PlimsollError: It is refused, or the training process fails. What was saved is whole.
-        KeyboardInterrupt: It was interrupted, after it has saved: the same call continues.
+        RecipeError: An option is unknown, or contradicts another.
+        BudgetError: No plan fits the budget.
+        PlimsollError: The request is refused, or the training process fails. Checkpoints are whole.
+        KeyboardInterrupt: Training was interrupted, and has saved. The same call continues it.
+
+    Example:
+        >>> run = plimsoll.train("code", memory="768MiB", run="runs/code", max_steps=200)  # doctest: +SKIP
+        >>> run.evaluate()["loss"]  # doctest: +SKIP
     """
     say = say or printing(quiet=quiet)
     known = [field.name for field in dataclasses.fields(TrainOptions)]

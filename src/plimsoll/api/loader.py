@@ -18,19 +18,27 @@ _PREPARED = "prepared.json"
 
 
 def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, prefetch: int = 2) -> Source:
-    """Returns an endless iterator over a recipe's batches, each a dict of arrays.
-
-    Batches of text have `input_ids` and `labels` of (batch, sequence). The iterator's `state()` is JSON, with which
-    `restore()` continues from the same position. `close()` ends its background thread.
+    """Returns an endless iterator over the training batches of a recipe, for a training loop of your own.
 
     Args:
         recipe: A recipe, or the name of a preset.
-        folder: Folder of a run, or of an earlier call with the same recipe, whose tokenizer is used. If it has none,
-            the tokenizer is made there; without a folder, in a temporary one.
-        prefetch: Batches that the background thread prepares in advance.
+        folder: Folder of a run, or of an earlier call with the same recipe, whose tokenizer is used. A tokenizer that
+            is missing is trained and kept there. By default nothing is kept.
+        prefetch: Number of batches that a background thread prepares in advance.
+
+    Returns:
+        The iterator. A batch is a dict of arrays; for text these are `input_ids` and `labels`, int32 of shape (batch,
+        sequence). `state()` returns the position as JSON, `restore(state)` continues from there, and `close()` ends
+        the background thread.
 
     Raises:
-        RunError: The folder is that of a run of another recipe.
+        DataError: The data cannot be read.
+        RunError: The folder has a run of another recipe.
+
+    Example:
+        >>> batches = plimsoll.loader("code")  # doctest: +SKIP
+        >>> next(batches)["input_ids"].shape  # doctest: +SKIP
+        (64, 128)
     """
     recipe = recipe.recipe if isinstance(recipe, Pinned) else preset(recipe) if isinstance(recipe, str) else recipe
     if folder is None:

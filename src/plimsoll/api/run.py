@@ -23,13 +23,18 @@ Step = int | str
 
 
 class Run:
-    """A run on disk: its metrics, parameters and bytes, and what can be done with what it has learned.
+    """Trained run on disk, as `plimsoll.train` and `plimsoll.load` return it.
 
-    Reading a run writes nothing into it, so it may be training meanwhile. Only `params` imports JAX; what else needs
-    the model runs in a process of its own.
+    Reading a run changes nothing, so it may be training meanwhile. `params` imports JAX into this process; the other
+    methods that need the model use a process of their own.
 
     Attributes:
-        path: The run's folder.
+        path: Folder of the run.
+
+    Example:
+        >>> run = plimsoll.load("runs/code")  # doctest: +SKIP
+        >>> run.metrics()[-1]["loss"], run.ledger.measured_bytes  # doctest: +SKIP
+        >>> print(run.sample("def main", tokens=50))  # doctest: +SKIP
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -37,17 +42,18 @@ class Run:
         self.path: Path = self.folder.path
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Returns the logged rows, oldest first, as dicts: `pandas.DataFrame(run.metrics())` is a table of them.
+        """Returns the logged metrics, ready for `pandas.DataFrame(run.metrics())`.
 
-        A row of training has `step`, `loss`, `step_seconds`, `elapsed_seconds`, tokens or examples per second,
-        `resident_bytes` and what the recipe adds; a row of an evaluation has `step`, `validation_loss` and
-        `elapsed_seconds`.
+        Returns:
+            A dict for each row, oldest first. A row of training has `step`, `loss`, `step_seconds`, `elapsed_seconds`,
+            tokens or examples per second, `resident_bytes`, and metrics of the recipe. A row of an evaluation has
+            `step`, `validation_loss` and `elapsed_seconds`.
         """
         return list(read_rows(self.folder.metrics)) if self.folder.metrics.exists() else []
 
     @property
     def ledger(self) -> RunLedger:
-        """Bytes that were predicted and measured, by part.
+        """Bytes of the run by part, predicted and measured. Prints as a table.
 
         Raises:
             RunError: The run has no plan yet.
@@ -55,14 +61,15 @@ class Run:
         return ledger_of(self.folder)
 
     def params(self, step: Step = "best", *, average: bool = True) -> Any:
-        """Returns the parameters of a checkpoint, after verifying its checksums: a tree of arrays.
-
-        Weights that were kept as the bits of bfloat16 are bfloat16 arrays. Where some weights are frozen, or are
-        tables, it is a dict of `trainable` and `frozen` or `tables`; else the tree of what was learned itself.
+        """Returns the parameters of a checkpoint, after verifying its checksums.
 
         Args:
             step: Number of a checkpoint, `last`, or `best` (lowest validation loss, else the last).
-            average: Whether to return the average of the weights, where the run keeps one.
+            average: Whether to return the EMA weights, if the run keeps them.
+
+        Returns:
+            A tree of arrays, as the model has it. If some weights are frozen or are tables, a dict of `trainable` and
+            `frozen` or `tables`. Weights that are stored as bits of bfloat16 are bfloat16 arrays.
 
         Raises:
             CheckpointError: The run has no such checkpoint, or it is damaged.
@@ -83,15 +90,19 @@ class Run:
         picture: Place = None,
         submission: Place = None,
     ) -> dict[str, Any]:
-        """Returns the metrics of a checkpoint on the held-out set, as `plimsoll evaluate` prints them.
+        """Evaluates a checkpoint on the held-out data, as `plimsoll evaluate` does.
 
         Args:
             step: Number of a checkpoint, `last`, or `best`.
-            raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
-            closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-            keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
-            picture: A .png or .svg file to draw: journeys of `closed_loop`; of longcontext the loss by position.
-            submission: Of a run of ARC: a .json file for two attempts at every test input.
+            raw: Whether to add the metrics of the weights without averaging, for a run with `ema_decay`.
+            closed_loop: Only for control: whether to let the model drive the systems. Takes minutes.
+            keep_seen: Only for recommend: whether to rank items that a user has already taken, too.
+            picture: File (.png or .svg) for a picture: of the journeys with `closed_loop`, of the loss by position for
+                longcontext.
+            submission: Only for ARC: file (.json) for two attempts at every test input.
+
+        Returns:
+            `run`, `step`, and means by name: `loss` in nats, and metrics of the recipe.
 
         Raises:
             PlimsollError: Nothing is saved yet, there is no held-out set, or the recipe does not support an option.
@@ -109,15 +120,18 @@ class Run:
         seed: int = 0,
         step: Step = "best",
     ) -> str:
-        """Returns the prompt and the text that the model writes after it.
+        """Writes text with the trained model.
 
         Args:
-            prompt: What the text begins with; empty: the beginning of a document.
-            tokens: Tokens at most; the model may end its document earlier.
-            temperature: Divides the logits: 0 takes the likeliest token every time.
-            top_k: Draws among so many likeliest tokens; 0 for all.
-            seed: The same seed writes the same text.
+            prompt: Text to continue. By default the model begins a new document.
+            tokens: Most tokens to write; the model may end its document earlier.
+            temperature: Divisor of the logits; 0 always takes the likeliest token.
+            top_k: Number of likeliest tokens to sample from; 0 for all.
+            seed: Seed of the sampling.
             step: Number of a checkpoint, `last`, or `best`.
+
+        Returns:
+            The prompt and the text after it.
 
         Raises:
             PlimsollError: Nothing is saved yet, or the recipe writes no text.
@@ -126,11 +140,15 @@ class Run:
         return prompt + use.sample(str(self.path), writing, step=str(step))["text"]
 
     def solve(self, puzzle: str, *, step: Step = "best") -> dict[str, Any]:
-        """Returns a puzzle's answer, the steps it took, and whether it keeps the rules.
+        """Solves a puzzle with the trained model.
 
         Args:
-            puzzle: Its characters row after row, a file with them, or `test:17`, an example of the test split.
+            puzzle: Characters of the puzzle, row after row; a file with them; or `test:17`, an example of the test
+                split.
             step: Number of a checkpoint, `last`, or `best`.
+
+        Returns:
+            The puzzle and its answer, the steps it took, and whether the answer keeps the rules.
 
         Raises:
             PlimsollError: The puzzle cannot be read, nothing is saved yet, or the recipe solves no puzzles.
@@ -140,14 +158,17 @@ class Run:
     def rank(
         self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
     ) -> dict[str, Any]:
-        """Returns the items that come next, and how likely each one is.
+        """Ranks the items that a user is likely to take next.
 
         Args:
-            history: Items that were taken, oldest first, as the file that was prepared calls them: a list, or a text in
-                which commas separate them.
-            top: Items to name.
-            keep_seen: Whether to rank the history's own items, too.
+            history: Items the user has taken, oldest first, by their names in the prepared file: a list, or text
+                separated by commas.
+            top: Number of items to return.
+            keep_seen: Whether to rank the items of the history, too.
             step: Number of a checkpoint, `last`, or `best`.
+
+        Returns:
+            The items with their titles and probabilities, likeliest first.
 
         Raises:
             PlimsollError: An item is not known, nothing is saved yet, or the recipe ranks no items.
@@ -163,14 +184,17 @@ class Run:
         gguf_type: GgufType | None = None,
         step: Step = "best",
     ) -> dict[str, Any]:
-        """Writes what was learned for other programs, and returns place, parameters and bytes of each form.
+        """Writes the trained model for other programs.
 
         Args:
-            path: Place of the whole model: a folder that `transformers` loads, or a file whose name ends in .gguf,
-                which llama.cpp and Ollama run.
-            adapter: Folder for the adapters of a run of finetune, which `peft` loads.
-            gguf_type: Type of the kernels in a .gguf file; None: as the folder would have them.
+            path: New folder for the whole model, which `transformers` loads; or a new file that ends in .gguf, which
+                llama.cpp and Ollama run.
+            adapter: New folder for the adapters of finetune, which `peft` loads.
+            gguf_type: Type of the kernels in a .gguf file. By default as the folder would have them.
             step: Number of a checkpoint, `last`, or `best`.
+
+        Returns:
+            Place, number of parameters and bytes of each form that was written.
 
         Raises:
             PlimsollError: A place is taken, nothing is saved yet, or the recipe has no such form.
@@ -181,12 +205,15 @@ class Run:
         return write_export(str(self.path), **places, gguf_type=gguf_type, step=str(step))
 
     def report(self, out: Place = None, *, model: bool = True, closed_loop: bool = False) -> Path:
-        """Writes one page about the run, as `plimsoll report` does, and returns its path.
+        """Writes one HTML page about the run, as `plimsoll report` does.
 
         Args:
-            out: The .html file; by default report.html in the run's folder.
-            model: Whether to ask the model what it makes.
-            closed_loop: Whether a run of control is to drive its systems, which takes minutes.
+            out: File for the page. By default report.html in the run's folder.
+            model: Whether to include samples that the trained model makes.
+            closed_loop: Only for control: whether to let the model drive the systems. Takes minutes.
+
+        Returns:
+            Path of the page.
 
         Raises:
             PlimsollError: There is nothing to show yet, or the page cannot be written.
@@ -195,7 +222,7 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """One SHA-256 over everything that was learned; takes seconds. It warns of newer checkpoints that are damaged.
+        """SHA-256 of all trained parameters, in hexadecimal. Takes seconds, and warns of damaged checkpoints.
 
         Raises:
             CheckpointError: No checkpoint is whole.
@@ -251,17 +278,20 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Returns a run that was trained before, finished or not.
+    """Loads a run that was trained before, finished or not.
 
     Args:
         path: Folder of the run, or its address in a bucket, from which it is fetched.
+
+    Returns:
+        The run.
 
     Raises:
         RunError: There is no run.
 
     Example:
-        >>> run = plimsoll.load("runs/code")
-        >>> pandas.DataFrame(run.metrics()).plot("step", "loss")
+        >>> run = plimsoll.load("runs/code")  # doctest: +SKIP
+        >>> pandas.DataFrame(run.metrics()).plot("step", "loss")  # doctest: +SKIP
     """
     run = Run(fetched(os.fspath(path)))
     run.folder.read("recipe.json")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.runs.provenance import version
-from plimsoll.runs.remote import fetched, is_address
+from plimsoll.runs.remote import fetched
+from plimsoll.runs.store import is_address
 
 Place = str | os.PathLike[str]
 SUFFIXES = (".html", ".htm")

@@ -32,15 +32,15 @@ class Writing:
     """Options of a text that a model writes, whether it is a run's or a pretrained one."""
 
     prompt: str = ""
-    """What the text begins with; empty: the beginning of a document."""
+    """Text to continue. By default the model begins a new document."""
     tokens: Annotated[int, "count", Ge(1)] = 200
-    """Tokens at most; the model may end its document earlier."""
+    """Most tokens to write; the model may end its document earlier."""
     temperature: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.8
-    """Divides the logits: 0 takes the likeliest token every time, 1 is the model's own distribution."""
+    """Divisor of the logits: 0 always takes the likeliest token, 1 samples from the model's own distribution."""
     top_k: Annotated[int, Ge(0)] = 40
-    """Draw among so many likeliest tokens; 0 for all."""
+    """Number of likeliest tokens to sample from; 0 for all."""
     seed: int = 0
-    """The same seed writes the same text."""
+    """Seed of the sampling: the same seed writes the same text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ class Ranking:
     """Options of a ranking of items, besides the history."""
 
     top: Annotated[int, Ge(1)] = 10
-    """Items to name."""
+    """Number of items to show."""
     keep_seen: bool = False
-    """Rank the history's own items, too."""
+    """Also rank the items of the history."""
 
 
 def evaluate(

@@ -22,7 +22,8 @@ class ChipsOptions:
         tyro.conf.arg(metavar="[NAME]", help="One chip, with its sources, or a family of TPU slices, with its sizes."),
     ] = ""
     install: Literal["tpu", "cuda"] | None = None
-    """Make the environment that compiles for TPUs (0.7 GB) or for NVIDIA GPUs (4.1 GB), then list."""
+    """Install the compiler for TPUs (0.7 GB) or NVIDIA GPUs (4.1 GB) into an environment of its own, then list the
+    chips. By default nothing is installed."""
     json: Json = False
 
 

@@ -31,18 +31,19 @@ products and 0.9 of its memory (docs/chips.md), and nothing is above its sheet b
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
     run: str = "runs"
-    """Folder where runs are to be kept: its free disk is reported."""
+    """Folder where runs will be kept, whose free disk space is reported."""
     chip: str | None = None
-    """Ask JAX for this chip's devices: one of `plimsoll chips`; default: what a run without --chip is trained on."""
+    """Chip whose devices JAX is asked for, one of `plimsoll chips`. By default what training would use."""
     coordinator: str | None = None
-    """HOST:PORT of the first of several processes, each started with this command: every one reports all."""
+    """HOST:PORT of the first of several processes, each started with this command; every one reports all. Left out for
+    one process."""
     processes: int | None = None
-    """How many processes the run has; with --coordinator."""
+    """Number of processes; only with --coordinator."""
     process: int | None = None
-    """Which of the processes this is, from 0; with --coordinator."""
+    """Number of this process, counted from 0; only with --coordinator."""
     empty_cache: bool = False
-    """Remove everything from the cache that can be made again, and examine nothing. Learned predictions and the runs
-    of buckets stay, and so does a text that is being tokenised."""
+    """Delete what the cache can make again, and check nothing. Learned predictions, runs of buckets and text that is
+    being tokenised are kept."""
     json: Json = False
 
 

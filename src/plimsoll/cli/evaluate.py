@@ -28,16 +28,17 @@ class EvaluateOptions:
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; of a run of recommend, highest
     NDCG@10), else the last."""
     closed_loop: bool = False
-    """Of a run of control: let it drive the systems, beside the optimal controllers."""
+    """Only for control: also let the model drive the systems, beside the optimal controllers. Takes minutes."""
     picture: str | None = None
-    """With --closed-loop: draw the journeys into this .png or .svg file; of a run of longcontext: the loss by
-    position."""
+    """File (.png or .svg) for a picture: of the journeys with --closed-loop, of the loss by position for longcontext.
+    By default none is drawn."""
     submission: str | None = None
-    """Of a run of ARC: write two attempts at every test input into this .json file, as the competition takes them."""
+    """Only for ARC: file (.json) for two attempts at every test input, in the competition's format. By default none is
+    written."""
     raw: bool = False
-    """Of a run that keeps an average of its weights: the metrics of the weights as they were trained, too."""
+    """Also evaluate the weights without averaging, for a run with --ema-decay."""
     keep_seen: bool = False
-    """Of a run of recommend: rank the items that a user has already taken, too."""
+    """Only for recommend: also rank items that a user has already taken."""
     json: Json = False
 
 
@@ -48,13 +49,13 @@ class EvaluatePretrained:
         str, tyro.conf.arg(metavar="FILE", help="A text, or anything that `plimsoll inspect` reads as one.")
     ]
     seq_len: Annotated[int | None, "count", Ge(1)] = None
-    """Tokens of a window; each begins anew. Left out: what the model was made for, 2,048 at most."""
+    """Tokens of a window; each is read on its own. By default what the model was made for, at most 2,048."""
     batch_size: Annotated[int, "count", Ge(1)] = 8
     """Windows at a time."""
     max_examples: Annotated[int | None, "count"] = None
-    """Documents to read; all if left out."""
+    """Most documents to read. By default all."""
     text_column: str = "text"
-    """Column of .jsonl, .parquet and hub data sets."""
+    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     frozen_bits: Bits = None
     precision: Precision = "float32"
     json: Json = False

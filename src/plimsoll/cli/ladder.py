@@ -18,19 +18,22 @@ from plimsoll.recipes.own.files import short_name
 class LadderOptions:
     recipe: Recipe
     memory: str | None = None
-    """Rungs predicted above it are not run, like 2GiB; default: what is available, less a margin."""
+    """Budget, like 2GiB: rungs that are predicted to need more are not run. By default the memory that is free now,
+    less a safety margin."""
     chip: str | None = None
-    """Compile the rungs for this chip, one of `plimsoll chips`, and train nothing; no data is read."""
+    """Chip to compile the rungs for, one of `plimsoll chips`; nothing is trained and no data is read. By default rungs
+    are trained here."""
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
-    """Rungs of this class and of those that touch the numbers less."""
+    """Freedom of rungs to change the arithmetic; compressed includes exact and mixed."""
     rungs: tuple[str, ...] = ()
-    """Only these, in the ladder's order, and always the first; default: every rung that the recipe has."""
+    """Names of the rungs to climb; the first one is always among them. By default every rung of the recipe."""
     rung_steps: int = 12
-    """Optimizer steps on each rung, a third of them after a restore; --steps stays the length of the schedule."""
+    """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps stays the length of the
+    schedule."""
     run: str | None = None
-    """Keep the runs in this new folder; default: they are gone afterwards."""
+    """New folder in which the runs are kept. By default they are deleted afterwards."""
     picture: str | None = None
-    """Draw the rungs into this .png or .svg file."""
+    """File (.png or .svg) for a picture of the rungs. By default none is drawn."""
     json: Json = False
 
 

@@ -46,17 +46,17 @@ class InspectOptions:
         tyro.conf.arg(metavar="PATH", help="A file, a folder, a Hugging Face id, or the folder of a run."),
     ]
     text_column: str = "text"
-    """Column of .jsonl, .parquet and hub data sets."""
+    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     dataset_config: str | None = None
-    """Configuration of a hub data set."""
+    """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
-    """Split of a hub data set."""
+    """Split of a Hugging Face data set."""
     shuffle: bool = False
-    """Of an HDF5 file: how well an epoch mixes its rows."""
+    """Also show how well an epoch shuffles the rows of an HDF5 file."""
     batch_size: int = 1024
-    """For --shuffle."""
+    """Rows of a batch, for --shuffle."""
     mix_chunks: int = 16
-    """For --shuffle: chunks whose rows are mixed."""
+    """Chunks whose rows are shuffled together, for --shuffle."""
     json: Json = False
 
 

@@ -32,7 +32,8 @@ COMMANDS = {
     "doctor": ("plimsoll.cli.doctor", "devices, memory, disk, a step timed: ready or not"),
 }
 HIDDEN = {
-    "--tyro-print-completion": ("plimsoll.cli.completion", "completion"),
+    "completion": ("plimsoll.cli.completion", "completion"),
+    "--tyro-print-completion": ("plimsoll.cli.completion", "completion"),  # its name until 0.1
     "train-watched": ("plimsoll.cli.train", "train_watched"),
 }
 """What a shell and our own processes call."""
@@ -40,7 +41,7 @@ CLOSING = (
     "Example: plimsoll train code --memory 768MiB --run runs/demo",
     "",
     "plimsoll COMMAND --help lists a command's options, with an example.",
-    "Tab completion in bash: source <(plimsoll --tyro-print-completion bash)",
+    "Tab completion in bash: source <(plimsoll completion bash)",
 )
 
 

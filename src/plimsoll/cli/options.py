@@ -22,11 +22,11 @@ HIDDEN = (tyro.conf.Fixed, tyro.conf.Suppress)
 
 @dataclass(frozen=True, kw_only=True)
 class Levers:
-    """Levers to pin; what is not named is searched."""
+    """Levers to fix; the planner chooses the others."""
 
     numerics: Literal["exact", "mixed", "compressed"] = "mixed"
-    """What a plan may do to the numbers: exact float32; mixed, bfloat16 arithmetic over float32 weights and sums;
-    compressed, fewer bits for weights and optimizer state too."""
+    """Freedom of a plan to change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16,
+    weights and sums in float32. compressed: also fewer bits for weights and optimizer state."""
 
     def pins(self) -> dict[str, Any]:
         """Returns the levers that were given, by name."""
@@ -55,35 +55,41 @@ class PlanOptions:
     recipe: Recipe
     levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
-    """Budget per device, like 768MiB or 2GB; default: what is available less a margin, or what the chip has."""
+    """Memory budget per device, like 768MiB or 2GB. By default the memory that is free now, less a safety margin; for
+    an accelerator, its memory."""
     host_memory: str | None = None
-    """Budget of a host beside its accelerators."""
+    """Memory budget of a machine that holds accelerators, like 64GiB: its own memory, not theirs. By default that of
+    the chip's usual host, if it is known."""
     chip: str | None = None
-    """The chip to plan for: one of `plimsoll chips`; default: the accelerator that JAX sees here, else cpu."""
+    """Chip to plan for, which need not be here: one of `plimsoll chips`. By default the accelerator that JAX finds,
+    else the CPU."""
     mesh: str | None = None
-    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all of the chip's."""
+    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
+    optimizer state over 2. By default all devices of the chip."""
     measure: bool = False
-    """Time the best few here (allocates, in a process of its own)."""
+    """Run and time the best few plans on this machine. Allocates memory, in a process of its own."""
     within: str | None = None
-    """Time that planning may take, like 10s: then the best plan that is confirmed is taken, or the first one that is;
-    default 30s on a CPU, 60s for an accelerator. The more of it is used up, the more a further question must gain."""
+    """Time limit for planning, like 10s; the best plan found by then is used. By default 30s on a CPU, 60s for an
+    accelerator."""
     floor: bool = False
-    """The smallest plan instead of the fastest that fits."""
+    """Look for the plan that needs the fewest bytes, instead of the fastest that fits."""
     largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None
-    """The largest value of this option that fits, confirmed by a compile, instead of a plan for one value: of
-    --batch-size what goes through at once. --within is by default 4min on a CPU, 7min for a GPU, 15min for a TPU."""
+    """Option whose largest value that fits is searched, confirmed by a compile. For batch-size, all examples go through
+    the model at once. --within is then 4min on a CPU, 7min for a GPU, 15min for a TPU by default."""
     frontier: bool = False
-    """Print bytes against time of a step, too: the plans that nothing beats."""
+    """Also print the plans that no other plan beats in both bytes and step time."""
     settings: bool = False
-    """A plan for each of the guide's machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
+    """Print a plan for each of four machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
     compare: str | None = None
-    """Several chips side by side instead of one for --chip, like h200,a100-40,rtx4090,tpu-v4-64."""
+    """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
     price: str | None = None
-    """With --compare: what an hour costs, of all devices of a chip's name, like h200=3.5,rtx4090=0.4."""
+    """Price of an hour of all devices that a chip's name stands for, for --compare, like h200=3.5,rtx4090=0.4.
+    Without it no cost is shown."""
     buffers: bool = False
-    """Print the largest temporaries of the step, and the lines they come from."""
+    """Also print the largest temporary arrays of a step, and the lines of code that make them."""
     picture: str | None = None
-    """Draw where the bytes go, or what they buy with --frontier, into this .png or .svg file."""
+    """File (.png or .svg) for a picture of the bytes by part; with --frontier, of bytes against step time. By default
+    none is drawn."""
     json: Json = False
 
 
@@ -94,16 +100,19 @@ class TrainOptions(options.TrainOptions):
     recipe: Recipe
     levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
+    within: str | None = None
     coordinator: str | None = None
-    """HOST:PORT of the first of several processes of this run. Not needed under Slurm, MPI and on TPUs."""
+    """HOST:PORT of the first process, where several train one run. Left out for one process, under Slurm and MPI, and
+    on TPUs."""
     processes: int | None = None
-    """How many processes the run has; with --coordinator."""
+    """Number of processes that train the run; only with --coordinator."""
     process: int | None = None
-    """Which of the processes this is, from 0; with --coordinator."""
+    """Number of this process, counted from 0; only with --coordinator."""
     runs: str | None = None
-    """Folder of several: each of the recipes that are named gets its own run in it, one after the other."""
+    """Folder in which each of several recipes gets a run of its own, trained one after the other. Left out for a single
+    recipe."""
     max_minutes: str | None = None
-    """Stop early, after this long (90s, 3min, 2h; a bare number is minutes)."""
+    """Time after which to stop early: 90s, 3min, 2h; a bare number is minutes. By default training runs to its end."""
     # The command line gives these in other words: the recipe's name, levers, minutes.
     name: Annotated[str | None, *HIDDEN] = None
     numerics: Annotated[Numerics, *HIDDEN] = "mixed"

@@ -1,4 +1,4 @@
-"""From typed words to a dataclass: tyro does the parsing, its errors become one paragraph.
+"""From typed words to a dataclass: tyro does the parsing, its errors become one paragraph. Help is `cli/help.py`'s.
 
 Counts may be typed as 124M; the names that users of the published guides know are kept as aliases.
 """
@@ -22,6 +22,7 @@ import tyro
 import tyro._resolver
 
 from plimsoll.cli.examples import example
+from plimsoll.cli.help import COLUMNS, help_text
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe, is_count
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
@@ -42,9 +43,6 @@ def _is_instance(kind: Any, value: Any) -> bool:
 
 
 tyro._resolver.is_instance = _is_instance
-
-COLUMNS = 80
-"""What help fits into, where the terminal is not narrower: then tyro fills that."""
 
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 """`--json` of every command that has it."""
@@ -72,12 +70,15 @@ def parse(
     What the recipe itself has set gives way to an option that says the same in other words. `shown` is the example of
     its help, where it is not the program's own.
     """
+    if {"-h", "--help"} & {*arguments}:
+        print(help_text(options, program=program, example=shown or example(program), recipe=recipe))
+        raise SystemExit(0)
     if recipe is None:
-        return _parsed(options, arguments, program=program, shown=shown)
+        return _parsed(options, arguments, program=program)
     name, given = program.rpartition(" ")[2], _given(arguments)
     changed, what_gave_way = giving_way(recipe, given)
     try:
-        parsed = _parsed(options, arguments, program=program, recipe=changed, shown=shown)
+        parsed = _parsed(options, arguments, program=program, recipe=changed)
     except RecipeError as refusal:
         raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
     require_one_side(recipe, given)
@@ -86,9 +87,7 @@ def parse(
     return parsed
 
 
-def _parsed(
-    options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
-) -> T:
+def _parsed(options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None) -> T:
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
     counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if is_count(hint)}
@@ -100,12 +99,9 @@ def _parsed(
                 tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
                 prog=program,
                 args=words,
-                description=f"Example: {shown or example(program)}",
                 **default,
             )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
+    except SystemExit:
         raise RecipeError(_one_paragraph(errors.getvalue(), program)) from None
     require_bounds(parsed, PlimsollError)
     # Sizes that contradict one another are said now, not by the compile child.

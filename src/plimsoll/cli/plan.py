@@ -33,10 +33,12 @@ def plan(arguments: list[str]) -> int:
     if options.compare is not None:
         return _compare(name, options)
     from plimsoll.api.plan import plan as find_plan
-    from plimsoll.report import picture, tables
+    from plimsoll.report import tables
 
     if options.picture is not None:
-        picture.require_picture(options.picture)
+        from plimsoll.report.picture import require_picture
+
+        require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here |= {"largest": options.largest, "early": lambda answer: _print_at_once(answer, json_alone=options.json)}
     try:
@@ -59,6 +61,8 @@ def plan(arguments: list[str]) -> int:
     if options.frontier and not options.json:
         print(f"\n{tables.frontier_table(planned)}")
     if options.picture is not None:
+        from plimsoll.report import picture
+
         draw = picture.frontier_figure if options.frontier else picture.waterfall
         picture.save_picture(options.picture, lambda: draw(planned))
     return 0

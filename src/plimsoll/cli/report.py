@@ -19,14 +19,15 @@ class ReportOptions:
         tyro.conf.arg(metavar="RUN ...", help="Folder of a run; of several, which are compared."),
     ] = ()
     out: str | None = None
-    """File of the page; default report.html in the folder of the run, of several runs, of one in a bucket or of a plan
-    in this one."""
+    """File for the page. By default report.html in the run's folder; in this folder for several runs, a run in a
+    bucket, or a plan."""
     plan: str | None = None
-    """Show this plan, which was never run: a file from `plimsoll plan ... --json`, or a run's plan.json."""
+    """Plan to show that was never run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default runs
+    are shown."""
     model: bool = True
-    """Ask the trained model what it makes, in a process of its own, within the budget of the run."""
+    """Include samples that the trained model makes, in a process within the run's budget."""
     closed_loop: bool = False
-    """Of a run of control: let it drive the systems, which takes minutes."""
+    """Only for control: let the model drive the systems. Takes minutes."""
 
 
 def report(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe, take_recipe
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own.files import short_name
-from plimsoll.runs.remote import is_address
+from plimsoll.runs.store import is_address
 
 
 def train(arguments: list[str], *, here: str | None = None) -> int:

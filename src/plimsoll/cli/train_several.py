@@ -17,7 +17,7 @@ from plimsoll.processes.supervise import watched
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.saved import is_saved_as
 from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.remote import is_address
+from plimsoll.runs.store import is_address
 
 KNOWN_CODES = (0, 2, 3)
 """Done, refused, stopped by the run itself: any other is worse."""

@@ -30,18 +30,27 @@ BestByLoss = Annotated[
 class ExportOptions:
     run: Run
     adapter: Annotated[
-        str | None, tyro.conf.arg(metavar="FOLDER", help="The adapters of finetune, as `peft` loads them.")
+        str | None,
+        tyro.conf.arg(metavar="FOLDER", help="New folder for the adapters, which `peft` loads. Only for finetune."),
     ] = None
     merged: Annotated[
-        str | None, tyro.conf.arg(metavar="FOLDER", help="The whole model, adapters in it, as `transformers` loads it.")
+        str | None,
+        tyro.conf.arg(
+            metavar="FOLDER",
+            help="New folder for the whole model, which `transformers` loads. By default it is not written.",
+        ),
     ] = None
     gguf: Annotated[
-        str | None, tyro.conf.arg(metavar="FILE", help="The whole model in one file, as llama.cpp and Ollama run it.")
+        str | None,
+        tyro.conf.arg(
+            metavar="FILE",
+            help="New file for the whole model, which llama.cpp and Ollama run. By default it is not written.",
+        ),
     ] = None
     gguf_type: GgufType | None = None
-    """Type of the kernels in that file; default: as --merged has them."""
+    """Type of the kernels in the .gguf file. By default as --merged would have them."""
     out: Annotated[
-        str | None, tyro.conf.arg(metavar="FOLDER", help="What --merged was called before, for stories and code.")
+        str | None, tyro.conf.arg(metavar="FOLDER", help="Old name of --merged, only for stories and code.")
     ] = None
     step: BestByLoss = "best"
     json: Json = False
@@ -66,7 +75,7 @@ class SolveOptions:
 class RankOptions(use.Ranking):
     run: Run
     history: str
-    """Items that were taken, oldest first, separated by commas, as the file that was prepared calls them."""
+    """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
     step: str = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
     json: Json = False

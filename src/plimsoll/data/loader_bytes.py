@@ -72,17 +72,29 @@ def estimate_memory_usage(
     prefetch: int = 2,
     vocab_size: int = 10_000,
 ) -> dict[str, float | str]:
-    """Returns the guide's estimates under its keys, for its arguments, and two of ours. `_mb` are MiB, as there.
+    """Estimates the host memory of a text loader, with the keys of the published guide. Reads no data.
 
-    `full_load_mb`, `streaming_mb`, `memory_savings` (a string like `99.9%`) and `chunk_N` (MiB of N sequences) are the
-    guide's. `plimsoll_streaming_mb` and `plimsoll_full_load_mb` are the host memory of our loader, streaming or with
-    `--no-streaming`, under the last three arguments; ids are kept there as the vocabulary allows, whatever `dtype`.
+    Args:
+        num_sequences: Sequences of the data set.
+        seq_len: Tokens of a sequence.
+        batch_size: Sequences of a batch.
+        dtype: NumPy's name of the type of token ids, for the guide's figures. Our loader takes 2 bytes an id if the
+            vocabulary allows it.
+        shuffle_buffer_size: Sequences that our loader shuffles together.
+        prefetch: Batches that our loader prepares in advance.
+        vocab_size: Tokens of the tokenizer.
 
-    Raises RecipeError for what no loader could hold: counts that are not whole or too small, a `dtype` that holds no
-    ids, a batch larger than the set.
+    Returns:
+        Sizes in MiB. `full_load_mb`, `streaming_mb`, `chunk_N` (of N sequences) and `memory_savings` (text like
+        `99.9%`) are the guide's; `plimsoll_streaming_mb` and `plimsoll_full_load_mb` are those of our loader, streaming
+        and with `--no-streaming`.
 
-    >>> estimate_memory_usage(100_000, 128, 32)["full_load_mb"]
-    97.65625
+    Raises:
+        RecipeError: A count is not whole or too small, `dtype` holds no ids, or a batch is larger than the set.
+
+    Example:
+        >>> plimsoll.estimate_memory_usage(100_000, 128, 32)["full_load_mb"]
+        97.65625
     """
     counts = {"num_sequences": num_sequences, "seq_len": seq_len, "batch_size": batch_size, "vocab_size": vocab_size}
     for name, value in {**counts, "shuffle_buffer_size": shuffle_buffer_size, "prefetch": prefetch}.items():

@@ -285,7 +285,7 @@ class LocalCompiler:
                 raise
             output, errors = process.communicate("compiled\n")
         if process.returncode:
-            raise RuntimeError(f"the rehearsal failed: {errors.strip()[-300:]}")
+            raise RuntimeError(f"a trial run of the plan failed: {errors.strip()[-300:]}")
         return json.loads(output.splitlines()[-1])
 
 

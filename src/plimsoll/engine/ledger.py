@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,22 @@ from plimsoll.processes.environment import cache_folder
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
+
+OTHER = "other"
+"""Component of a measured peak that none of the predicted ones accounts for."""
+
+
+def adding_up(measured: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
+    """Returns the components of a measured peak, with `OTHER` for what is left, so that they add up to it."""
+    components = {name: size for name, size in measured.items() if name != OTHER}
+    rest = peak - sum(size or 0 for size in components.values())
+    return components | ({OTHER: rest} if rest > 0 else {})
+
+
+def largest_by_phase(*sessions: Mapping[str, int]) -> dict[str, int]:
+    """Returns the largest bytes of each phase over several sessions."""
+    names = dict.fromkeys(name for session in sessions for name in session)
+    return {name: max(session.get(name, 0) for session in sessions) for name in names}
 
 
 @dataclass
@@ -61,6 +77,12 @@ class Measurements:
         on_device = {name: phases[name] for name in ("start", "evaluate") if name in phases}
         training = max(phases.get("train", 0), phases.get("save", 0))
         return on_device | ({"train": training} if training else {})
+
+    def _took_place(self, log: SessionLog) -> Iterable[str]:
+        """Returns the phases of this session, whether or not they raised the peak."""
+        if allocator.device_bytes() is not None:
+            return log.seen & {"train", "evaluate"}
+        return ["start" if self.resumed is None else "restore", *log.seen]
 
     def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
@@ -105,22 +127,48 @@ class Measurements:
             }
         }
 
+    def _of_all_sessions(
+        self, earlier: Mapping[str, Any], log: SessionLog, peak: int, in_session: Mapping[str, int | None]
+    ) -> tuple[dict[str, int | None], dict[str, Any]]:
+        """Returns the components of the session with the highest peak, and the peak and phases of all sessions.
+
+        Args:
+            earlier: `ledger.json` of the sessions before; empty for the first.
+            log: Log of this session.
+            peak: Peak of this session.
+            in_session: Components of this session.
+        """
+        before = earlier.get("measured") or {}
+        components, highest = in_session, max(peak, before.get("peak_bytes") or 0)
+        phases, below = self._phases(log), dict.fromkeys(self._took_place(log), peak)
+        if "components" in earlier:
+            if not {"train", "save"} & log.seen:
+                # The same command after the end takes no step, so it measures no part: what the steps took stays.
+                phases, below = {}, {}
+            if highest > peak or not {"train", "save"} & log.seen:
+                components = {name: part["measured"] for name, part in earlier["components"].items()}
+        phases = largest_by_phase(before.get("phases", {}), phases)
+        below = largest_by_phase(before.get("phases_at_most", {}), below)
+        bounds = {name: size for name, size in below.items() if name not in phases}
+        highest = max(highest, *phases.values())
+        return adding_up(components, highest), {"peak_bytes": highest, "phases": phases, "phases_at_most": bounds}
+
     def write(self, shapes: Any, log: SessionLog) -> None:
-        """Writes `ledger.json`. `shapes` are those of the state. Peak and notes of earlier sessions are kept."""
+        """Writes `ledger.json`: the session with the highest peak by component, every phase of all sessions, all notes.
+
+        Args:
+            shapes: Shapes of the state.
+            log: Log of this session, with the peak after each phase.
+        """
         peak, budget, earlier = allocator.peak_bytes(), self.session.budget_bytes, {}
         try:
             if self.folder.has("ledger.json"):
                 earlier = self.folder.read("ledger.json")
         except RunError as problem:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
-        before = (earlier.get("measured") or {}).get("peak_bytes") or 0
         predicted: dict[str, int] = self.planned["components"]
-        measured = self._measured(log, peak, predicted)
-        phases = self._phases(log)
-        if not {"train", "save"} & log.seen and "components" in earlier:
-            # The same command after the end takes no step, so it measures no part: what the steps took stays.
-            measured = {name: part["measured"] for name, part in earlier["components"].items()}
-            phases = earlier["measured"]["phases"]
+        in_session = self._measured(log, peak, predicted)
+        measured, sessions = self._of_all_sessions(earlier, log, peak, in_session)
         names = dict.fromkeys([*predicted, *measured])
         if peak > budget and self.guard.overrun is None:
             self.notes.append(
@@ -138,10 +186,11 @@ class Measurements:
                 "phase": self.planned["phase"],
                 "source": self.planned["source"],
                 "predicted": {"peak_bytes": self.planned["predicted_peak_bytes"], "phases": self.planned["phases"]},
-                "measured": {"peak_bytes": max(peak, before, *phases.values()), "phases": phases},
+                "measured": sessions,
                 "components": {
                     name: {"predicted": predicted.get(name, 0), "measured": measured.get(name)} for name in names
                 },
+                "session": {"peak_bytes": peak, "components": in_session},
                 **self._split(shapes),
                 **host,
                 "resumed_from_step": self.resumed,

@@ -19,51 +19,59 @@ class TrainOptions:
     """
 
     memory: str | int | None = None
-    """Budget, like 768MiB or 2GB; default: what is available, less a margin, or what the chip has."""
+    """Memory budget, like 768MiB or 2GB. By default the memory that is free now, less a safety margin; on an
+    accelerator, its memory."""
     chip: str | None = None
-    """Train on this: cpu, or the accelerator of this machine, by its name in `plimsoll chips`; default: the
-    accelerator that JAX sees here, else cpu; of several processes, cpu."""
+    """Device to train on: cpu, or this machine's accelerator by its name in `plimsoll chips`. By default the
+    accelerator that JAX finds, else the CPU; with --processes the CPU."""
     mesh: str | None = None
-    """Devices that share the work, and the state, like data=8 or data=4,fsdp=2; default: all that are here."""
+    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
+    optimizer state over 2. By default all devices here."""
     run: str | None = None
-    """Folder of the run, new or to be continued, here or in a bucket (s3://, gs://); default runs/RECIPE."""
+    """Folder for checkpoints and logs, or an address in a bucket (s3://, gs://). If it has a run, that run continues.
+    By default runs/RECIPE."""
     plan: str | None = None
-    """Use this plan (a file from `plimsoll plan --json`, or a run's plan.json) instead of searching."""
+    """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
+    searched."""
     within: str | float | None = None
-    """Time that planning may take, like 10s; default 30s on a CPU, 60s for an accelerator."""
+    """Time limit for planning, like 10s. By default 30s on a CPU, 60s for an accelerator."""
     replan: bool = False
-    """Search again for a run that has a plan, or whose plan.json is damaged; its checkpoints stay."""
+    """Search for a new plan, although the run has one. Checkpoints are kept, and training continues from them. Also
+    repairs a damaged plan.json."""
     extend: bool = False
-    """Go on with a longer --steps, even where the steps that were taken would have had other learning rates in a run of
-    that length."""
+    """Continue a run with more --steps, even if the steps so far would have had other learning rates in a run of that
+    length."""
     keep_plan: bool = False
-    """Where the run goes over its budget, only say so; default: save, plan again with that margin, continue."""
+    """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
+    margin, and resumes."""
     max_steps: int | None = None
-    """Stop early, at this step; the schedule stays."""
+    """Step at which to stop early. Unlike --steps it leaves the learning rate schedule as it is. By default training
+    runs to its end."""
     log_every: int = 10
-    """Steps between rows of metrics."""
+    """Steps between logged rows of metrics."""
     save_every: int | None = None
-    """Steps between checkpoints; default a quarter of the run, at most 1,000."""
+    """Steps between checkpoints. By default a quarter of the run, at most 1,000."""
     eval_every: int | None = None
-    """Steps between evaluations; default an epoch, or a quarter of the run; 0 for the end only."""
+    """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
+    run."""
     quiet: bool = False
-    """Print only what matters."""
+    """Print only warnings and the result."""
     tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
-    """Besides TensorBoard events."""
+    """Service to send metrics to, in addition to the TensorBoard files in the run."""
     profile: int = 0
-    """Trace so many steps with jax.profiler into RUN/profile."""
+    """Number of steps to trace with jax.profiler, into RUN/profile."""
     profiler_port: int | None = None
-    """Serve the profiler on this port."""
+    """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
-    """Stop where the first NaN is made, with a traceback; slow."""
+    """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""
     name: str | None = None
-    """Name by which the user calls the recipe; default its kind."""
+    """Name of the recipe in messages. By default its kind."""
     numerics: Numerics = "mixed"
-    """Class of numerics up to which a plan is searched."""
+    """Freedom of a plan to change the arithmetic."""
     pins: Mapping[str, Any] = field(default_factory=dict)
-    """Levers that keep the value which is given here, by name."""
+    """Levers to fix, by name; the planner chooses the others."""
     max_seconds: float | None = None
-    """Stop early, after so many seconds."""
+    """Seconds after which to stop early."""
 
     def __post_init__(self) -> None:
         least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "profile": 0, "profiler_port": 1}

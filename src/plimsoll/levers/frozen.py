@@ -100,11 +100,21 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
-    """Returns an array of (..., rows, cols) from a packed leaf, from the bits of bfloat16, or from an array as it is.
+    """Returns a frozen weight as an ordinary array, whichever way the plan stores it.
 
-    Integers keep their type.
+    A loss of your own reads frozen weights through this function; then they may be stored in 16, 8 or 4 bits. A weight
+    in the host's memory is copied to the device: widen one layer at a time, inside the loop over the layers.
 
-    What lies in the host's memory is copied to the device: widen one layer at a time, inside the loop over them.
+    Args:
+        leaf: A leaf of `params["frozen"]`: int8 or NF4 codes with their scales, bits of bfloat16, or an array.
+        dtype: Type of the result. Integers keep their own.
+
+    Returns:
+        An array of shape (..., rows, cols).
+
+    Example:
+        >>> plimsoll.widened(jnp.ones((2, 3), jnp.bfloat16)).dtype
+        dtype('float32')
     """
     leaf = fetched(leaf)
     if isinstance(leaf, Packed) and leaf.layer is not None:

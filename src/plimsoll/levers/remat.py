@@ -34,13 +34,24 @@ INPUT = "block input"
 
 
 def rematerialised(block: Callable[..., Array], remat: Remat, *, scanned: bool = True) -> Callable[..., Array]:
-    """Returns the same function, keeping for its backward pass only what `remat` says.
+    """Returns a function whose backward pass keeps only what a plan says and computes the rest again.
+
+    A loss of your own wraps its blocks with it, and passes `compute.remat`; see `jax.checkpoint`.
 
     Args:
-        block: Function to differentiate; its first argument is what `offload` sends to the host.
-        remat: What is kept.
-        scanned: Whether it is the body of a loop. If not, the compiler is kept from merging what is computed again
-            with what was computed first.
+        block: Function to differentiate. `offload` sends its first argument to the host's memory.
+        remat: What is kept: everything (none), results of matrix products (dots), the inputs (block), or the inputs in
+            the host's memory (offload).
+        scanned: Whether the function is the body of `jax.lax.scan`. If not, the compiler is kept from merging what is
+            computed again with what was computed first.
+
+    Returns:
+        A function with the arguments and results of `block`.
+
+    Example:
+        >>> block = plimsoll.rematerialised(lambda x: jnp.sin(x) ** 2, "block", scanned=False)
+        >>> float(jax.grad(block)(0.0))
+        0.0
     """
     if remat == "none":
         return block

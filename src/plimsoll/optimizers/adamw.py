@@ -19,20 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """AdamW with decoupled weight decay on matrices and embeddings."""
+    """Settings of AdamW with linear warm-up and cosine decay, https://arxiv.org/abs/1711.05101.
+
+    A recipe with these, instead of an optax transformation, can be trained with 8-bit optimizer state.
+
+    Example:
+        >>> plimsoll.AdamW(learning_rate=3e-4, warmup_steps=200, clip_norm=None).weight_decay
+        0.01
+    """
 
     learning_rate: float = 5e-4
-    """Peak learning rate, when warm-up ends."""
+    """Peak learning rate, reached at the end of warm-up."""
     warmup_steps: int = 100
-    """Warm-up in optimizer steps, not micro-batches."""
+    """Optimizer steps over which the learning rate rises from 0 to its peak."""
     final_fraction: float = 0.1
-    """Share of the peak at the last step."""
+    """Share of the peak learning rate that is left at the last step of the cosine decay."""
     weight_decay: float = 0.01
+    """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
     beta1: float = 0.9
+    """Decay rate of the first moment."""
     beta2: float = 0.999
+    """Decay rate of the second moment."""
     epsilon: float = 1e-8
+    """Constant that is added to the root of the second moment."""
     clip_norm: float | None = 1.0
-    """Global norm of the gradient of the effective batch; None for no clipping."""
+    """Largest global norm of a step's gradient; larger ones are scaled down to it. None for no clipping."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
@@ -48,7 +59,14 @@ class AdamW:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
     def schedule(self, steps: int) -> optax.Schedule:
-        """Returns the learning rate: linear from 0 to the peak, then a cosine to `final_fraction` of it at `steps`."""
+        """Returns the learning rate as a function of the step: linear warm-up, then a cosine decay.
+
+        Args:
+            steps: Optimizer steps of the whole run.
+
+        Returns:
+            An optax schedule, which reaches `final_fraction` of the peak at `steps`.
+        """
         import optax
 
         warmup = self._warmup(steps)
@@ -61,7 +79,13 @@ class AdamW:
         )
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether the first `taken` rates are the same in runs of `steps` and of `longer`."""
+        """Returns whether the first learning rates are the same in runs of two lengths.
+
+        Args:
+            steps: Optimizer steps of one run.
+            longer: Optimizer steps of the other.
+            taken: Number of steps to compare.
+        """
         warmup = self._warmup(steps)
         return warmup == self._warmup(longer) and (self.final_fraction == 1 or taken <= warmup + 1)
 

@@ -48,7 +48,7 @@ def refusal(
         budget, floor, option, where = problem.budget_bytes, needed, "--memory", f"on {problem.chip}"
         spare = least.ledger.spare_bytes
         parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} kept free" if spare else "")
-        parts += f"\n  already used: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
+        parts += f"\n  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
         way_out = _way_out(problem, least, would_fit)
         rest = _advice(problem, static, least, would_fit, one_pin_will_do=bool(way_out)) + way_out
     enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
@@ -75,7 +75,7 @@ def _way_out(problem: Problem, least: Candidate, would_fit: WouldFit) -> str:
         return ""
     needed, pin, value = max(ways, key=lambda way: way[0])
     flag = pin.replace("_", "-")
-    return f"\n  the smallest change of what is pinned: --{flag} {value}, which needs {format_bytes(needed)}"
+    return f"\n  the smallest change to what you set: --{flag} {value}, which needs {format_bytes(needed)}"
 
 
 def _advice(problem: Problem, static: Static, least: Candidate, would_fit: WouldFit, *, one_pin_will_do: bool) -> str:

@@ -361,7 +361,7 @@ class Search:
             self.compiling_seconds = self.clock() - started
             return found
         if question.verb == "rehearse":
-            self.say(f"confirming {words}")
+            self.say(f"measuring a trial process of {words}")
             found = self.compiler.rehearse(replace(plan, async_save=True))
             self.confirming_seconds = self.clock() - started
             return found
@@ -523,7 +523,7 @@ class Search:
             "the fastest" if chosen.seconds <= fastest else f"within {math.ceil(100 * slower - 1e-9)}% of the fastest"
         )
         which += f"{when}," if (when := self._when_it_ended()) else ""
-        how = "timed here" if chosen.measured else "by the chip's rates"
+        how = "timed here" if chosen.measured else "estimated from the chip's rates"
         plans = f"{len(others) + 1} plans" if others else "1 plan"
         return (
             f"{which} of {plans} compared ({format_seconds(chosen.seconds)} a step, {how});"
@@ -531,7 +531,9 @@ class Search:
         )
 
     def _when_it_ended(self) -> str:
-        """Returns by when what is told was found, where the search ended before it had asked everything; else empty."""
+        """Returns how the search ended, as the end of a phrase; empty if it had compared everything."""
         if not self.ended_early:
             return ""
-        return f" by the time that {'it was interrupted' if self.interrupted else 'planning was given'}"
+        return (
+            f" found {'before planning was interrupted' if self.interrupted else 'within the time limit of planning'}"
+        )

@@ -80,7 +80,15 @@ class OwnRung:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """Training problem. Subclasses add a model, a source and an optimizer."""
+    """Training problem: model, data and optimizer as a frozen dataclass, whose fields are options.
+
+    `plimsoll.preset` returns one by its name; `plimsoll.recipe` makes one of functions.
+
+    Example:
+        >>> recipe = plimsoll.preset("code", steps=1_000)
+        >>> recipe.effective_batch, isinstance(recipe, plimsoll.Recipe)
+        (64, True)
+    """
 
     kind: ClassVar[str] = FROM_FILE
     rate_unit: ClassVar[str] = "examples"
@@ -146,18 +154,19 @@ class Recipe(ABC):
     """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
 
     batch_size: int = 32
-    """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
+    """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
+    same."""
     gradient_accumulation_steps: int = 1
-    """Multiplies --batch-size. Pin the split with --micro-batch."""
+    """Multiplies --batch-size, as in other trainers. --micro-batch fixes how many examples go through at a time."""
     steps: Count | None = None
-    """Optimizer steps of the run: its length and its schedule."""
+    """Optimizer steps of the whole run, over which the learning rate is scheduled. By default --epochs decides."""
     epochs: float | None = None
-    """Passes over the data instead of --steps; a local data set is counted once for it."""
+    """Passes over the data, instead of --steps. By default the recipe's own number."""
     seed: int = 42
-    """Of the parameters, the order of the data, and dropout."""
+    """Seed for the initial parameters, the order of the data, and dropout."""
     ema_decay: float = 0.0
-    """Of an exponential moving average of the weights, per step, like 0.999: what is evaluated and sampled then.
-    0 keeps none."""
+    """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
+    use the EMA weights. 0 disables it."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "gradient_accumulation_steps"):
@@ -382,15 +391,15 @@ class AdamWRecipe(Recipe):
     """A recipe whose optimizer is AdamW, with its settings as options; subclasses have defaults of their own."""
 
     learning_rate: float = 5e-4
-    """Peak, when warm-up ends."""
+    """Peak learning rate, reached at the end of warm-up."""
     warmup_steps: int = 100
-    """Optimizer steps, not micro-batches."""
+    """Optimizer steps over which the learning rate rises from 0 to its peak."""
     weight_decay: float = 0.01
-    """Of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
+    """AdamW's weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms."""
     beta2: float = 0.999
-    """Share of the second moment that a step keeps."""
+    """AdamW's decay rate of the second moment."""
     clip_norm: float = 1.0
-    """Global norm of the gradient of the effective batch; 0 for no clipping."""
+    """Largest global norm of a step's gradient; larger ones are scaled down to it. 0 for no clipping."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -137,17 +137,25 @@ def recipe_class(kind: object) -> type[Recipe]:
 
 
 def preset(name: str, **options: Any) -> Recipe:
-    """Returns the recipe of that name or file, with these options instead of its own.
+    """Returns a recipe by its name, with some of its options changed.
 
-    `plimsoll.preset("code", target_params=5_000_000)` gives up the preset's width, layers and heads, as the command
-    line does; `dataclasses.replace` does not know which options are new, and refuses the two together.
+    An option that you give comes before those of the preset that contradict it, as on the command line:
+    `target_params` replaces the preset's width, layers and heads. `dataclasses.replace` refuses the two together.
 
     Args:
-        name: As `plimsoll recipes` lists them, or a file like my_recipe.py.
+        name: Name in the list of `plimsoll recipes`, or the path of a Python file with a recipe.
         options: Fields of the recipe, by name.
+
+    Returns:
+        The recipe: a frozen dataclass.
 
     Raises:
         RecipeError: There is no such recipe, it has no such option, or it refuses the value.
+
+    Example:
+        >>> recipe = plimsoll.preset("code", target_params=5_000_000, seq_len=256)
+        >>> recipe.seq_len, recipe.width
+        (256, None)
     """
     recipe = _preset(name)
     return overridden(recipe, options) if options else recipe

@@ -104,7 +104,7 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
         if (band := planned.estimate_band) is not None:
             lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
             peaks = f"a peak from {lowest} to {highest}, by plans that were held against one"
-            notes.append(f"{machine}: no compiler was asked; {peaks}")
+            notes.append(f"{machine}: estimated without a compiler; {peaks}")
     title = _title([planned for _, _, planned, _ in rows], "on every machine")
     lines = columns(table, align="lrllrlrr", indent=0)
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
@@ -163,7 +163,7 @@ def _note(row: ComparedChip) -> str:
     lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
     over = band["highest_peak_bytes"] - planned.ledger.budget_bytes
     beyond = f", which would be {format_bytes(over)} too much" if over > 0 else ""
-    return f"{text}. Estimated, no compiler was asked: its peak may lie between {lowest} and {highest}{beyond}"
+    return f"{text}. Estimated without a compiler: its peak may lie between {lowest} and {highest}{beyond}"
 
 
 def compared_figure(rows: Sequence[ComparedChip]) -> Figure:

@@ -135,7 +135,7 @@ def frontier_figure(planned: Planned) -> "Figure":
     axes.set_ylabel(f"budget that is enough in {unit_name}", fontsize=9, color=QUIET_INK)
     axes.tick_params(axis="y", colors=QUIET_INK, labelsize=8)
     axes.grid(axis="y", color=ROOM, linewidth=0.8, zorder=0)
-    title = f"{planned.recipe} on {planned.plan.chip}: what bytes buy. Hollow: believed, not compiled"
+    title = f"{planned.recipe} on {planned.plan.chip}: bytes against step time. Hollow: estimated, not compiled"
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=12)
     return figure
 

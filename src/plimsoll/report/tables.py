@@ -48,7 +48,7 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),
     ]
     if planned.scaling:
-        title = "the same step on other numbers of them, by the rates"
+        title = "the same step on other numbers of devices, estimated from the chip's rates"
         lines += ["", title, *table(planned.scaling, SCALING), ""]
     lines += labelled("why", planned.reason)
     lines += labelled("caution", planned.not_compiled) if planned.not_compiled else []
@@ -84,8 +84,8 @@ def _by_formula_rows(planned: Planned) -> list[tuple[str, str]]:
         return []
     peak = planned.ledger.predicted_peak_bytes
     inside = "inside" if chosen.low_bytes <= peak <= chosen.high_bytes else "outside"
-    text = f"{format_bytes(chosen.likely_bytes)} for this plan, {_interval(chosen)}: {format_bytes(peak)} is {inside}"
-    return [("by formula", text)]
+    size = f"{format_bytes(chosen.likely_bytes)} ({_interval(chosen)})"
+    return [("by formula", f"{size} was the estimate for this plan; its {format_bytes(peak)} is {inside} that range")]
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("parameters", format_count(planned["parameters"])),
         *lever_rows(plan).items(),
         ("devices", spread),
-        ("pinned", ", ".join(plan.pinned) or "nothing"),
+        ("set by you", ", ".join(map(flag_of, plan.pinned)) or "nothing: the planner chose all of these"),
     ]
 
 
@@ -134,8 +134,8 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         lowest, highest = band["lowest_peak_bytes"], band["highest_peak_bytes"]
         beyond = highest - planned["budget_bytes"]
         text = (
-            f"no compiler was asked. Of {band['plans']} plans that were shown to one, it took from {less} less to"
-            f" {more} more temporaries than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
+            f"without a compiler. For {band['plans']} plans that were also compiled, the compiler took from {less} less"
+            f" to {more} more temporary memory than estimated (docs/chips.md): a peak from {format_bytes(lowest)} to"
             f" {format_bytes(highest)}"
         )
         text += f", which is {format_bytes(beyond)} over the budget" if beyond > 0 else ""
@@ -143,7 +143,7 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
     if reason := planned.get("without_cudnn"):
         rows.append(("not cuDNN's attention", reason))
     if margin := planned.get("margin_bytes"):
-        rows.append(("margin", f"{format_bytes(margin)}: this run went over its budget before"))
+        rows.append(("margin", f"{format_bytes(margin)}: this run exceeded its budget before"))
     if (earlier := planned.get("error_band")) and earlier["sessions"]:
         lowest, highest, median = (
             format_mib_difference(earlier[f"{name}_bytes"], 0) for name in ("lowest", "highest", "median")
@@ -167,6 +167,11 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*rows, ("step", text)]
 
 
+def flag_of(lever: str) -> str:
+    """Returns a lever's option, also of one that is not registered here."""
+    return f"--{lever.replace('_', '-')}"
+
+
 def lever_rows(plan: Plan) -> dict[str, str]:
     """Returns each lever's name and value in words; of those that most plans leave off, only what is on."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
@@ -188,7 +193,8 @@ def _memory(planned: Planned) -> list[str]:
         *_components(ledger.predicted, ledger.predicted_peak_bytes),
     ]
     if ledger.spare_bytes:
-        lines.append(f"  and {format_bytes(ledger.spare_bytes)} kept free, by which runs of one plan differ")
+        spare = format_bytes(ledger.spare_bytes)
+        lines.append(f"  and {spare} kept free, because peaks of one plan differ from run to run")
     lines.append("")
     if ledger.phases:
         rows = [
@@ -200,7 +206,8 @@ def _memory(planned: Planned) -> list[str]:
         peak, budget = host.predicted_peak_bytes, host.budget_bytes
         limit = "no limit given" if budget is None else f"of {format_bytes(budget)}"
         lines += [
-            f"each host: {format_bytes(peak)} ({limit}) at its peak, in the phase `{host.phase}`, without its driver",
+            f"each host: {format_bytes(peak)} ({limit}) at its peak, in the phase `{host.phase}`, not counting the"
+            " driver",
             *_components(host.predicted, peak),
             "",
         ]
@@ -217,13 +224,13 @@ def buffers_table(planned: Planned) -> str:
     """Returns what `plimsoll plan --buffers` adds: the step's largest temporaries and their lines of source."""
     if not planned.largest_buffers:
         estimated = planned.ledger.source == "estimated"
-        why = "no compiler was asked (`plimsoll chips --install`)" if estimated else "the compiler does not say"
-        return f"largest temporaries of the step: {why}"
+        why = "no compiler was used (`plimsoll chips --install`)" if estimated else "the compiler does not say"
+        return f"largest temporary arrays of the step: {why}"
     rows = [
         (format_bytes(buffer.bytes), buffer.shape, buffer.what, buffer.place or UNKNOWN)
         for buffer in planned.largest_buffers
     ]
-    title = "largest temporaries when the step needs most, and the lines they come from"
+    title = "largest temporary arrays at the peak of a step, and the lines of code that make them"
     return "\n".join([title, *columns(rows, align="rlll")])
 
 
@@ -238,9 +245,9 @@ def frontier_table(planned: Planned) -> str:
         if over[number] and not any(over[:number]):
             rows.append((format_bytes(budget), "", "the budget", ""))
         words = f"micro-batch {point.plan.micro_batch}, {in_words(point.plan.levers)}"
-        how = "chosen" if point.chosen else "" if point.compiled else "believed, not compiled"
+        how = "chosen" if point.chosen else "" if point.compiled else "estimated, not compiled"
         rows.append((format_bytes(point.needed_bytes), format_seconds(point.step_seconds), words, how))
-    title = "budget that is enough, and time of a step: what another GiB buys, and what one less costs"
+    title = "smallest budget and step time of each plan that no other plan beats in both"
     return "\n".join([title, *columns(rows, align="rrll")])
 
 
@@ -258,15 +265,16 @@ def ledger_table(ledger: Mapping[str, Any]) -> str:
         verdict = f"measured peak {format_bytes(peak)} of {format_bytes(budget)}, {share} ({source})"
         if peak > budget:
             verdict = f"OVER THE BUDGET by {format_bytes(peak - budget)}: {verdict}"
-    before, after = predicted.get("phases", {}), measured.get("phases", {})
+    before, after, below = predicted.get("phases", {}), measured.get("phases", {}), measured.get("phases_at_most", {})
     components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
-    rows = [(name, both["predicted"], both["measured"]) for name, both in components]
-    rows.append(("peak", expected, peak))
-    phases = [(f"phase {name}", before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]
+    rows = [(name, both["predicted"], both["measured"], None) for name, both in components]
+    rows.append(("peak", expected, peak, None))
+    names = dict.fromkeys([*before, *after, *below])
+    phases = [(f"phase {name}", *(sizes.get(name) for sizes in (before, after, below))) for name in names]
     cells: Cells = {
         "": ("l", lambda row: row[0]),
         "predicted": ("r", lambda row: format_known_bytes(row[1])),
-        "measured": ("r", lambda row: format_known_bytes(row[2])),
+        "measured": ("r", lambda row: measured_words(row[2], row[3])),
         "difference": ("r", lambda row: format_mib_difference(row[2], row[1])),
         "of predicted": ("r", lambda row: format_difference_share(row[2], row[1])),
     }
@@ -276,9 +284,14 @@ def ledger_table(ledger: Mapping[str, Any]) -> str:
     lines = [verdict, "", *compared]
     resumed = ledger.get("resumed_from_step")
     lines += [] if resumed is None else ["", *labelled("resumed from", f"step {resumed:,}")]
-    lines += all_labelled(("went over", overrun_words(overrun)) for overrun in ledger.get("overruns", ()))
+    lines += all_labelled(("over budget", overrun_words(overrun)) for overrun in ledger.get("overruns", ()))
     lines += all_labelled(("note", note) for note in ledger.get("notes", ()))
     return "\n".join(lines)
+
+
+def measured_words(size: int | None, at_most: int | None, *, bound: str = "<= ") -> str:
+    """Returns measured bytes of a phase; of one that stayed below an earlier peak, that peak as a bound."""
+    return format_known_bytes(size) if size is not None or at_most is None else f"{bound}{format_bytes(at_most)}"
 
 
 def overrun_words(overrun: Mapping[str, Any]) -> str:
@@ -289,7 +302,8 @@ def overrun_words(overrun: Mapping[str, Any]) -> str:
     measured, predicted, budget = (
         format_bytes(overrun[f"{name}_bytes"]) for name in ("measured", "predicted", "budget")
     )
-    what = "resident" if overrun["what"] == "resident set" else f"in use, and more refused ({overrun['said']})"
+    refused = f"in use when the allocator refused more ({overrun['said']})"
+    what = "resident" if overrun["what"] == "resident set" else refused
     return f"at step {overrun['step']:,}: {measured} {what}; {predicted} predicted, budget {budget}"
 
 
@@ -309,12 +323,12 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "step": ("r", lambda row: f"{known(row.get('step'), ',')}/{known(row.get('steps'), ',')}"),
         "loss": ("r", lambda row: known(row.get("loss"), ".4f")),
         "best validation": ("r", lambda row: known(row.get("best_validation_loss"), ".4f")),
-        "exact there": ("r", lambda row: format_share(row.get("exact_accuracy"), 1)),
+        "exact at best": ("r", lambda row: format_share(row.get("exact_accuracy"), 1)),
         "peak": ("r", lambda row: format_known_bytes(row.get("peak_bytes"))),
         "budget": ("r", lambda row: format_known_bytes(row.get("budget_bytes"))),
         "used": ("r", lambda row: format_share(row.get("peak_bytes"), row.get("budget_bytes"))),
         "state": ("l", lambda row: row.get("state") or UNKNOWN),
     }
     if not any("exact_accuracy" in row for row in rows):
-        del cells["exact there"]
+        del cells["exact at best"]
     return "\n".join(table(rows, cells, indent=0))

@@ -26,7 +26,7 @@ from plimsoll.processes import environment
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.lease import BEAT_SECONDS, Lease, LeaseLost
 from plimsoll.runs.mirror import Mirror
-from plimsoll.runs.store import Store
+from plimsoll.runs.store import Store, is_address
 from plimsoll.units import format_bytes, format_seconds
 
 Say = Callable[[str], None]
@@ -36,11 +36,6 @@ PATIENCE_SECONDS = 60
 """Time that a training process whose supervisor was killed has to save and end."""
 BEHIND = 3
 """Exit code of a session that was trained to its end, and could not be sent."""
-
-
-def is_address(run: str | Path | None) -> bool:
-    """Returns whether a run is named by an address like `s3://bucket/run`, not by a folder."""
-    return isinstance(run, str) and re.match(r"[a-z][a-z0-9+.-]*://", run) is not None
 
 
 @dataclass(frozen=True)

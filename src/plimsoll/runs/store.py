@@ -7,6 +7,7 @@ imported by the first Store, so a run in a folder never loads them.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +24,11 @@ AT_A_TIME = 8
 CHUNK = {"chunksize": 8 * MIB}
 FETCHED_IN = {"s3": CHUNK | {"max_concurrency": 2}, "s3a": CHUNK | {"max_concurrency": 2}}
 SENT_IN = FETCHED_IN | {"gs": CHUNK, "gcs": CHUNK}
+
+
+def is_address(run: str | Path | None) -> bool:
+    """Returns whether a run is named by an address like `s3://bucket/run`, not by a folder."""
+    return isinstance(run, str) and re.match(r"[a-z][a-z0-9+.-]*://", run) is not None
 
 
 class BucketError(RunError):

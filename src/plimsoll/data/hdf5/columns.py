@@ -25,7 +25,13 @@ READER_BYTES = 10 * MIB
 
 
 class Hdf5(ExampleSet):
-    """Datasets of one length, one example a row. 64-bit numbers become 32-bit ones."""
+    """Examples in an HDF5 file, read a chunk at a time: the `data` of a recipe of your own.
+
+    The datasets have the same length, and a row is an example. 64-bit numbers become 32-bit ones.
+
+    Example:
+        >>> data = lambda: plimsoll.Hdf5("windows.h5", {"x": "states", "y": "labels"}, rows=(0, -1000))
+    """
 
     def __init__(
         self,
@@ -39,11 +45,14 @@ class Hdf5(ExampleSet):
         """Opens the file.
 
         Args:
-            path: The file.
-            columns: Names of the parts of an example, and the datasets they are read from.
-            rows: First row and the one behind the last, like a slice's (None, negative numbers).
-            mix: Chunks of the file whose rows are shuffled together; the order of all chunks is shuffled anyway.
-            skip_bad: Leave rows out that are not finite; otherwise they end the run.
+            path: Path of the file.
+            columns: Names of an example's arrays, and the datasets they are read from.
+            rows: First row and the row after the last, as in a slice: None or negative numbers count from the end.
+            mix: Chunks of the file whose rows are shuffled together. The order of the chunks is always shuffled.
+            skip_bad: Whether to skip rows that are not finite. By default such a row ends the run.
+
+        Raises:
+            DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond them.
         """
         self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
         self.called = str(self._rows.path)

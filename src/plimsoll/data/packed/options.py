@@ -18,21 +18,21 @@ VOCABULARY = 257, 2**20
 @dataclass(frozen=True, kw_only=True)
 class TextSet:
     dataset_id: str
-    """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), a Hugging Face hub id, which is streamed, or
-    python:standard-library."""
+    """Text to pack: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), a Hugging Face data set, which is
+    streamed, or python:standard-library."""
     dataset_config: str | None = None
-    """Configuration of a hub data set."""
+    """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
-    """Split of a hub data set."""
+    """Split of a Hugging Face data set."""
     text_column: str = "text"
-    """Column of .jsonl, .parquet and hub data sets."""
+    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     max_examples: Annotated[int, "count"] | None = None
-    """Documents to use at most."""
+    """Most documents to use. By default all."""
     tokenizer: str | None = None
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
     trained on the beginning of the text (8 MiB), and kept in the folder."""
     vocab_size: Annotated[int, "count"] | None = None
-    """Of the trained tokenizer; default 8,192."""
+    """Tokens of the tokenizer that is trained. By default 8,192."""
 
     def __post_init__(self) -> None:
         if not self.dataset_id.strip():

@@ -51,8 +51,8 @@ ACTIVATIONS = Lever(
     name="activations",
     type=Activations,
     help=(
-        "Type of activations between products. bfloat16 needs --precision bfloat16; norms' statistics, softmax and loss"
-        " stay in float32, and so do weights and optimizer."
+        "Type of the activations between matrix products. bfloat16 needs --precision bfloat16. Statistics of norms,"
+        " softmax, loss, weights and optimizer stay in float32."
     ),
     plain="float32",
     before="float32",

@@ -18,7 +18,10 @@ def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
 REMAT = Lever(
     name="remat",
     type=Remat,
-    help="Recompute in the backward pass: nothing, all but the dots, whole blocks, or those with inputs on the host.",
+    help=(
+        "Parts that the backward pass computes again (rematerialisation): nothing; all but matrix products (dots);"
+        " whole blocks; or whole blocks whose inputs are kept in the host's memory (offload)."
+    ),
     plain="none",
     supports=(
         Support("remat"),
@@ -57,8 +60,8 @@ UNROLL = Lever(
     name="unroll",
     type=int,
     help=(
-        "Layers that are computed one after another instead of by a loop, at most: faster, and compiled for longer. 0"
-        " for a loop. A CPU loops wherever --remat recomputes."
+        "Most layers that are compiled one after another instead of as a loop: faster steps, longer compiles. 0 always"
+        " takes a loop. On a CPU layers are a loop wherever --remat recomputes."
     ),
     plain=MOST_UNROLLED,
     before=MOST_UNROLLED,
@@ -131,7 +134,7 @@ def _both_whole(problem: Problem, one: int, other: int, micro_batch: int) -> boo
 LOSS_CHUNK = Lever(
     name="loss_chunk",
     type=int,
-    help="Tokens whose logits exist at a time; 0 for all.",
+    help="Tokens whose logits are in memory at a time; 0 for all of a micro-batch.",
     plain=0,
     supports=(Support("loss_chunk"),),
     worth_trying=_chunks_of_the_loss,
@@ -185,7 +188,7 @@ def _smallest_block(recipe: Any, _levers: Values) -> int:
 ATTENTION_CHUNK = Lever(
     name="attention_chunk",
     type=int,
-    help="Positions of a block of attention's scores; 0 for the fastest form where scores may be held whole.",
+    help="Positions of a block of attention scores; 0 for the fastest form, which may hold all scores at once.",
     plain=0,
     before=0,
     supports=(Support("attention_chunk"),),

@@ -23,7 +23,7 @@ def _without_effect(problem: Problem, _rates: Rates, value: bool) -> str | None:
 DETERMINISTIC = Lever(
     name="deterministic",
     type=bool,
-    help="On an NVIDIA GPU: False lets the compiler choose kernels by the clock, and two runs differ by rounding.",
+    help="Equal results of two runs on an NVIDIA GPU; False lets the compiler take the kernels it times fastest.",
     plain=True,
     before=True,
     touches="mixed",

@@ -94,8 +94,8 @@ LAYERWISE = Lever(
     name="layerwise",
     type=Passes,
     help=(
-        "Update each layer as soon as it has its gradient, in so many backward passes (two under a clip); 0 for all at"
-        " once."
+        "Backward passes of a step that updates each layer as soon as it has its gradient, so that the whole gradient"
+        " never exists: 1, or 2 with --clip-norm. 0 updates all layers at the end."
     ),
     plain=0,
     before=0,

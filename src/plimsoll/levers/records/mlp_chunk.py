@@ -54,7 +54,7 @@ def _largest(recipe: Any, levers: Values) -> int:
 MLP_CHUNK = Lever(
     name="mlp_chunk",
     type=int,
-    help="Positions that go through a block's feed-forward part at a time; 0 for all.",
+    help="Positions that go through the feed-forward part of a block at a time; 0 for all.",
     plain=0,
     before=0,
     supports=(Support("mlp_chunk"),),

@@ -87,8 +87,8 @@ OFFLOAD = Lever(
     name="offload",
     type=Offload,
     help=(
-        "What lies in the host's memory, beside an accelerator: frozen weights, the optimizer's state and the average,"
-        " or all of these."
+        "Parts of the state in the host's memory instead of the accelerator's: frozen weights, the optimizer's state"
+        " (with the EMA weights), or all of these."
     ),
     plain="none",
     before="none",

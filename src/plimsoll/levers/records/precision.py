@@ -25,7 +25,7 @@ def _without_units(problem: Problem, rates: Rates, value: str) -> str | None:
 PRECISION = Lever(
     name="precision",
     type=Precision,
-    help="Arithmetic of the dots. float16 scales the loss, and skips steps that overflow.",
+    help="Type in which matrix products are computed. float16 scales the loss, and skips steps that overflow.",
     plain="float32",
     touches="mixed",
     supports=(Support("precision"),),

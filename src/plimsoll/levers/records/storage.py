@@ -52,7 +52,7 @@ OPTIMIZER_BITS = _lever_of_bits(
     "optimizer_bits",
     OptimizerBits,
     subject="optimizer",
-    help="Of each number that the optimizer keeps per weight. 16 is bfloat16, which the search does not try.",
+    help="Bits of each number that the optimizer keeps per weight. 16 is bfloat16, which the planner does not try.",
     supports=(Support("optimizer_bits", owner="optimizer"),),
     stores="optimizer state",
     rungs=(Rung(name="optimizer-8", words="the optimizer's moments in {} bits", value=8),),
@@ -64,7 +64,7 @@ WEIGHT_BITS = _lever_of_bits(
     "weight_bits",
     WeightBits,
     subject="weight",
-    help="Of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically.",
+    help="Bits of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically.",
     supports=(Support("weight_bits", owner="optimizer"),),
     stores="weights",
     rungs=(
@@ -78,7 +78,7 @@ FROZEN_BITS = _lever_of_bits(
     "frozen_bits",
     FrozenBits,
     subject="frozen",
-    help="Of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4.",
+    help="Bits of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4.",
     supports=(Support("frozen_bits"),),
     rungs=(
         Rung(name="frozen-16", words="what is not learned in bfloat16", value=16),
@@ -92,7 +92,7 @@ EMA_BITS = _lever_of_bits(
     "ema_bits",
     EmaBits,
     subject="ema",
-    help="Of the average of the weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically.",
+    help="Bits of the EMA weights that --ema-decay keeps: 16 is bfloat16 rounded stochastically.",
     supports=(
         Support(
             "ema_bits",
@@ -108,7 +108,7 @@ EMA_BITS = _lever_of_bits(
 EMBEDDING_BITS = Lever(
     name="embedding_bits",
     type=EmbeddingBits,
-    help="Of each weight of a frozen embedding and output layer: 16 is bfloat16 (float32 beside --frozen-bits 32), 8"
+    help="Bits of each weight of a frozen embedding and output layer: 16 is bfloat16 (float32 with --frozen-bits 32), 8"
     " int8, 4 NF4.",
     plain=16,
     before=16,

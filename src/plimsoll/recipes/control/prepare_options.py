@@ -54,7 +54,7 @@ class ControlSet:
     dt: float = 0.02
     """Seconds of a step."""
     variants: int | None = None
-    """Variants of each system; default 50, fewer for a small set."""
+    """Variants of each system. By default 50, fewer for a small set."""
     held_out: float = 0.15
     """Share of the variants that are for validation: the last rows of the file."""
     chunk_rows: int = 512

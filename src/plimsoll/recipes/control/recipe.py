@@ -64,36 +64,33 @@ class Control(AdamWRecipe):
     )
 
     data: str = ""
-    """The HDF5 file that `plimsoll prepare control` wrote, or another with the same datasets."""
+    """HDF5 file with control windows: what `plimsoll prepare control` writes, or another file with the same datasets.
+    Planning needs none."""
     split: Literal["variant", "trajectory", "none"] = "variant"
     """Part that is held out for validation: variants of the systems, trajectories, or nothing."""
     validation_rows: Count = 20_000
-    """Held-out windows to evaluate on, at most, from all over the held-out part."""
+    """Most held-out windows to evaluate on, taken evenly from the held-out part."""
     mix_chunks: int = 16
-    """Chunks of the file whose rows are shuffled together; the order of all chunks is shuffled anyway."""
+    """Chunks of the file whose rows are shuffled together. The order of the chunks is always shuffled."""
     skip_bad: bool = False
-    """Leave rows out that are not finite, and count them; otherwise they end the run."""
+    """Skip rows that are not finite, and count them. By default such a row ends the run."""
 
     width: int = 64
-    """Width of the model between its layers; a multiple of --heads."""
+    """Width of the hidden states, a multiple of --heads."""
     heads: int = 4
-    """Heads of attention."""
+    """Number of attention heads."""
     layers: int = 4
-    """Blocks: attention and two dots."""
+    """Number of transformer blocks."""
     inner: int | None = None
-    """Width of the feed-forward; default 4 x --width."""
+    """Width of the feed-forward part. By default 4 x --width."""
     dropout: float = 0.0
-    """The published recipe has 0.1; windows are many and the network is small."""
+    """Share of activations that is dropped in training. The published recipe has 0.1."""
 
     batch_size: int = 1024
     learning_rate: float = 2e-3
-    """Peak, when warm-up ends."""
     warmup_steps: int = 500
-    """Optimizer steps, not micro-batches."""
     weight_decay: float = 1e-4
-    """Weight decay of AdamW, per step, times the learning rate; on matrices and embeddings, not on norms."""
     beta2: float = 0.99
-    """Share of the second moment that a step keeps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

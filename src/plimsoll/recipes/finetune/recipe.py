@@ -78,51 +78,49 @@ class Finetune(AdamWRecipe):
     loss_chunks: ClassVar[tuple[int, ...]] = (512, 128)
 
     pretrained: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    """A folder of a Llama, Mistral, Qwen or Gemma (config.json, .safetensors, tokenizer.json), or its id on the Hugging
-    Face hub. To plan, the ids of many models need no download."""
+    """Model to fine-tune: folder of a Llama, Mistral, Qwen or Gemma (config.json, .safetensors, tokenizer.json), or its
+    Hugging Face id. Planning needs no download for many ids."""
     dataset_id: str = ""
-    """Records to learn: a .jsonl, .json or .parquet file, a folder of them, or a hub id. Each has `messages`, `prompt`
-    and `completion`, or `text`."""
+    """Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Each
+    record has `messages`, `prompt` and `completion`, or `text`. Planning needs none."""
     dataset_config: str | None = None
-    """Configuration of a hub data set."""
+    """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
-    """Split of a hub data set."""
+    """Split of a Hugging Face data set."""
     validation_id: str | None = None
-    """Records to evaluate on, instead of 1 in 100 of those in --dataset-id."""
+    """Records to evaluate on. By default 1 in 100 of those in --dataset-id."""
     max_examples: Count | None = None
-    """Records to use at most."""
+    """Most records to use. By default all."""
     validation_tokens: Count = 200_000
-    """Held-out tokens to evaluate on, at most."""
+    """Most held-out tokens to evaluate on."""
     loss_on: Literal["assistant", "all"] = "assistant"
-    """Learn what the assistant writes, or a completion; or all tokens. All of a `text` is learned either way."""
+    """Tokens that count in the loss: those of the assistant or the completion, or all. In a `text` all count."""
     chat_template: str | None = None
-    """A file with a chat template (jinja), where the tokenizer has none or another is meant."""
+    """File with a chat template (jinja). By default the tokenizer's own."""
     seq_len: Count = 2048
-    """Tokens of a row, which holds as many documents as fit."""
+    """Tokens of a training sequence, into which as many records are packed as fit."""
     truncate: bool = True
-    """Cut documents that are longer than a row at their end; --no-truncate refuses them."""
+    """Cut records that are longer than a sequence. --no-truncate refuses them."""
 
     lora_rank: int = 16
-    """Rank of the adapters; 0 to learn the whole model."""
+    """Rank of the LoRA adapters; 0 trains the whole model."""
     lora_alpha: float | None = None
-    """Scale of the adapters, before it is divided by the rank; default twice the rank."""
+    """LoRA's alpha: adapters are scaled by alpha / rank. By default twice the rank."""
     lora_targets: str = "all-linear"
-    """Kernels beside which adapters are learned: some of q,k,v,o,gate,up,down; all-linear; or a regular expression of
-    paths like blocks/query/kernel."""
+    """Kernels that get adapters: some of q,k,v,o,gate,up,down; all-linear; or a regular expression of paths like
+    blocks/query/kernel."""
     lora_dropout: float = 0.0
-    """Share of an adapter's input that is left out in training."""
+    """Share of an adapter's input that is dropped in training."""
     rslora: bool = False
-    """Divide --lora-alpha by the root of the rank."""
+    """Scale adapters by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)."""
     init_from: str | None = None
-    """A PEFT adapter's folder to begin with."""
+    """Folder of a PEFT adapter whose weights training starts from. By default new adapters, which change nothing at
+    first."""
 
     batch_size: int = 8
     learning_rate: float = 2e-4
-    """Peak, when warm-up ends."""
     warmup_steps: int = 10
-    """Optimizer steps, not micro-batches."""
     weight_decay: float = 0.0
-    """Of AdamW, per step, times the learning rate; on matrices."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,9 +21,11 @@ class TextOptions(TextSet):
     out: str
     """The folder that is made. The same command continues what was interrupted."""
     workers: int | None = None
-    """Threads that encode; default: one for each core. With --ray: blocks under way on the cluster, in pairs."""
+    """Threads that encode text. By default one for each core. With --ray: blocks that are encoded on the cluster at a
+    time, in pairs."""
     ray: str | None = None
-    """Encode on a Ray cluster: its address, auto for the one that is running here, or local to start one."""
+    """Ray cluster to encode on: its address, auto for the one that runs here, or local to start one. By default text is
+    encoded in this process."""
 
 
 def make(options: TextOptions) -> dict[str, Any]:

@@ -79,61 +79,62 @@ class LongContext(AdamWRecipe):
     loss_whole: ClassVar[bool] = False
 
     data: str = ""
-    """The folder that `plimsoll prepare longcontext` wrote."""
+    """Folder with packed tokens, which `plimsoll prepare longcontext` writes. Planning needs none."""
     vocab_size: Count | None = None
-    """Rows of the embedding; default what --data was packed with, or GPT-2's 50,257 to plan without data."""
+    """Rows of the embedding. By default what --data was packed with; 50,257 (GPT-2) to plan without data."""
     seq_len: Count = 1024
-    """Tokens of a window."""
+    """Tokens of a training sequence."""
     validation_tokens: Count = 1_000_000
-    """Held-out tokens to evaluate on, at most, in whole windows; one window at least. 0 for none."""
+    """Most held-out tokens to evaluate on, in whole sequences, at least one. 0 for none."""
     workers: int = 0
-    """Threads that read windows at the same time."""
+    """Threads that read data in parallel."""
 
     width: int = 128
-    """Of the model, between the layers."""
+    """Width of the hidden states."""
     layers: int = 4
-    """Blocks: a recurrence, or attention, and a SwiGLU."""
+    """Number of blocks: a recurrence, or attention, and a SwiGLU."""
     states: int = 64
-    """Complex numbers that a layer remembers."""
+    """Complex numbers in the recurrent state of a layer."""
     inner: int | None = None
-    """Of the SwiGLU; default 7/3 of --width, so that with the gate a block costs what a plain one of 4x would."""
+    """Width of the SwiGLU. By default 7/3 of --width, which with its gate costs as much as a plain part of 4 x
+    --width."""
     tied: bool = True
-    """The output layer uses the token embedding's weights."""
+    """Use the token embedding's weights for the output layer, too."""
     r_min: float = 0.9
-    """See --r-max."""
+    """Least share of a recurrent state that a token leaves, at initialisation; see --r-max."""
     r_max: float = 0.9999
-    """At each token a state keeps r of itself; r^2 begins evenly spaced between --r-min^2 and --r-max^2. What is left
-    of it after n tokens is r^n."""
+    """Largest share of a recurrent state that a token leaves, at initialisation: after n tokens r^n is left. r^2 is
+    spread evenly from --r-min^2 to --r-max^2."""
     max_phase: float = 2 * math.pi
-    """Radians that a state turns at each token: at first evenly spread from 0 to this."""
+    """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
     selective: bool = False
-    """Every token says how much of each state is left, besides."""
+    """Let every token also decide how much of each state is left (input-dependent decay)."""
     attention_every: int = 0
-    """The last of so many layers attends instead of remembering; 0 for none."""
+    """Every how many layers one is attention instead of a recurrence; 0 for none."""
     attention_window: Count = 0
-    """Tokens that such a layer sees, its own included; 0 for all before it, at a price that grows with --seq-len."""
+    """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
     heads: int | None = None
-    """Of layers that attend; default --width / 64."""
+    """Number of heads in attention layers. By default --width / 64."""
     tbptt: Count = 0
-    """Tokens after which gradients end; 0 for exact ones through the whole window."""
+    """Tokens after which gradients are cut (truncated backpropagation through time); 0 for exact gradients through the
+    whole sequence."""
     form: Mixing = "auto"
-    """How states are computed; the numbers are the same but for rounding. auto: in steps on a CPU, by matrices
-    elsewhere, and by a prefix scan with --selective."""
+    """Algorithm that computes the recurrence; results differ only by rounding. auto: steps on a CPU, matmul elsewhere,
+    associative with --selective."""
     chunk_size: int = 256
-    """Of --form steps and matmul: tokens of a chunk; changes nothing but the cost."""
+    """Tokens of a chunk for --form steps and matmul. Affects only speed and memory."""
 
     batch_size: int = 8
     epochs: float | None = None
-    """Passes over the data instead of --steps; default 1."""
+    """Passes over the data, instead of --steps. By default 1."""
     learning_rate: float = 3e-4
-    """Peak, when warm-up ends."""
     warmup_steps: int = 0
-    """Optimizer steps; 0 for --warmup-fraction of the run."""
+    """Optimizer steps over which the learning rate rises from 0 to its peak; 0 for --warmup-fraction of the run."""
     warmup_fraction: float = 0.1
-    """Of the run; then a cosine to zero."""
+    """Share of the run that is warm-up; afterwards a cosine decays to zero."""
 
     seed: int = 0
-    """Of the parameters and the order of the data."""
+    """Seed for the initial parameters and the order of the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

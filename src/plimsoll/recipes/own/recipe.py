@@ -52,16 +52,28 @@ user's own")."""
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRecipe(Recipe):
-    """Base of a recipe of the user's own: subclass it, or let `plimsoll.recipe` do so.
+    """Base class of your own recipes: a frozen dataclass with `init`, `loss`, `data` and `optimizer`.
 
-    Fields become options: numbers, strings, booleans or None.
+    Its fields (numbers, strings, booleans or None) become options of the command line. `plimsoll.recipe` makes one of
+    functions.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Spirals(plimsoll.OwnRecipe):
+        ...     width: int = 64
+        ...     def init(self, key): return {"w": jax.random.normal(key, (2, self.width))}
+        ...     def loss(self, params, batch): return jnp.sum((batch["x"] @ params["w"]) ** 2), len(batch["x"])
+        ...     def data(self): return {"x": np.ones((100, 2), np.float32)}
+        ...     def optimizer(self, steps): return plimsoll.AdamW(learning_rate=1e-3)
+        >>> Spirals(steps=10, width=8).batch_spec(4)
+        {'x': ((4, 2), 'float32')}
     """
 
     without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
     validates_with_fillers: ClassVar[bool] = True
 
     shuffle: bool = True
-    """Draw the examples in another order every epoch; --no-shuffle keeps theirs."""
+    """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Guards `optimizer`, which callers of the recipe use; `init`, `loss` and `data` are called below."""
@@ -80,29 +92,54 @@ class OwnRecipe(Recipe):
 
     @abstractmethod
     def init(self, key: Any) -> Any:
-        """Returns the parameters before the first step: any pytree of arrays, or {"trainable": ..., "frozen": ...}."""
+        """Returns the initial parameters.
+
+        Args:
+            key: JAX random key.
+
+        Returns:
+            Any tree of arrays; or `{"trainable": ..., "frozen": ...}`, of which only the first is trained.
+        """
 
     @abstractmethod
     def loss(self, params: Any, batch: Any) -> Any:
-        """Returns (total, weight[, metrics]): sums over the batch's examples, and what to divide them by.
+        """Returns the loss of a batch as sums over its examples.
 
-        May also take `keys`, `train` and `compute`: recipes/own/task.py.
+        It may have further parameters: `keys` (a random key for each example), `train` (False in evaluation) and
+        `compute` (the levers of the plan).
+
+        Args:
+            params: Parameters, as `init` returns them.
+            batch: Arrays of examples, by name.
+
+        Returns:
+            `(total, weight)`, whose quotient is the loss; or `(total, weight, metrics)`, with a dict of names to such
+            pairs.
         """
 
     @abstractmethod
     def data(self) -> Any:
-        """Returns the examples to learn from: a dict of arrays, or anything with len() whose items are dicts of arrays.
+        """Returns the examples to train on. Called in every process of the run: open large files, do not read them.
 
-        Called in every process of the run: open what is large, do not read it.
+        Returns:
+            A dict of arrays with one row per example; an object with `len()` whose items are dicts of arrays; or a
+            `plimsoll.Hdf5`.
         """
 
     def validation_data(self) -> Any:
-        """Returns examples that are never trained on, like `data`; None for none."""
+        """Returns the examples to evaluate on, in a form of `data`; None for none."""
         return None
 
     @abstractmethod
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
-        """Returns the optimizer of a run of `steps`."""
+        """Returns the optimizer.
+
+        Args:
+            steps: Optimizer steps of the whole run, for schedules.
+
+        Returns:
+            An optax transformation, or `plimsoll.AdamW`.
+        """
 
     @property
     def called(self) -> str:
@@ -242,14 +279,38 @@ def recipe(
     supported: Sequence[str] = (),
     **fields: Any,
 ) -> OwnRecipe:
-    """Returns a recipe of these functions, each as the method of `OwnRecipe` with its name, without `self`.
+    """Returns a recipe of your own functions, for any JAX model.
 
-    `supported` names the levers that the loss makes use of, from the `compute` it takes (precision, remat, loss_chunk),
-    those of the optimizer (optimizer_bits, weight_bits, offload), where that is a `plimsoll.AdamW`, and frozen_bits,
-    where it reads what is frozen through `plimsoll.widened`. Two more are for accelerators: remat_offload, where its
-    blocks are made by `plimsoll.rematerialised(block, compute.remat)` and scanned, and frozen_offload, where dots with
-    stacks of frozen layers are `plimsoll.levers.frozen.frozen_dot` inside that scan. `fields` are those of `OwnRecipe`:
-    batch_size, steps or epochs, seed, ...; the command line overrides them.
+    Args:
+        init: Function of a random key that returns the initial parameters: any tree of arrays.
+        loss: Function of parameters and a batch that returns `(total, weight)`: the sum of the loss over the batch's
+            examples, and what to divide it by. See `OwnRecipe.loss`.
+        data: Function that returns the examples to train on: a dict of arrays, an object with `len()` whose items are
+            dicts of arrays, or a `plimsoll.Hdf5`.
+        optimizer: An optax transformation, a `plimsoll.AdamW`, or a function of the number of steps that returns one.
+        validation_data: Function that returns examples to evaluate on, like `data`. By default there are none.
+        supported: Levers that the functions support, like "precision", "remat" or "loss_chunk" (docs/your-own.md). The
+            planner uses no other lever that needs support.
+        fields: Options of the recipe: `batch_size`, `steps` or `epochs`, `seed`, ... The command line overrides them.
+
+    Returns:
+        The recipe, which `plimsoll.plan` and `plimsoll.train` take. In a file it is trained by `plimsoll train
+        my_recipe.py`.
+
+    Raises:
+        RecipeError: An argument is no function, or a field or lever is unknown.
+
+    Example:
+        >>> recipe = plimsoll.recipe(
+        ...     init=lambda key: {"w": jnp.zeros(3)},
+        ...     loss=lambda params, batch: (jnp.sum((batch["x"] @ params["w"] - batch["y"]) ** 2), len(batch["y"])),
+        ...     data=lambda: {"x": np.ones((100, 3), np.float32), "y": np.ones(100, np.float32)},
+        ...     optimizer=plimsoll.AdamW(learning_rate=1e-2),
+        ...     batch_size=10,
+        ...     steps=50,
+        ... )
+        >>> recipe.batch_spec(10)
+        {'x': ((10, 3), 'float32'), 'y': ((10,), 'float32')}
     """
     given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
     for name, function in given.items():

@@ -28,19 +28,20 @@ class SudokuOptions:
     size: Literal[4, 6, 9] = 9
     """Rows of a puzzle."""
     difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
-    """Of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no given to
-    spare; hard: a guess needed, and no given to spare; mixed: any number of givens with one solution."""
+    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no
+    given that could be left out; hard: a guess needed, and no given that could be left out; mixed: any number of givens
+    with one solution."""
     subsample_size: Annotated[int | None, "count", Ge(1)] = None
-    """Puzzles (of side 4: grids) to train on, chosen at random, or all where there are fewer; default 1,000."""
+    """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
     num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each; of side 4: further puzzles of the same grid."""
     test_size: Annotated[int | None, "count", Ge(1)] = None
-    """Puzzles (solution grids, where the source has no test split) to test on; default: the source's test split, or a
-    tenth of the source and at most 1,000, or 1,000 generated ones, or of side 4 48 of the 288 grids."""
+    """Puzzles to test on; solution grids, if the source has no test split. By default that split, else a tenth of the
+    source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         if self.size not in (4, 6, 9):
@@ -88,13 +89,13 @@ class MazeOptions:
     subsample_size: Annotated[Count, Ge(1)] = 1000
     """Mazes to train on, or all where the source has fewer."""
     test_size: Annotated[int | None, "count", Ge(1)] = None
-    """Mazes to test on; default: the source's test split, or a tenth of it, or 1,000 generated ones."""
+    """Mazes to test on. By default the source's test split, else a tenth of the source, or 1,000 generated ones."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
@@ -110,15 +111,15 @@ class ArcOptions:
     """A folder with ARC tasks: NAME_challenges.json with NAME_solutions.json (the Kaggle form), folders of one JSON
     file for each task, or such files themselves."""
     subsets: tuple[str, ...] = ()
-    """Names of the subsets that are used, like training evaluation concept; default: all that are there."""
+    """Names of the subsets to use, like training evaluation concept. By default all."""
     test_set_name: str | None = None
-    """The subset whose test pairs are to test on; default: evaluation2, or evaluation."""
+    """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation."""
     num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each task, at most."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
     out: str
-    """The folder that is made."""
+    """New folder for the data set."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)

@@ -64,71 +64,70 @@ class Puzzles(Recipe):
     supported: ClassVar[tuple[str, ...]] = ("precision", "activations", "unroll", "remat", "offload")
 
     data: str = ""
-    """The folder that `plimsoll prepare sudoku`, `maze` or `arc` wrote, or another one in the published format."""
+    """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the published format.
+    Planning needs none."""
     seq_len: int = 81
-    """Tokens of a puzzle: what the data set says."""
+    """Tokens of a puzzle, as the data set has them."""
     vocab_size: Count = 11
-    """Likewise."""
+    """Different tokens, as the data set has them."""
     identifiers: Count = 1
-    """Rows of the table of puzzles, at most; a data set with fewer identifiers has a smaller table."""
+    """Most rows of the table of puzzle embeddings. A data set with fewer puzzle identifiers has a smaller table."""
     validation_examples: Count | None = None
-    """Of the test split, from its beginning, to evaluate on; default all."""
+    """Examples of the test split to evaluate on while training, from its beginning. By default all."""
     init_from: str | None = None
-    """Begin with the weights of a published model: a .safetensors file of its state dict."""
+    """Published model whose weights training starts from: a .safetensors file of its state dict. By default they are
+    random."""
 
     variant: Variant = "mlp"
-    """What mixes the positions of a puzzle: a feed-forward across them, or attention."""
+    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention."""
     positions: Positions | None = None
-    """How a position is told; default rope with attention, none with mlp."""
+    """Position encoding. By default rope with attention, none with mlp."""
     width: int = 512
-    """Of the latents; a multiple of --heads."""
+    """Width of the latent states, a multiple of --heads."""
     heads: int = 8
-    """Of attention."""
+    """Number of attention heads."""
     layers: int = 2
-    """Blocks of the module that is applied again and again."""
+    """Number of blocks in the module that is applied recursively."""
     expansion: float = 4.0
-    """Of feed-forwards: their inner width is two thirds of it times their own, to the next multiple of 256."""
+    """Size of the feed-forward part: its inner width is 2/3 x this x its width, rounded up to a multiple of 256."""
     high_cycles: int = 3
-    """Rounds of a supervision step; the gradient goes through the last one."""
+    """Updates of the high latent state in a supervision step; gradients flow through the last one."""
     low_cycles: int = 6
-    """Updates of the low latent in a round."""
+    """Updates of the low latent state for each update of the high one."""
     puzzle_positions: int = 16
-    """Positions before the tokens, over which a puzzle's row of the table is laid out."""
+    """Positions before the tokens that hold the puzzle's embedding."""
     puzzle_width: int | None = None
-    """Of a row of that table; default --width."""
+    """Width of a row in the table of puzzle embeddings. By default --width."""
 
     halt_max_steps: int = 16
-    """Supervision steps of a puzzle, at most; in evaluation, of every puzzle."""
+    """Most supervision steps of a puzzle; evaluation always takes this many."""
     halt_exploration: float = 0.1
-    """Share of puzzles, per step, that go on for a random number of steps even if they want to halt."""
+    """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
 
     batch_size: int = 768
-    """With --gradient-accumulation-steps, the effective batch: how it is split is the plan's business."""
     default_epochs: Count = 50_000
-    """Length of the run where neither --steps nor --epochs says it. An epoch is one random puzzle of every group."""
+    """Epochs of a run without --steps and --epochs. An epoch is one random puzzle of every group."""
     eval_interval: Count = 5_000
-    """Epochs from one evaluation to the next; the sampler walks through as many as one."""
+    """Epochs between evaluations."""
     learning_rate: float = 1e-4
-    """When warm-up ends; constant from then on unless --final-fraction says otherwise."""
+    """Learning rate after warm-up. It stays constant unless --final-fraction is below 1."""
     warmup_steps: int = 2_000
-    """Optimizer steps, not micro-batches."""
+    """Optimizer steps over which the learning rates rise from 0 to their peak."""
     final_fraction: float = 1.0
-    """Of both learning rates, at the last step, where a cosine leads; 1 keeps them constant."""
+    """Share of both learning rates that is left at the last step of a cosine decay; 1 keeps them constant."""
     weight_decay: float = 1.0
-    """Per step, times the learning rate, on every weight but the table of puzzles."""
+    """Weight decay, multiplied by the learning rate; applied to every weight but the puzzle embeddings."""
     beta1: float = 0.9
-    """Share of the first moment that a step keeps."""
+    """Decay rate of the first moment."""
     beta2: float = 0.95
-    """Share of the second moment that a step keeps."""
+    """Decay rate of the second moment."""
     puzzle_learning_rate: float = 1e-4
-    """Of the table of puzzles."""
+    """Learning rate of the puzzle embeddings."""
     puzzle_weight_decay: float = 1.0
-    """Of those of its rows that a step reads."""
+    """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
     ema_decay: float = 0.999
-    """Of an exponential moving average of the weights, per step: what is evaluated and saved to be used. 0 keeps
-    none."""
     seed: int = 0
-    """Of the parameters, the order of the data, and exploration."""
+    """Seed for the initial parameters, the order of the data, and exploration."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

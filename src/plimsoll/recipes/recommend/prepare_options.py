@@ -23,21 +23,22 @@ class RecommendSet:
     """Users, their items in the order of time, and what the items begin with."""
 
     interactions: str
-    """The file to read."""
+    """File with interactions of users and items."""
     format: Form | None = None
-    """What it looks like; by default its content says it. movielens-csv: ratings.csv with its header; movielens-dat:
-    user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a user and all of
-    their items on each line; csv: any other table, with --user-column and --item-column."""
+    """Format of the file. By default it is recognised by its content. movielens-csv: ratings.csv with its header;
+    movielens-dat: user::item::rating::time; pairs: a user and an item on each line, in the order of time; sequences: a
+    user and all of their items on each line; csv: any other table, with --user-column and --item-column."""
     user_column: str | None = None
-    """Of a CSV file with a header."""
+    """Column with the users, for --format csv."""
     item_column: str | None = None
-    """Likewise."""
+    """Column with the items, for --format csv."""
     time_column: str | None = None
-    """Numbers, or dates like 2024-01-31 12:00; without it the order of the rows is the order of time."""
+    """Column with times: numbers, or dates like 2024-01-31 12:00. By default the order of the rows is the order of
+    time."""
     rating_column: str | None = None
-    """For --min-rating."""
+    """Column with ratings, for --min-rating."""
     min_rating: float | None = None
-    """Interactions that are rated lower are left out."""
+    """Lowest rating that counts as an interaction. By default all do."""
     keep_repeats: bool = False
     """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
     testing that was trained on."""
@@ -47,18 +48,20 @@ class RecommendSet:
     """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
     --interactions, where they are MovieLens'."""
     clusters: Annotated[int | None, "count", Ge(1)] = None
-    """Of items, for a two-level softmax; default the square root of their number, rounded up."""
+    """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
     often they are taken. The first two need scikit-learn."""
     max_cluster_size: Annotated[int | None, Ge(1)] = None
-    """A larger cluster is split in two, so that there may be more than --clusters; default four times their mean."""
+    """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
+    the mean."""
     embeddings: Embeddings = "factorisation"
-    """What items begin with: the singular vectors of who took what for training, or random numbers, or nothing."""
+    """Initial embeddings of items: the singular vectors of who took what for training, or random numbers, or
+    nothing."""
     embedding_size: Annotated[int, Ge(1)] = 64
     """Numbers of an embedding."""
     seed: Annotated[int, Ge(0)] = 42
-    """Of every choice."""
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)

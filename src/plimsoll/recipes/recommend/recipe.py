@@ -93,54 +93,53 @@ class Recommend(AdamWRecipe):
     }
 
     data: str = ""
-    """The folder that `plimsoll prepare recommend` wrote."""
+    """Folder with interactions, which `plimsoll prepare recommend` writes. Planning needs none."""
     num_items: Count | None = None
-    """Items of the catalogue, to plan without --data; default 3,260."""
+    """Items of the catalogue, to plan without --data. By default 3,260."""
     num_clusters: Count | None = None
-    """Clusters of it, to plan without --data; default the root of --num-items."""
+    """Clusters of items, to plan without --data. By default the square root of --num-items."""
     largest_cluster: Count | None = None
-    """Items of the largest one, to plan without --data; default twice the mean."""
+    """Items of the largest cluster, to plan without --data. By default twice the mean."""
     seq_len: Count = 32
-    """Items of a history that the model reads; longer ones are several rows of training."""
+    """Items of a user's history in a training row; longer histories become several rows."""
     validation_users: Count | None = None
-    """Users to evaluate on while training, from the first; default all. `plimsoll evaluate` takes all of them."""
+    """Users to evaluate on while training. By default all, as always in `plimsoll evaluate`."""
     learn_validation: bool = False
-    """Learn from the items of validation, too, as a last run when everything else is chosen: nothing is evaluated while
-    training then, and the newest checkpoint is what is used."""
+    """Also train on the validation items, for a last run after all choices. Nothing is evaluated while training, and
+    the newest checkpoint is used."""
     eval_interval: float = 5.0
-    """Epochs from one evaluation to the next."""
+    """Epochs between evaluations."""
 
     pretrained: str = NONE
-    """A folder of a language model (config.json, .safetensors) or its id on the Hugging Face hub; none for a small
-    transformer that is learned along; gemma-2b or llama-3.2-1b to plan with that shape."""
+    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face; none for a small transformer
+    trained from scratch; gemma-2b or llama-3.2-1b to plan with that shape."""
     freeze: bool = True
-    """Leave the pretrained model as it is; --no-freeze learns it, too."""
+    """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
     item_embedding_dim: int | None = None
-    """Numbers of an item; default what --data has embeddings of, else 64."""
+    """Width of an item's embedding. By default that of the embeddings in --data, else 64."""
     adapter_inner: int | None = None
-    """Hidden layer between an item and the model; 0 for none. Default 0 for a model as wide as an item, else four times
-    --item-embedding-dim."""
+    """Width of the hidden layer between an item's embedding and the model; 0 for none. By default 0 if the model is as
+    wide as the embedding, else 4 x --item-embedding-dim."""
     softmax: Softmax = "two-level"
-    """First among clusters of items and then within one, or among all items at once."""
+    """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
     cluster_vectors: ClusterVectors = "learned"
-    """Vector of a cluster: a row of its own, or the mean of its items' rows."""
+    """Vector of a cluster: a learned row, or the mean of its items' rows."""
     dropout: float = 0.5
-    """Of what goes into the model, and of what each layer adds where it is learned along."""
+    """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
+    is trained from scratch."""
 
     width: int | None = None
-    """Of the transformer that is learned along; default --item-embedding-dim."""
+    """Width of the transformer that is trained from scratch. By default --item-embedding-dim."""
     layers: int = LAYERS
-    """Of the transformer that is learned along."""
+    """Number of blocks of the transformer that is trained from scratch."""
     heads: int | None = None
-    """Default --width / 32."""
+    """Number of attention heads of the transformer that is trained from scratch. By default --width / 32."""
 
     batch_size: int = 256
     epochs: float | None = None
-    """Passes over the users instead of --steps; default 60."""
+    """Passes over the users, instead of --steps. By default 60."""
     learning_rate: float = 1e-3
-    """Peak, when warm-up ends."""
     warmup_steps: int = 100
-    """Optimizer steps, not micro-batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -74,41 +74,44 @@ class Text(AdamWRecipe):
     }
 
     dataset_id: str = "skeskinen/TinyStories-Instruct-hf"
-    """A file or folder (.txt, .jsonl, .parquet, gzip or zstd too), or a Hugging Face hub id, which is streamed."""
+    """Text to learn from: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set,
+    which is streamed."""
     dataset_config: str | None = None
-    """Configuration of a hub data set."""
+    """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
-    """Split of a hub data set."""
+    """Split of a Hugging Face data set."""
     text_column: str = "text"
-    """Column of .jsonl, .parquet and hub data sets."""
+    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     use_streaming: bool = True
-    """Read as training goes; --no-streaming loads all tokens into memory once, and the ledger counts them."""
+    """Read the text while training. --no-streaming loads all tokens into memory first; the plan counts them."""
     max_examples: Count | None = None
-    """Documents to use at most."""
+    """Most documents to use. By default all."""
     shuffle_buffer_size: Count = 10_000
-    """Windows shuffled at a time; 0 keeps the order of the text."""
+    """Windows of tokens that are shuffled together; 0 keeps the order of the text."""
     validation_tokens: Count = 1_000_000
-    """Held-out tokens to evaluate on, at most; documents are held out by their hash, 1 in 100."""
+    """Most held-out tokens to evaluate on. One document in 100 is held out, chosen by its hash."""
 
     tokenizer: str | None = None
-    """A Hugging Face tokenizer.json; by default a byte-level BPE is trained on the beginning of the text."""
+    """A Hugging Face tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: Count | None = None
-    """Size of the trained tokenizer; default 4,096 below 20M parameters, 32,768 below 200M, else 50,257."""
+    """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M,
+    else 50,257."""
     seq_len: int = 128
-    """Tokens of a window."""
+    """Tokens of a training sequence."""
     stride: int | None = None
-    """Tokens from one window to the next; default --seq-len, no overlap."""
+    """Tokens from the start of one sequence to that of the next. By default --seq-len: they do not overlap."""
 
     target_params: Count = TARGET_PARAMS
-    """Size of the model; --width, --layers and --heads say it exactly instead."""
+    """Approximate number of parameters; width, layers and heads follow from it."""
     width: int | None = None
-    """Width of the model, with --layers and --heads instead of --target-params; a multiple of --heads."""
+    """Width of the hidden states, a multiple of --heads. Goes with --layers and --heads. By default --target-params
+    decides."""
     layers: int | None = None
-    """Blocks; with --width and --heads."""
+    """Number of transformer blocks. By default --target-params decides."""
     heads: int | None = None
-    """Heads of attention; with --width and --layers."""
+    """Number of attention heads. By default --target-params decides."""
     tied: bool = True
-    """The output layer uses the token embedding's weights."""
+    """Use the token embedding's weights for the output layer, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -110,7 +110,7 @@ def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
     kind = "device" if all(run.on_device for run in runs) else "resident"
     budgets = sorted({run.budget_bytes for run in runs if run.budget_bytes})
     unit, unit_name = unit_of(max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0), BYTES)
-    which = "the line" if len(budgets) == 1 else "a line"
+    which = "the budget" if len(budgets) == 1 else "a budget"
 
     def chart(
         column: str, title: str, caption: str, y_label: str, *, in_time: bool = False, scale: float = 1.0, **more: Any

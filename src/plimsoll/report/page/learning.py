@@ -52,11 +52,11 @@ def memory_under_the_line(run: Recorded) -> Markup | None:
         Line(name=name, xs=[at / size for at in column.seconds], ys=[value / unit for value in values])
         for name, column, values in curves
     ]
-    levels = [(f"the line: {format_bytes(budget)}", budget / unit)] if budget else []
+    levels = [(f"budget: {format_bytes(budget)}", budget / unit)] if budget else []
     what = "memory of one device, as its allocator counts it" if run.on_device else "the process's resident memory"
     over = "" if not budget or measured is None or measured <= budget else " It was crossed."
     return Chart(
-        title="Memory under the line",
+        title="Memory under the budget",
         caption=f"See how far {what} stays below the red line, the budget.{over} The upper curve is the highest"
         " so far, which also holds what happened between two rows of metrics.",
         x_label=f"time since the start, {size_name}",

@@ -78,9 +78,9 @@ def _verdict(run: Recorded) -> Markup:
         more = f"{format_share(abs(peak - predicted), predicted)} {'more' if peak > predicted else 'less'}"
         compared = f" That is {more} than the {format_bytes(predicted)} that were predicted."
     if peak > budget:
-        line = f"Over the line by {format_bytes(peak - budget)}: it took {share} at its peak.{compared}"
+        line = f"Over the budget by {format_bytes(peak - budget)}: it took {share} at its peak.{compared}"
         return joined(state, element("p", line, class_="verdict over"))
-    line = f"Under the line: {share} at its peak, {format_share(peak, budget)} of the budget.{compared}"
+    line = f"Under the budget: {share} at its peak, {format_share(peak, budget)} of the budget.{compared}"
     return joined(state, element("p", line, class_="verdict"))
 
 
@@ -112,7 +112,7 @@ def _the_line(run: Recorded) -> Markup:
     bytes_of = element("div", where_the_bytes_go(run.planned, run.ledger), missing)
     return joined(
         element("div", chart, bytes_of, class_="pair wide"),
-        joined(element("h3", "Where it went over, and what was noted"), element("ul", *notes)) if notes else None,
+        joined(element("h3", "Overruns and notes"), element("ul", *notes)) if notes else None,
     )
 
 

@@ -10,7 +10,7 @@ from plimsoll.report.layout import UNKNOWN, format_difference_share, format_know
 from plimsoll.report.page.chart import Chart, Line
 from plimsoll.report.page.learning import BYTES, unit_of
 from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
-from plimsoll.report.tables import chosen_rows, expected_rows, plan_words
+from plimsoll.report.tables import chosen_rows, expected_rows, measured_words, plan_words
 from plimsoll.units import format_bytes, format_seconds
 
 Facts = Mapping[str, Any]
@@ -24,13 +24,13 @@ def line_picture(planned: Facts) -> Markup:
     peak, budget = planned["predicted_peak_bytes"], planned["budget_bytes"]
     to_scale = 460 / (1.06 * max(peak, budget, 1))
     line, end = round(10 + budget * to_scale, 1), round(peak * to_scale, 1)
-    words = f"predicted peak {format_bytes(peak)}, the line {format_bytes(budget)}"
+    words = f"predicted peak {format_bytes(peak)}, budget {format_bytes(budget)}"
     return element(
         "svg",
         element("rect", x=10, y=24, width=round(budget * to_scale, 1), height=26, class_="bar room"),
         element("rect", x=10, y=24, width=end, height=26, class_="bar"),
         element("path", d=f"M{line} 16V58", class_="level line"),
-        element("text", f"the line: {format_bytes(budget)}", x=line - 4, y=14, text_anchor="end", class_="on line"),
+        element("text", f"budget: {format_bytes(budget)}", x=line - 4, y=14, text_anchor="end", class_="on line"),
         element("text", f"predicted peak: {format_bytes(peak)}", x=10, y=70),
         viewBox="0 0 480 78",
         width="100%",
@@ -87,15 +87,16 @@ def _bar(predicted: int | None, measured: int | None, largest: int, has_ledger: 
 def _phases(planned: Facts, ledger: Facts) -> Markup | None:
     """Returns a folded table of the peak of each phase, predicted and measured."""
     before = planned.get("phases") or {}
-    after = (ledger.get("measured") or {}).get("phases") or {}
+    measured = ledger.get("measured") or {}
+    after, below = measured.get("phases") or {}, measured.get("phases_at_most") or {}
     if not before:
         return None
     rows = []
-    for name in dict.fromkeys([*before, *after]):
-        sizes = [before.get(name), *([after.get(name)] if ledger else [])]
-        rows.append([shortened(name, most=60), *map(format_known_bytes, sizes)])
+    for name in dict.fromkeys([*before, *after, *below]):
+        seen = [measured_words(after.get(name), below.get(name), bound="at most ")] if ledger else []
+        rows.append([shortened(name, most=60), format_known_bytes(before.get(name)), *seen])
     phases = table(rows, header=["phase", "predicted peak", *(["measured"] if ledger else [])])
-    note = "A phase that stayed below an earlier peak cannot be measured." if ledger else None
+    note = "Of a phase that stayed below an earlier peak only that peak is known." if ledger else None
     return element(
         "details",
         element("summary", "Phase by phase"),
@@ -133,7 +134,7 @@ def _alternatives(planned: Facts) -> Markup:
     """Returns a table of the plans that also fit, with the reason why each was not chosen."""
     others: Sequence[Facts] = planned.get("alternatives") or ()
     if not others:
-        return element("p", "No other plan that was looked at fits the budget: there is no runner-up.")
+        return element("p", "No other plan that was compared fits the budget.")
     rows = [
         (
             plan_words(Plan.from_dict(other["plan"])),
@@ -143,14 +144,14 @@ def _alternatives(planned: Facts) -> Markup:
         )
         for other in others
     ]
-    header, caption = ("plan", "peak", "a step", "why not"), "The runner-up, and what came after it"
+    header, caption = ("plan", "peak", "a step", "why not"), "The next best plans"
     plans = table(rows, header=header, caption=caption, names=False, words=(0, 3))
     return scrolling(plans, name="Plans that were not chosen")
 
 
 def _other_budgets(planned: Facts) -> Markup:
     """Returns a sentence per other budget, about the plans that the search evaluated and times by the chip's rates."""
-    title = element("h3", "What another budget would buy")
+    title = element("h3", "What another budget would change")
     others: Sequence[Facts] | None = planned.get("other_budgets")
     if others is None:
         return joined(title, element("p", "This plan was made by a version that did not keep it."))
@@ -172,14 +173,14 @@ def _frontier(planned: Facts) -> Markup | None:
     unit, unit_name = unit_of(max(budget, *(point["needed_bytes"] for point in points)), BYTES)
     size, size_name = unit_of(points[-1]["step_seconds"], STEP_TIMES)
     chosen = [point for point in points if point["chosen"]]
-    curves = [("plans that nothing beats", points), ("the chosen plan", chosen)]
+    curves = [("plans that no other beats", points), ("the chosen plan", chosen)]
     believed = sum(not point["compiled"] for point in points)
     return Chart(
         title="Bytes against time",
-        caption="See what another GiB buys, and what one less costs: no plan is both smaller and faster than one of"
-        f" these. {believed:,} of {len(points):,} were not compiled: they are as the search believes them to be.",
+        caption="What another GiB would gain, and what one less would cost: no plan is both smaller and faster than one"
+        f" of these. {believed:,} of {len(points):,} were not compiled; their figures are estimates.",
         x_label=f"time of a step, {size_name}",
-        y_label=f"budget that is enough, {unit_name}",
+        y_label=f"smallest budget, {unit_name}",
         lines=[
             Line(
                 name=name,
@@ -190,7 +191,7 @@ def _frontier(planned: Facts) -> Markup | None:
             for name, of in curves
             if of
         ],
-        levels=[(f"the line: {format_bytes(budget)}", budget / unit)],
+        levels=[(f"budget: {format_bytes(budget)}", budget / unit)],
         from_zero=True,
     ).figure()
 
@@ -203,13 +204,13 @@ def _effect(other: Facts, plan: Facts, *, more: bool) -> str:
     """Returns the difference between the plan for another budget and the chosen one."""
     changed = other["plan"]
     if changed is None:
-        return "none of the plans that were looked at fits."
+        return "none of the plans that were compared fits."
     if any(changed.get(name) != plan.get(name) for name in {*changed, *plan} - {*OUTSIDE_THE_STEP}):
         ratio = other["step_ratio"]
         share = abs(1 / ratio - 1) if ratio < 1 else ratio - 1
         pace = f"{share:.0%} {'faster' if ratio < 1 else 'slower'}" if round(share, 2) else "as fast"
         peak = format_bytes(other["predicted_peak_bytes"])
-        return f"{plan_words(Plan.from_dict(changed))}, {pace} by the rates, with a peak of {peak}."
+        return f"{plan_words(Plan.from_dict(changed))}, {pace} (estimated), with a peak of {peak}."
     differences = []
     if changed["async_save"] != plan["async_save"]:
         differences.append("saves beside training" if changed["async_save"] else "training waits for saves")
@@ -217,7 +218,7 @@ def _effect(other: Facts, plan: Facts, *, more: bool) -> str:
         differences.append(f"{changed['prefetch']} batches made ready")
     if differences:
         return f"the same step; {' and '.join(differences)}."
-    return "buys nothing, the same plan." if more else "the same plan."
+    return "the same plan: more memory gains nothing." if more else "the same plan."
 
 
 def _buffers(planned: Facts) -> Markup | None:

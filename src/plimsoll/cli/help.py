@@ -1,0 +1,215 @@
+"""Help of a command: its options in named groups, the most used ones first, from the fields of its options' class.
+
+tyro parses the options (`cli/parse.py`) and could print them, too. It takes 0.1 s longer, keeps the order of the
+fields, and shows what only Python needs, like `{None}|STR` and `(default: None)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tyro
+
+COLUMNS = 80
+"""Width of a help text, where the terminal is not narrower."""
+INDENT = 26
+"""Column in which texts begin."""
+MOST_USED = (
+    "memory", "chip", "run", "largest", "pretrained", "dataset_id", "data", "steps", "epochs", "batch_size", "seq_len",
+    "learning_rate", "target_params", "lora_rank", "max_minutes", "seed",
+)  # fmt: skip
+"""Options of which a command shows the first ten that it has, before the groups."""
+OF_DATA = {
+    "chat_template", "data", "dataset_config", "dataset_id", "identifiers", "largest_cluster", "learn_validation",
+    "loss_on", "max_examples", "mix_chunks", "num_clusters", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
+    "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
+    "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
+}  # fmt: skip
+OF_OPTIMIZER = {
+    "beta1", "beta2", "clip_norm", "ema_decay", "final_fraction", "learning_rate", "puzzle_learning_rate",
+    "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
+}  # fmt: skip
+OF_RUN = {
+    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps", "tbptt",
+}  # fmt: skip
+"""Fields of our recipes by their group; the others are of the model."""
+TITLES = {
+    "arguments": "",
+    "most used": "",
+    "options": "",
+    "recipe": "fields of this recipe",
+    "model": "what is trained",
+    "data": "what it learns from, and what it is evaluated on",
+    "optimizer": "how weights are updated",
+    "run": "how long, where, and what is written about it",
+    "plan": "what is planned for, and what is printed",
+    "levers": "memory for time or precision. The planner chooses those you leave out",
+}
+"""Groups in the order in which they are shown, and a few words about each."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as its help shows it."""
+
+    name: str
+    group: str
+    usage: str
+    """Flags and kind of value, like `--steps INT`."""
+    text: str
+
+
+def help_text(options: type, *, program: str, example: str, recipe: Any = None) -> str:
+    """Returns the help of a command.
+
+    Args:
+        options: Dataclass of its options.
+        program: What is typed before them, like `plimsoll train stories`.
+        example: A whole command that can be typed.
+        recipe: Recipe whose fields are options, too.
+    """
+    defaults = None if recipe is None else options(recipe=recipe)
+    rest = "run" if "train" in program.split() else "plan"
+    shown = list(_options_of(options, defaults, group="options" if recipe is None else rest))
+    if recipe is not None:
+        shown = _with_most_used(shown)
+    arguments = "".join(f" {option.usage}" for option in shown if option.group == "arguments")
+    lines = [*_wrapped(f"usage: {program} [-h]{arguments} [options]", indent=0), "", f"Example: {example}"]
+    for group, words in TITLES.items():
+        members = [option for option in shown if option.group == group]
+        if members:
+            lines += ["", *_wrapped(f"{group}: {words}" if words else group, indent=0)]
+            lines += [line for option in members for line in _lines(option)]
+    return "\n".join(lines)
+
+
+def options_shown(options: type, recipe: Any = None) -> list[Option]:
+    """Returns every option that the help of a command shows."""
+    return list(_options_of(options, None if recipe is None else options(recipe=recipe), group="options"))
+
+
+def _options_of(kind: type, defaults: Any, *, group: str) -> Iterator[Option]:
+    hints, texts = get_type_hints(kind, include_extras=True), field_texts(kind)
+    for field in fields(kind):
+        hint, extras = _unwrapped(hints[field.name])
+        if tyro.conf.Suppress in extras:
+            continue
+        default = _default(field) if defaults is None else getattr(defaults, field.name)
+        if is_dataclass(default):
+            nested = "levers" if field.name == "levers" else "recipe"
+            yield from _options_of(type(default), default, group=nested)
+            continue
+        given = next((extra for extra in extras if getattr(extra, "help", None)), None)
+        text = given.help if given is not None else texts.get(field.name, "")
+        metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), None)
+        if tyro.conf.Positional in extras:
+            yield Option(field.name, "arguments", metavar or field.name.upper(), text)
+            continue
+        where = _group(field.name, kind) if group == "recipe" else group
+        yield Option(
+            field.name, where, _usage(field.name, hint, default, metavar), _with_default(field.name, text, default)
+        )
+
+
+def _group(name: str, recipe: type) -> str:
+    known = {"data": OF_DATA, "optimizer": OF_OPTIMIZER, "run": OF_RUN}
+    ours = recipe.__module__.startswith("plimsoll.")
+    return next((group for group, names in known.items() if name in names), "model" if ours else "recipe")
+
+
+def _with_most_used(options: list[Option]) -> list[Option]:
+    by_name = {option.name: option for option in options if option.group not in ("arguments", "levers")}
+    first = [by_name[name] for name in MOST_USED if name in by_name][:10]
+    rest = [option for option in options if option not in first]
+    return [Option(each.name, "most used", each.usage, each.text) for each in first] + rest
+
+
+def _usage(name: str, hint: Any, default: Any, metavar: str | None) -> str:
+    flag = name.replace("_", "-")
+    if hint is bool and isinstance(default, bool):
+        return f"--{flag}, --no-{flag}" if default else f"--{flag}"
+    return f"--{flag} {metavar or _value(hint)}"
+
+
+def _value(hint: Any) -> str:
+    """Returns the kind of a value, like `INT` or `{exact,mixed}`; None, which nobody types, is left out."""
+    hint, _ = _unwrapped(hint)
+    if get_origin(hint) is Literal:
+        return f"{{{','.join(map(str, get_args(hint)))}}}"
+    if get_origin(hint) in (Union, UnionType):
+        return "|".join(_value(part) for part in get_args(hint) if part is not NoneType)
+    if get_origin(hint) is tuple:
+        return f"[{_value(get_args(hint)[0])} ...]"
+    return "{True,False}" if hint is bool else {int: "INT", float: "FLOAT"}.get(hint, "STR")
+
+
+def _with_default(name: str, text: str, default: Any) -> str:
+    """Returns the text and the default; without it where the text says what leaving the option out means."""
+    if default is MISSING:
+        return f"{text} (required)"
+    if default is None or default is False or default in ("", ()):
+        return text
+    shown = f"--{name.replace('_', '-')}" if default is True else str(default)
+    if isinstance(default, int | float) and default is not True:
+        shown = f"{default:,}" if abs(default) >= 10_000 else f"{default:g}"
+    return f"{text} (default: {shown})"
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns a type without its annotations, and these."""
+    return (get_args(hint)[0], get_args(hint)[1:]) if get_origin(hint) is Annotated else (hint, ())
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """Returns the docstring below each field of a class, those of its bases among them."""
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        file = getattr(sys.modules.get(each.__module__), "__file__", None)
+        if file is not None and is_dataclass(each):
+            texts |= _texts_in(file).get(each.__name__, {})
+    return texts
+
+
+@cache
+def _texts_in(file: str) -> dict[str, dict[str, str]]:
+    """Returns the docstrings below fields of a file's classes, by class and field."""
+    try:
+        tree = ast.parse(Path(file).read_text("utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):  # of compiled code: its options have no texts
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            for field, after in zip(node.body, node.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    text = getattr(after.value, "value", None)
+                    if isinstance(text, str):
+                        found.setdefault(node.name, {})[ast.unparse(field.target)] = " ".join(text.split())
+    return found
+
+
+def _lines(option: Option) -> list[str]:
+    usage = f"  {option.usage}"
+    lines = _wrapped(option.text, indent=INDENT)
+    if lines and len(usage) + 2 <= INDENT:
+        return [usage.ljust(INDENT) + lines[0].lstrip(), *lines[1:]]
+    return [*_wrapped(option.usage, indent=2), *lines]
+
+
+def _wrapped(text: str, *, indent: int) -> list[str]:
+    width = max(40, min(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns))
+    space = " " * min(indent, width // 3)
+    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)

@@ -1,0 +1,135 @@
+"""The ledger of a run of several sessions: its components add up to its peak, and no phase is forgotten."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.engine import ledger
+from plimsoll.engine.ledger import OTHER, Measurements, adding_up, largest_by_phase
+from plimsoll.report.tables import ledger_table
+from plimsoll.runs.folder import RunFolder
+
+MIB = 2**20
+PLANNED = {
+    "components": {"process": 150 * MIB, "parameters": 10 * MIB, "optimizer": 20 * MIB, "step temporaries": 90 * MIB},
+    "phase": "train",
+    "source": "compiled",
+    "predicted_peak_bytes": 270 * MIB,
+    "phases": {"load": 100 * MIB, "start": 120 * MIB, "train": 270 * MIB, "evaluate": 200 * MIB, "save": 200 * MIB},
+}
+
+
+class Session:
+    """Memory of one session in MiB: what it held between steps, and the highest peak after each phase, in order."""
+
+    def __init__(self, folder, *, between, loaded=100, started=120, resumed=None, **phases):
+        self.measured = Measurements(
+            session=SimpleNamespace(budget_bytes=400 * MIB),
+            folder=folder,
+            kind="stories",
+            planned=PLANNED,
+            plan=SimpleNamespace(devices=1),
+            guard=SimpleNamespace(overrun=None),
+            notes=[],
+        )
+        self.measured.resumed = resumed
+        self.measured.held = {"state": {0: 30 * MIB}, "params": {0: 10 * MIB}, "ema": {}, "carry": {}}
+        self.measured.marks = {"peak while loading": loaded * MIB, "peak before training": max(loaded, started) * MIB}
+        self.measured.marks |= {"before data": 130 * MIB, "data": 135 * MIB}
+        self.peak, raised = self.measured.marks["peak before training"], {}
+        for phase, reached in phases.items():
+            if reached * MIB > self.peak:
+                self.peak = raised[phase] = reached * MIB
+        self.log = SimpleNamespace(seen={*phases}, phase_peaks=raised, between_steps=between * MIB)
+
+    def write(self, monkeypatch):
+        monkeypatch.setattr(ledger.allocator, "peak_bytes", lambda: self.peak)
+        monkeypatch.setattr(ledger.allocator, "device_bytes", lambda: None)
+        self.measured.write({}, self.log)
+        return json.loads((self.measured.folder.path / "ledger.json").read_text())
+
+
+def total(found):
+    return sum(part["measured"] or 0 for part in found["components"].values())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder(tmp_path / "run")
+    made.create()
+    return made
+
+
+def test_after_a_resume_the_components_are_those_of_the_session_with_the_peak(folder, monkeypatch):
+    first = Session(folder, between=190, train=290, save=300).write(monkeypatch)
+    second = Session(folder, between=180, resumed=40, train=260, evaluate=250).write(monkeypatch)
+    assert first["components"] == second["components"]
+    assert second["measured"]["peak_bytes"] == total(second) == 300 * MIB
+    assert second["session"]["peak_bytes"] == 260 * MIB
+    assert second["session"]["components"]["step temporaries"] == 80 * MIB
+
+
+def test_a_higher_peak_of_a_later_session_replaces_them(folder, monkeypatch):
+    Session(folder, between=180, train=260).write(monkeypatch)
+    second = Session(folder, between=190, resumed=40, train=310).write(monkeypatch)
+    assert second["components"]["step temporaries"]["measured"] == 120 * MIB
+    assert second["measured"]["peak_bytes"] == total(second) == 310 * MIB
+
+
+def test_phases_of_all_sessions_have_their_figure_or_a_bound(folder, monkeypatch):
+    Session(folder, between=180, train=260, save=290).write(monkeypatch)
+    found = Session(folder, between=180, resumed=40, train=280, evaluate=270).write(monkeypatch)
+    assert found["measured"]["phases"] == {
+        "load": 100 * MIB, "start": 120 * MIB, "train": 280 * MIB, "save": 290 * MIB, "restore": 120 * MIB,
+    }  # fmt: skip
+    assert found["measured"]["phases_at_most"] == {"evaluate": 280 * MIB}
+    table = " ".join(ledger_table(found).split())
+    assert "phase evaluate 200.0 MiB <= 280.0 MiB - -" in table
+    assert "phase save 200.0 MiB 290.0 MiB" in table
+
+
+def test_a_session_that_takes_no_step_measures_no_part(folder, monkeypatch):
+    first = Session(folder, between=180, train=260).write(monkeypatch)
+    again = Session(folder, between=150, loaded=150, started=150, resumed=60, evaluate=170).write(monkeypatch)
+    assert again["components"] == first["components"]
+    assert again["measured"] == first["measured"]
+
+
+SESSIONS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "between": st.integers(170, 250),
+            "loaded": st.integers(90, 300),
+            "train": st.integers(170, 390),
+            "evaluate": st.integers(100, 390),
+            "save": st.integers(100, 390),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(sessions=SESSIONS)
+def test_measured_components_add_up_to_the_peak_of_all_sessions(sessions, tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("ledger") / "run")
+    folder.create()
+    with pytest.MonkeyPatch.context() as patch:
+        for number, sizes in enumerate(sessions):
+            sizes = sizes | {"train": max(sizes["train"], sizes["between"])}
+            session = Session(folder, resumed=number * 10 or None, **sizes)
+            found = session.write(patch)
+    assert total(found) == found["measured"]["peak_bytes"]
+    taken = {"load", "train", "evaluate", "save", "start", *(["restore"] if len(sessions) > 1 else [])}
+    known = found["measured"]["phases"] | found["measured"]["phases_at_most"]
+    assert {*known} == taken
+    assert max(known.values()) == found["measured"]["peak_bytes"]
+
+
+def test_what_no_component_accounts_for_has_a_name():
+    assert adding_up({"process": 5, "data": None}, 9) == {"process": 5, "data": None, OTHER: 4}
+    assert adding_up({"process": 5, OTHER: 4}, 5) == {"process": 5}
+    assert largest_by_phase({"train": 3}, {"train": 2, "save": 4}) == {"train": 3, "save": 4}
