@@ -7,7 +7,7 @@ import pytest
 
 from commands import TINY, plimsoll
 from plimsoll.api import plan as api_plan
-from plimsoll.api.launch import train
+from plimsoll.api import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.processes import handover

@@ -1,7 +1,0 @@
-"""`python -m plimsoll`: the command line."""
-
-import sys
-
-from plimsoll.cli.main import main
-
-sys.exit(main())
