@@ -15,6 +15,7 @@ from commands import workers_here
 from once import made_once
 from own_functions import BATCH, data, init, loss, mean, shapes
 from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
@@ -87,6 +88,23 @@ def test_adamw_needs_the_length_of_its_schedule(plan):
     of_adamw = replace(plan.given, optimizer=plimsoll.AdamW(learning_rate=1e-3))
     with pytest.raises(RecipeError, match=r"say how long it is, plimsoll\.plan\(\.\.\., steps=1000\)"):
         replace(plan, given=of_adamw).start(init)
+
+
+def test_adamw_keeps_its_state_in_eight_bits(plan):
+    def wide(key):
+        return {"hidden": jax.random.normal(key, (3, 4096)), "out": np.full(4096, 1e-3, np.float32)}
+
+    adamw, params = plimsoll.AdamW(learning_rate=1e-3, warmup_steps=1), jax.eval_shape(wide, jax.random.key(0))
+    functions = given(loss, params, shapes()[1], optimizer=adamw, reduction="sum", steps=20)
+    narrow = plan.plan.with_levers(optimizer_bits=8)
+    narrow = replace(plan, plan=narrow, given=functions, of=functions.recipe())
+    state, batch = narrow.start(wide), tuple(leaf[:BATCH] for leaf in data())
+    assert "uint8" in {leaf.dtype.name for leaf in jax.tree.leaves(state["optimizer"])}
+    losses = []
+    for _ in range(10):
+        state, metrics = narrow.step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0]
 
 
 def test_what_is_no_loss_is_refused():

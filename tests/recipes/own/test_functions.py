@@ -159,6 +159,50 @@ def test_another_process_finds_the_same_and_no_device_is_started_for_it():
     assert done.stdout.strip() == str(code()), done.stderr
 
 
+EQUINOX = """
+import equinox as eqx
+import jax, jax.numpy as jnp, optax
+from own_functions import data
+from plimsoll.processes.request import ask
+from plimsoll.recipes.own.functions import given
+from plimsoll.recipes.saved import to_dict
+
+class Scaled(eqx.Module):
+    linear: eqx.nn.Linear
+    power: int = eqx.field(static=True, default=2)
+    def __init__(self, key):
+        self.linear = eqx.nn.Linear(3, 1, key=key)
+    def __call__(self, point):
+        return self.linear(point)[0]
+
+class Twice(Scaled):
+    again: eqx.nn.Linear
+    def __init__(self, key):
+        super().__init__(key)
+        self.again = eqx.nn.Linear(1, 1, key=key)
+
+def init(key):
+    return eqx.filter(Twice(key), eqx.is_inexact_array)
+
+def loss(params, batch):
+    points, values = batch
+    return jnp.mean(jnp.abs(jax.vmap(params)(points) - values) ** params.power)
+
+params = jax.eval_shape(init, jax.random.key(0))
+batch = tuple(leaf[:8] for leaf in data())
+recipe = given(loss, params, batch, optimizer=optax.sgd(0.1), reduction="mean").recipe(init, data())
+print(ask("require_sound", {"recipe": to_dict(recipe)}))
+"""
+
+
+@pytest.mark.slow
+def test_an_equinox_module_of_the_program_itself_reaches_the_other_processes():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=EQUINOX, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "{}", done.stderr
+
+
 def test_a_recipe_of_another_program_is_never_unpickled(tmp_path, monkeypatch):
     saved = to_dict(functions().recipe(init, data()))
     assert from_saved(saved).effective_batch == 8

@@ -171,6 +171,8 @@ class Given:
             raise RecipeError("init makes the parameters {}, and the plan is of {}: plan for these".format(*both))
 
 
+OF_ADAMW = ("optimizer_bits", "weight_bits", "offload")
+"""Levers that `plimsoll.AdamW` makes use of, whatever the loss."""
 FUNCTIONS = ("init", "loss", "data", "validation_data")
 
 
@@ -207,7 +209,8 @@ def given(
         raise RecipeError(f'reduction is "sum" or "mean", got {reduction!r}')
     form, examples = form_of(batch)
     fields = {"batch_size": examples, **fields}
-    how: dict[str, Any] = {"reduction": reduction, "supported": tuple(supported), "fields": fields}
+    supported = {*supported, *(OF_ADAMW if isinstance(optimizer, AdamW) else ())}
+    how: dict[str, Any] = {"reduction": reduction, "supported": tuple(sorted(supported)), "fields": fields}
     return Given(loss=loss, params=shapes_of(params), form=form, optimizer=optimizer, **how)
 
 

@@ -175,9 +175,17 @@ class _Counted:
 def _pickled(cls: type[Any]) -> bytes:
     import cloudpickle
 
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            reduced: Any = super().reducer_override(obj)
+            if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
+                make, (meta, name, bases, namespace, *rest), *state = tuple[Any, ...](reduced)
+                return (make, (meta, name, bases, namespace | _fields_of(obj), *rest), *state)
+            return reduced
+
     file: Any = _Counted()
     try:
-        cloudpickle.Pickler(file).dump(cls)
+        Pickler(file).dump(cls)
     except Exception as problem:  # whatever somebody else's object does
         raise RecipeError(
             f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
@@ -191,6 +199,26 @@ def _pickled(cls: type[Any]) -> bytes:
             ' the parameters (what is not learned as {"trainable": ..., "frozen": ...}), or read them in a function'
         )
     return b"".join(file.parts)
+
+
+def _fields_of(module: type[Any]) -> dict[str, Any]:
+    """Returns what the class of an Equinox module needs of its own while it is made: its metaclass registers the leaves
+    then, and cloudpickle fills in a class only afterwards (equinox 0.13.8)."""
+    fields = [field for field in dataclasses.fields(module) if field.name in vars(module).get("__annotations__", {})]
+    namespace: dict[str, Any] = {"__annotations__": {field.name: object for field in fields}}
+    namespace |= {field.name: field for field in fields if field.metadata or not _is_plain(field)}
+    begins = inspect.unwrap(vars(module).get("__init__", _begin))
+    if begins.__code__.co_filename != "<string>" and "__init__" in vars(module):  # no dataclass's own
+        namespace["__init__"] = _begin
+    return namespace
+
+
+def _is_plain(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _begin(self: Any) -> None:
+    """Stands for an `__init__` that is filled in later."""
 
 
 def _largest_held(cls: type[Any]) -> str:
