@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import numpy as np
@@ -14,7 +14,10 @@ import plimsoll
 from commands import workers_here
 from once import made_once
 from own_functions import BATCH, data, init, loss, mean, shapes
+from plimsoll.api import planning
+from plimsoll.api.notebook import ShownPlan
 from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
@@ -124,7 +127,8 @@ def test_it_is_compared_with_other_chips(plan):
         plan.compare()
 
 
-def test_its_largest_batch_is_a_plan_too(plan, monkeypatch):
+@pytest.mark.slow
+def test_its_largest_batch_is_a_plan_too(plan):
     """Of the values that are tried the search itself has its own tests; here the first one is late already."""
     found = plan.largest("batch_size", pins={"remat": "none", "precision": "float32"}, within="0.01s")
     assert found.largest_found.value == found.of.effective_batch == found.given.fields["batch_size"] >= BATCH
@@ -204,3 +208,22 @@ def test_another_program_with_the_same_functions_continues_to_the_same_parameter
 def newest(run):
     saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
     return fingerprint(read_leaves(saved), loader_position(saved))
+
+
+def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, monkeypatch):
+    asked = []
+
+    def plan_recipe(recipe, **options):
+        asked.append((recipe, options))
+        return ShownPlan(**{field.name: getattr(plan, field.name) for field in fields(ShownPlan)})
+
+    monkeypatch.setattr(planning, "plan_recipe", plan_recipe)
+    recipe = plimsoll.preset("stories", seq_len=64)
+    found = plimsoll.plan(Pinned(recipe=recipe, pins={"remat": "block"}), memory="1GiB", steps=7, within="9s")
+    assert found.of == replace(recipe, steps=7, epochs=None)
+    found.largest("seq_len")
+    assert asked[1][0] == found.of
+    assert asked[1][1] | {"say": None, "name": None} == {
+        "memory": "1GiB", "chip": None, "numerics": "mixed", "pins": {"remat": "block"}, "within": "9s",
+        "largest": "seq_len", "say": None, "name": None,
+    }  # fmt: skip

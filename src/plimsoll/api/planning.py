@@ -289,7 +289,7 @@ def plan(
         of_a_loss = {"params": params, "batch": batch, "optimizer": optimizer}
         if unwanted := [each for each, value in of_a_loss.items() if value is not None]:
             raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
-        _, whole = named(unpinned(with_fields(recipe, options, verb="plan", options=options_of(plan)))[0], name)
+        whole, asked["pins"] = _with_fields(recipe, options), unpinned(recipe, pins)[1]
         planned = plan_recipe(recipe, name=name, **asked, **options)
         return RecipePlan(**vars(planned), of=whole, options=asked, by_name=isinstance(recipe, str))
     if not callable(recipe):
@@ -303,13 +303,18 @@ def plan(
     return FunctionPlan(**vars(planned), of=of, options=asked, given=functions)
 
 
+def _with_fields(recipe: Recipe | Pinned | str, fields: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe with other values of some fields."""
+    return named(unpinned(with_fields(recipe, fields, verb="plan", options=options_of(plan)))[0], "recipe")[1]
+
+
 def _planned(before: RecipePlan, recipe: Recipe, options: Mapping[str, Any]) -> RecipePlan:
     """Returns another plan of the same kind as the one before."""
     planned = plan_recipe(recipe, name=before.recipe, **options)
     asked = {name: value for name, value in options.items() if name != "largest"}
     found = planned.largest_found
     changed = {} if found is None else {found.option.replace("-", "_"): found.value}
-    whole = with_fields(recipe, changed, verb="plan", options=())
+    whole = _with_fields(recipe, changed)
     own: dict[str, Any] = {}
     if isinstance(before, FunctionPlan):
         own = {"given": replace(before.given, fields={**before.given.fields, **changed})}
