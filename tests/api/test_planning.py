@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import wraps
 
 import jax
 import numpy as np
@@ -213,6 +214,7 @@ def newest(run):
 def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, monkeypatch):
     asked = []
 
+    @wraps(planning.plan_recipe)
     def plan_recipe(recipe, **options):
         asked.append((recipe, options))
         return ShownPlan(**{field.name: getattr(plan, field.name) for field in fields(ShownPlan)})
