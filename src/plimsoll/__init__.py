@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plimsoll.api.finetune import finetune as finetune
     from plimsoll.api.launch import train as train
     from plimsoll.api.loader import loader as loader
-    from plimsoll.api.plan import plan as plan
+    from plimsoll.api.planning import plan as plan
     from plimsoll.api.run import Run as Run
     from plimsoll.api.run import load as load
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
-    "plan": "api.plan",
+    "plan": "api.planning",
     "train": "api.launch",
     "load": "api.run",
     "Run": "api.run",

@@ -383,12 +383,27 @@ class Planned:
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
     without_cudnn: str = ""
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
-    largest: Largest | None = None
+    largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
     at_once: AtOnce | None = None
     """The answer by formula; None where the recipe has no formula for the chip."""
     remarks: tuple[tuple[str, str], ...] = ()
     """What the recipe says of the plan: a name and a sentence each."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the predicted peak is within the budget, on the device and on its host."""
+        return self.ledger.fits
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak in bytes: of the process on a CPU, else of one device."""
+        return self.ledger.predicted_peak_bytes
+
+    @property
+    def levers(self) -> dict[str, Any]:
+        """Names of all levers to the values that the plan gives them."""
+        return self.plan.levers
 
     @property
     def verdict(self) -> Verdict:
@@ -400,8 +415,8 @@ class Planned:
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints."""
         largest: dict[str, Any] = {}
-        if self.largest is not None:
-            largest = {"largest": self.largest.value, "largest_search": dataclasses.asdict(self.largest)}
+        if self.largest_found is not None:
+            largest = {"largest": self.largest_found.value, "largest_search": dataclasses.asdict(self.largest_found)}
         return {
             "fits": self.ledger.fits,
             "verdict": self.verdict,

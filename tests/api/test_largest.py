@@ -75,7 +75,7 @@ def by_length(base, slope, curve=0.0):
 def test_the_largest_fits_and_the_next_does_not_whatever_the_bytes_are(base, slope, curve, budget):
     needed = by_length(base, slope, curve)
     planner = Planner(needed, budget)
-    answer = found(planner).largest
+    answer = found(planner).largest_found
     assert answer.value % 128 == 0
     assert needed(replace(RECIPE, seq_len=answer.value)) <= budget < needed(replace(RECIPE, seq_len=answer.value + 128))
     assert (answer.next_value, answer.bounded_by) == (answer.value + 128, "bytes")
@@ -88,12 +88,12 @@ def test_the_next_value_is_planned_with_all_levers_free_and_the_others_with_thos
     answer = found(planner, pins={"precision": "float32"})
     for recipe, pins, _ in planner.asked:
         assert pins["precision"] == "float32"
-        if recipe.seq_len == answer.largest.next_value:
+        if recipe.seq_len == answer.largest_found.next_value:
             last = pins
     assert last == {"precision": "float32"}
     assert any(pins.get("remat") == "block" for _, pins, _ in planner.asked)
     assert answer.plan.pinned == ("precision",)
-    assert [each.value for each in answer.largest.tried] == [recipe.seq_len for recipe, _, _ in planner.asked]
+    assert [each.value for each in answer.largest_found.tried] == [recipe.seq_len for recipe, _, _ in planner.asked]
 
 
 def test_levers_that_fit_more_beyond_the_limit_are_noticed():
@@ -101,7 +101,7 @@ def test_levers_that_fit_more_beyond_the_limit_are_noticed():
     levers = lambda recipe: LEVERS if recipe.seq_len < 4096 else LEVERS | {"remat": "dots"}  # noqa: E731
     needed = by_length(10 * MIB, 2**14)
     planner = Planner(needed, needed(replace(RECIPE, seq_len=4480)), levers=levers)
-    answer = found(planner, recipe=replace(RECIPE, seq_len=2048)).largest
+    answer = found(planner, recipe=replace(RECIPE, seq_len=2048)).largest_found
     assert (answer.value, answer.bounded_by) == (4480, "bytes")
 
 
@@ -114,7 +114,7 @@ def test_a_formula_saves_what_the_line_is_looked_for_with():
         smallest = ByFormula(plan=PLAN, low_bytes=size, likely_bytes=size, high_bytes=size)
         return AtOnce(budget_bytes=planner.budget, smallest=smallest)
 
-    answer = found(planner, expected=expected).largest
+    answer = found(planner, expected=expected).largest_found
     assert answer.bounded_by == "bytes"
     assert len(planner.asked) <= 5
     assert planner.asked[0][0].seq_len == pytest.approx(answer.value, rel=0.15)
@@ -124,8 +124,14 @@ def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken
     recipe = Finetune(pretrained="google/gemma-2-2b")
     planner = Planner(by_length(10**9, 1), 20 * 10**9)
     planned = found(planner, recipe=recipe)
-    assert (planned.largest.value, planned.largest.next_value, planned.largest.bounded_by) == (8192, None, "option")
-    assert "the tokens that google/gemma-2-2b was made to read at once, and not the bytes" in planned.largest.reason
+    assert (planned.largest_found.value, planned.largest_found.next_value, planned.largest_found.bounded_by) == (
+        8192,
+        None,
+        "option",
+    )
+    assert (
+        "the tokens that google/gemma-2-2b was made to read at once, and not the bytes" in planned.largest_found.reason
+    )
     assert planner.asked[-1] == (replace(recipe, seq_len=8192), {}, False)
 
 
@@ -133,16 +139,16 @@ def test_a_rank_ends_at_the_narrowest_side_of_the_kernels():
     recipe = Finetune(pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
     assert steps_of(recipe, "lora-rank").most == 1024
     planner = Planner(lambda recipe: 10**9 * (3 + recipe.lora_rank), 20 * 10**9)
-    answer = found(planner, "lora_rank", recipe).largest
+    answer = found(planner, "lora_rank", recipe).largest_found
     assert (answer.option, answer.value, answer.next_value) == ("lora-rank", 17, 18)
 
 
 def test_a_batch_goes_through_at_once():
     planner = Planner(lambda recipe: MIB * (100 + 7 * recipe.batch_size), 200 * MIB)
     planned = found(planner, "batch_size")
-    assert planned.largest.value == 14
+    assert planned.largest_found.value == 14
     assert all(pins["micro_batch"] == recipe.batch_size for recipe, pins, _ in planner.asked)
-    assert "15 at once would need 205.0 MiB" in planned.largest.reason
+    assert "15 at once would need 205.0 MiB" in planned.largest_found.reason
     with pytest.raises(RecipeError, match=r"and --micro-batch 2 splits it: leave --micro-batch out"):
         found(planner, "batch_size", pins={"micro_batch": 2})
     assert steps_of(RECIPE, "batch-size", devices=8).value(0) == 8
@@ -150,7 +156,7 @@ def test_a_batch_goes_through_at_once():
 
 def test_parameters_are_numbers_of_two_digits():
     planner = Planner(lambda recipe: 16 * recipe.target_params, 500 * 10**6)
-    answer = found(planner, "target_params").largest
+    answer = found(planner, "target_params").largest_found
     assert (answer.value, answer.next_value) == (31_000_000, 32_000_000)
 
 
@@ -178,14 +184,14 @@ def test_by_the_time_that_is_given_the_largest_that_is_known_is_taken():
     planner = Planner(by_length(10**9, 70_000, 3), 24 * 10**9)
     planned = found(planner, within=2.5)
     assert len(planner.asked) == 3
-    assert planned.largest.bounded_by == "time"
+    assert planned.largest_found.bounded_by == "time"
     assert planned.ledger.fits
-    assert "within the time limit of planning" in planned.largest.reason
+    assert "within the time limit of planning" in planned.largest_found.reason
 
 
 def test_what_the_recipe_refuses_bounds_it_too():
     planner = Planner(lambda recipe: 1, 10, fails=lambda recipe: recipe.seq_len > 1000)
-    answer = found(planner).largest
+    answer = found(planner).largest_found
     assert (answer.value, answer.bounded_by) == (896, "recipe")
     code = preset("code")  # which says its shape
     with pytest.raises(RecipeError, match=r"--target-params .* beside a shape"):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.registry import preset, presets
 from plimsoll.recipes.saved import chosen_fields as fields_besides
 from plimsoll.recipes.saved import is_from_file
@@ -43,14 +44,22 @@ def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
     return words
 
 
-def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """Returns the command that continues a run. The run keeps its plan, so options of the plan are not needed."""
+def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str | None:
+    """Returns the command that continues a run; None where functions of a Python program are needed for it.
+
+    The run keeps its plan, so options of the plan are not needed.
+    """
+    if is_pickled(saved):
+        return None
     words = recipe_words(saved, planned.get("recipe"))
     return shlex.join(["plimsoll", "train", *words, "--run", str(folder.path)])
 
 
-def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
-    """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own."""
+def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str | None:
+    """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own; None
+    where functions of a Python program are needed for it."""
+    if is_pickled(saved):
+        return None
     budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
     memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
     plan_file, run = str(folder.path / "plan.json"), f"{folder.path}-again"

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, Unpack
 from plimsoll.api.export import GgufType, Place
 from plimsoll.api.export import export as export_run
 from plimsoll.api.launch import train
-from plimsoll.api.plan import Say, plan
+from plimsoll.api.plan import Say
+from plimsoll.api.planning import RecipePlan, plan
 from plimsoll.api.run import Run
 from plimsoll.errors import RecipeError
-from plimsoll.planned import Planned
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.finetune.recipe import Finetune
 
@@ -67,7 +67,7 @@ class Tune(Pinned):
     run: str = RUN
     """Folder of the run that `train` begins or continues, and that `export` reads."""
 
-    def plan(self, **options: Any) -> Planned:
+    def plan(self, **options: Any) -> RecipePlan:
         """Plans the training, without downloading or allocating anything.
 
         Args:

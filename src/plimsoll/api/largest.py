@@ -53,7 +53,7 @@ def find_largest(
     say: Say = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planned:
-    """Returns the plan of the largest value that fits, with `largest` saying how it was found.
+    """Returns the plan of the largest value that fits, with `largest_found` saying how it was found.
 
     Args:
         recipe: The recipe; the option's own value in it is where the search begins, if nothing better is `expected`.
@@ -291,7 +291,7 @@ class _Finder:
             reason=f"{self._named(value)}: {reason}",
             tried=tuple(self.tried),
         )
-        return replace(planned, largest=largest)
+        return replace(planned, largest_found=largest)
 
     def _fastest(self, number: int) -> Planned | None:
         """Returns the fastest plan of a value that is not bounded by bytes; None where the time was not enough."""

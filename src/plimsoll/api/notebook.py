@@ -20,9 +20,9 @@ Show = Callable[[str], None]
 """Function that replaces the shown output by this HTML."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ShownPlan(Planned):
-    """A plan that a notebook shows as HTML when it is the last value of a cell."""
+    """A plan that a prompt shows as a table, and a notebook as HTML, when it is the last value of a cell."""
 
     def _repr_html_(self) -> str:
         from plimsoll.report.page.notebook import plan_html
@@ -33,6 +33,8 @@ class ShownPlan(Planned):
         from plimsoll.report.tables import plan_table
 
         return plan_table(self)
+
+    __repr__ = __str__
 
 
 def is_here() -> bool:

@@ -87,7 +87,7 @@ def plan(
     Further keywords are options of the recipe: `plan("stories", dataset_id="my-texts/", steps=200)`.
 
     With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
-    "seq_len", it is the plan of the largest value that fits, which stands in its field `largest` (api/largest.py).
+    "seq_len", it is the plan of the largest value that fits, which stands in `largest_found` (api/largest.py).
 
     `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
     is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.

@@ -14,6 +14,7 @@ from plimsoll.api.export import export as write_export
 from plimsoll.api.keywords import did_you_mean
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
 from plimsoll.errors import PlimsollError, as_written
+from plimsoll.recipes.own.pickled import is_here, is_pickled
 from plimsoll.report.layout import UNKNOWN, format_known_bytes, known
 from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder
@@ -69,14 +70,18 @@ class Run:
 
         Returns:
             A tree of arrays, as the model has it. If some weights are frozen or are tables, a dict of `trainable` and
-            `frozen` or `tables`. Weights that are stored as bits of bfloat16 are bfloat16 arrays.
+            `frozen` or `tables`. Weights that are stored as bits of bfloat16 are bfloat16 arrays. For a run of
+            functions that this program has not given, dicts of arrays by the names of what they were in.
 
         Raises:
             CheckpointError: The run has no such checkpoint, or it is damaged.
         """
-        self.folder.read("recipe.json")
+        saved = self.folder.read("recipe.json")
         self.folder.require_saved()
-        from plimsoll.inference.trained import Trained
+        from plimsoll.inference.trained import Trained, params_without_code
+
+        if is_pickled(saved) and not is_here(saved):
+            return params_without_code(str(self.path), step=str(step), average=average)
 
         return Trained(str(self.path), step=str(step)).readable_params(average=average)
 

@@ -27,7 +27,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
+from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.training import disk, overruns
@@ -135,7 +135,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
     """
     extend.finish(folder)
     if folder.has("plan.json"):
-        before = from_dict(folder.read("recipe.json"))
+        before = begun_with(folder.read("recipe.json"), recipe, run=folder.path)
         changed = differences(before, recipe)
         if extend.only_length(changed):
             folder.require_sealed()

@@ -176,6 +176,11 @@ class Examples(ExampleSet, Sequence[Example]):
         return sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
 
 
+def narrow(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype that JAX has for these numbers: 64 bits become 32."""
+    return _NARROW.get(dtype, dtype)
+
+
 def narrowed(value: Any, words: str) -> np.ndarray:
     """Returns numbers as JAX has them: 64 bits become 32. `words` names the value in a refusal."""
     array = np.asarray(value)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.checkpoint import FROZEN, Checkpoints, Saved, damage, load_part, without_frozen
+from plimsoll.training.checkpoint import FROZEN, Checkpoints, Saved, damage, load_part, read_leaves, without_frozen
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.step import evaluated, make_evaluate, make_init
@@ -30,6 +31,8 @@ PARAMETERS = "['params']"
 """Where a state keeps them, as a checkpoint spells it."""
 AVERAGED = "['ema']", FROZEN, "['params']['tables']"
 """The same, where an average is used instead of what is trained."""
+PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+"""A key, an index or an attribute on such a path."""
 Evaluate = Callable[[Any, Any], Mapping[str, LossSum]]
 """From parameters and a batch to sums by name."""
 
@@ -103,6 +106,31 @@ class Trained:
             means["perplexity"] = math.exp(min(means["loss"], 700.0))
         unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
         return {**means, unit: round(counted)}
+
+
+def params_without_code(run: str, *, step: str, average: bool) -> Any:
+    """Returns the parameters of a run whose functions are not here, in dicts by the names on their paths.
+
+    Raises:
+        RunError: Its weights are kept in fewer bits, which only its recipe can read.
+    """
+    folder = RunFolder(run)
+    plan = Plan.from_dict(folder.planned()["plan"])
+    if plan.weight_bits != 32 or plan.frozen_bits != 32:
+        raise RunError(
+            f"{folder.path} keeps its weights in {min(plan.weight_bits, plan.frozen_bits)} bits, and the functions that"
+            " read them are not here: call plimsoll.plan(loss, ...).train(init, data, run=...) with the same ones first"
+        )
+    averaged = average and folder.read("recipe.json")["fields"].get("ema_decay", 0)
+    saved, state = whole(folder, step), dict[str, Any]()
+    for path, leaf in read_leaves(saved, only=AVERAGED if averaged else PARAMETERS):
+        names = [quoted or number or attribute for quoted, number, attribute in PART.findall(path)]
+        node = state
+        for name in names[:-1]:
+            node = node.setdefault(name, {})
+        node[names[-1]] = leaf
+    params = evaluated({"params": {}} | state)
+    return params["trainable"] if params.keys() == {"trainable"} else params
 
 
 def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:

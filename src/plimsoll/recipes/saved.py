@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import FROM_FILE, Recipe
-from plimsoll.recipes.own import files
+from plimsoll.recipes.own import files, pickled
 from plimsoll.recipes.registry import KINDS, code_of, recipe_class
 
 
@@ -74,6 +75,8 @@ def name_in(saved: Mapping[str, Any]) -> str:
     """Returns what to call the recipe of a run: its kind, or the name of its file."""
     if not is_from_file(saved):
         return saved["kind"]
+    if pickled.is_pickled(saved):
+        return str(saved.get("name"))
     name = "" if saved.get("name") == "recipe" else f":{saved.get('name')}"
     return files.short_name(f"{saved.get('file')}{name}")
 
@@ -94,11 +97,27 @@ def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
         return {"kind": (first.kind, other.kind)}
     if first.kind == FROM_FILE:
         left, right = files.describe(first), files.describe(other)
-        places = {name: (left[name], right[name]) for name in ("file", "name") if left[name] != right[name]}
+        places = {
+            name: (left.get(name), right.get(name))
+            for name in ("file", "name", "code")
+            if left.get(name) != right.get(name)
+        }
         if places:
             return places
     left, right = dataclasses.asdict(first), dataclasses.asdict(other)
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
+
+
+def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe:
+    """Returns the recipe that a run began with; `recipe` brings its functions where they are in no file.
+
+    Raises:
+        RecipeError: It can no longer be read, or its functions compute something else than those of `recipe`.
+    """
+    if not pickled.is_pickled(saved):
+        return from_dict(saved)
+    pickled.require_same(saved, to_dict(recipe), run=run)
+    return dataclasses.replace(recipe, **saved["fields"])
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:

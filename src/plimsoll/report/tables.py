@@ -42,7 +42,7 @@ def plan_table(planned: Planned) -> str:
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",
-        *all_labelled([*largest_rows(planned.largest), *chosen_rows(facts)]),
+        *all_labelled([*largest_rows(planned.largest_found), *chosen_rows(facts)]),
         "",
         *_memory(planned),
         *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),

@@ -179,11 +179,15 @@ def test_a_file_that_plans_itself_while_it_is_imported_is_refused(tmp_path):
         preset(write(tmp_path, ONE + "plimsoll.plan(recipe, memory='1GiB')"))
 
 
-def test_a_recipe_that_is_in_no_file_is_refused():
-    names = {"__name__": "a_prompt"}
-    exec(ONE, names)
-    with pytest.raises(RecipeError, match=r"was made where no file is .*: write it into one"):
-        to_dict(names["recipe"])
+def test_a_recipe_that_is_in_no_file_is_identified_by_what_it_computes():
+    saved = []
+    for text in (ONE, ONE, ONE.replace("optax.sgd(0.1)", "optax.sgd(0.2)")):
+        names = {"__name__": "a_prompt"}
+        exec(text, names)
+        saved.append(to_dict(names["recipe"]))
+        assert from_dict(saved[-1]) == names["recipe"]
+    assert saved[0]["code"] == saved[1]["code"]
+    assert [name for name in saved[0]["code"] if saved[2]["code"][name] != saved[0]["code"][name]] == ["optimizer"]
 
 
 def test_a_field_that_is_no_option_is_refused(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.own import pickled
 from plimsoll.recipes.own.user_code import as_recipe_error, is_users
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
@@ -55,15 +56,12 @@ def load(name: str) -> Recipe:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns where the code of a recipe is: what `saved.to_dict` holds besides its fields."""
+    """Returns where the code of a recipe is, or what identifies it where it is in no file (a notebook, a prompt): what
+    `saved.to_dict` holds besides its fields."""
     module = _homes.get(type(recipe)) or sys.modules.get(type(recipe).__module__)
     file = getattr(module, "__file__", None)
-    if module is None or file is None:
-        raise RecipeError(
-            f"this {type(recipe).__name__} was made where no file is (a notebook, a prompt), and the processes that"
-            " compile and train import a recipe by its file: write it into one, like my_recipe.py, and import it from"
-            " there"
-        )
+    if module is None or file is None or not Path(file).is_file() or getattr(recipe, "in_no_file", False):
+        return pickled.describe(recipe)
     names = [name for name, value in vars(module).items() if type(value) is type(recipe)]
     if not names:
         raise RecipeError(
@@ -83,8 +81,10 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe from a file that `saved.to_dict` wrote.
 
     Raises:
-        RecipeError: The code is not what it was.
+        RecipeError: The code is not what it was, or was in no file and is not here.
     """
+    if pickled.is_pickled(saved) and isinstance(saved.get("fields"), Mapping):
+        return pickled.from_saved(saved)
     fields, was = saved.get("fields"), saved.get("sources")
     if not isinstance(fields, Mapping) or not isinstance(was, Mapping) or not isinstance(saved.get("file"), str):
         raise RecipeError(

@@ -71,6 +71,12 @@ class OwnRecipe(Recipe):
 
     without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
     validates_with_fillers: ClassVar[bool] = True
+    in_no_file: ClassVar[bool] = False
+    """Whether its code is handed over as a pickle (pickled.py), though the module of its class is in a file."""
+    of_data: ClassVar[str] = ""
+    """Identity of its data, where that is more than what its functions return."""
+    of_a_mean: ClassVar[str] = ""
+    """Advice for a loss that is a mean."""
 
     shuffle: bool = True
     """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
@@ -85,7 +91,7 @@ class OwnRecipe(Recipe):
 
             @wraps(optimizer)
             def guarded(self: OwnRecipe, steps: int) -> Any:
-                with self._guard("optimizer"):
+                with self.guard("optimizer"):
                     return optimizer(self, steps)
 
             cls.optimizer = guarded
@@ -147,13 +153,19 @@ class OwnRecipe(Recipe):
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).name if file else type(self).__name__
 
+    @property
+    def short_name(self) -> str:
+        """Name of the recipe where its code is in no file."""
+        return "recipe"
+
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.own.task import GivenTask
 
-        return GivenTask(self.init, self.loss, compute, called=self.called, guard=self._guard)
+        of_a_mean = self.of_a_mean
+        return GivenTask(self.init, self.loss, compute, called=self.called, guard=self.guard, of_a_mean=of_a_mean)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         examples, held_out = self._sets
@@ -172,16 +184,24 @@ class OwnRecipe(Recipe):
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
         if warning := examples.warning:
             say(warning)
-        if count >= 2:
-            from plimsoll.recipes.own.task import require_sound
-
-            batch = next(iter(examples.counted(2)))
-            batch.pop(COUNTED)
-            require_sound(self.task(plain_compute()), batch, called=self.called, seed=self.seed)
+        if not self.in_no_file:  # else a process of its own has looked: this one may have an accelerator
+            self.require_sound()
         self._keep_source(folder)
         facts: dict[str, Any] = {"description": description, "examples": count}
         facts |= {"validation_examples": len(held_out or ()), "files": [file.identity() for file in self._files]}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def require_sound(self) -> None:
+        """Raises RecipeError where the first two examples show that the loss is no sum over examples, or not finite."""
+        examples = self._sets[0]
+        if len(examples) < 2:
+            return
+        from plimsoll.recipes.own.task import require_sound
+
+        batch = next(iter(examples.counted(2)))
+        batch.pop(COUNTED)
+        task = self.task(plain_compute())
+        require_sound(task, batch, called=self.called, seed=self.seed, of_a_mean=self.of_a_mean)
 
     def data_changed(self, prepared: Prepared) -> str | None:
         pairs = zip(self._files, prepared.facts.get("files", ()), strict=False)
@@ -220,7 +240,7 @@ class OwnRecipe(Recipe):
 
         sets: list[ExampleSet] = []
         for name in ("data", "validation_data"):
-            with self._guard(name):
+            with self.guard(name):
                 given = getattr(self, name)()
             if given is None and sets:
                 return sets[0], None
@@ -245,7 +265,8 @@ class OwnRecipe(Recipe):
 
         return [examples for examples in self._sets if isinstance(examples, Hdf5)]
 
-    def _guard(self, what: str) -> AbstractContextManager[None]:
+    def guard(self, what: str) -> AbstractContextManager[None]:
+        """Returns a context that turns an exception of the user's code, called `what`, into a refusal."""
         return as_recipe_error(f"{what} of {self.called} failed", self._home)
 
     @property
@@ -259,9 +280,9 @@ class OwnRecipe(Recipe):
 
         A recipe of a package has a kind of its own, and its code is where packages are installed.
         """
-        if self.kind != FROM_FILE:
+        described = files.describe(self) if self.kind == FROM_FILE else {}
+        if "file" not in described:
             return
-        described = files.describe(self)
         beside = Path(described["file"]).parent
         for name in described["sources"]:
             kept = folder / "source" / name

@@ -41,7 +41,9 @@ class GivenTask:
         *,
         called: str,
         guard: Guard,
+        of_a_mean: str = "",
     ) -> None:
+        self._of_a_mean = of_a_mean
         self._init, self._loss, self._called, self._guard = init, loss, called, guard
         parameters = inspect.signature(loss).parameters
         named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -104,7 +106,7 @@ class GivenTask:
         return RecipeError(
             f"the loss of {self._called} must return two scalars, the sum over the examples of the batch and what it is"
             f" to be divided by (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
-            " (total, weight)"
+            f" (total, weight){self._of_a_mean}"
         )
 
     def _require_arrays(self, params: Params) -> None:
@@ -146,17 +148,27 @@ TOLERANCE = 1e-3
 """Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
 
 
-def require_sound(task: Task, batch: Batch, *, called: str, seed: int) -> None:
+def require_sound(
+    task: Task, batch: Batch, *, called: str, seed: int = 0, params: Params | None = None, of_a_mean: str = ""
+) -> None:
     """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
     a whole (batch norm, in-batch negatives), would be another loss with every split of the batch.
+
+    Args:
+        task: The loss, and how parameters begin.
+        batch: Two examples.
+        called: What a refusal calls the recipe.
+        seed: Seed of the parameters.
+        params: Parameters to look with; those of `seed` if left out.
+        of_a_mean: Advice for a loss that is a mean.
     """
     parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + 1], dict(batch)) for at in range(2)]
 
     @jax.jit
-    def measured(seed: Array) -> tuple[LossSum, list[LossSum], Array]:
-        params = task.init(jax.random.key(seed))
+    def measured(seed: Array, given: Params | None) -> tuple[LossSum, list[LossSum], Array]:
+        params: Params = task.init(jax.random.key(seed)) if given is None else given
         keys = jax.vmap(jax.random.key)(jnp.arange(2, dtype=jnp.uint32))
 
         def total(trainable: Any) -> tuple[Array, LossSum]:
@@ -168,7 +180,7 @@ def require_sound(task: Task, batch: Batch, *, called: str, seed: int) -> None:
         squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(gradient)]
         return whole, each, jnp.sqrt(jnp.sum(jnp.stack(squares)))
 
-    whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32)))
+    whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32), params))
     if not np.isfinite([*whole, norm]).all() or whole.weight <= 0:
         raise RecipeError(
             f"the loss of {called} on its first two examples is {whole.total:g} with the weight {whole.weight:g}, and"
@@ -183,4 +195,5 @@ def require_sound(task: Task, batch: Batch, *, called: str, seed: int) -> None:
             f" with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with the weight"
             f" {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum instead of"
             " jnp.mean, return the number of examples as the weight, and leave out what looks at the whole batch"
+            f"{of_a_mean}"
         )

@@ -1,0 +1,119 @@
+"""A plan's state and step for a training loop of the user's own, in the user's own process.
+
+The step is the one that was planned: the same function, jitted, its state donated, the batch split as planned. JAX is
+the user's here: it must run on the chip that was planned for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.errors import RecipeError
+from plimsoll.levers.weight_bits import readable
+from plimsoll.planned import Plan, plain_compute
+from plimsoll.recipes.own.functions import BatchForm
+from plimsoll.recipes.own.recipe import OwnRecipe
+from plimsoll.recipes.own.task import require_sound
+from plimsoll.training import distributed
+from plimsoll.training.program import Functions, compiled
+from plimsoll.types import LossSum
+
+BACKENDS = {"cuda": "gpu"}
+"""Names that JAX has for the platforms of chips, where they differ."""
+
+
+class OwnLoop:
+    """State and step of a plan, compiled when they are first needed."""
+
+    def __init__(self, recipe: OwnRecipe, plan: Plan, form: BatchForm, *, platform: str, steps: int) -> None:
+        """Looks at nothing but where JAX runs.
+
+        Args:
+            recipe: The recipe; its `init` and data are not used by the step.
+            plan: Its plan.
+            form: Form of a batch.
+            platform: Platform of the plan's chip: cpu, cuda or tpu.
+            steps: Length of the schedule.
+
+        Raises:
+            RecipeError: JAX runs on another platform here.
+        """
+        if BACKENDS.get(platform, platform) != jax.default_backend():
+            raise RecipeError(
+                f"this plan is for {plan.chip}, and JAX runs on {jax.default_backend()} in this process: plan for the"
+                " chip that is here (leave chip out), or call start and step where that chip is"
+            )
+        self._recipe, self._plan, self._form, self._steps = recipe, plan, form, steps
+        self._looked_at = False
+
+    def start(self, recipe: OwnRecipe, seed: int) -> Any:
+        """Returns the state before the first step.
+
+        Args:
+            recipe: The recipe with its `init`.
+            seed: Seed of the parameters, and of the keys that the loss gets.
+        """
+        init = compiled(self._functions_of(recipe).init(), deterministic=self._plan.deterministic)
+        return init(np.uint32(seed % 2**32))
+
+    def step(self, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
+        """Returns the next state and the step's metrics. The state that it was given is gone: it is donated.
+
+        Args:
+            state: Of `start`, or of the step before.
+            batch: Arrays of the shapes that were planned for.
+
+        Returns:
+            The state, and `loss` (the mean over the batch), `gradient_norm`, `weight`, and the metrics of the loss.
+
+        Raises:
+            DataError: The batch has another shape, or is another pytree.
+            RecipeError: The first two examples of the first batch show that the loss is no sum over examples.
+        """
+        named = self._form.checked(batch, self._recipe.effective_batch)
+        if not self._looked_at:
+            self._require_sound(state, named)
+        state, report = self._step(state, named)
+        return state, _means(report)
+
+    def params(self, state: Any) -> Any:
+        """Returns the parameters in a state as the loss reads them."""
+        params = state["params"]
+        params = params | {"trainable": readable(params["trainable"])}
+        return params["trainable"] if params.keys() == {"trainable"} else params
+
+    @cached_property
+    def _step(self) -> Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]:
+        functions = self._functions_of(self._recipe)
+        lowered = functions.step(self._recipe.batch_spec(self._recipe.effective_batch))[0]
+        step = compiled(lowered, deterministic=self._plan.deterministic)
+        put = functions.put if self._plan.devices > 1 else jax.device_put
+        return lambda state, batch: step(state, put(batch))
+
+    def _functions_of(self, recipe: OwnRecipe) -> Functions:
+        plan = self._plan
+        devices = distributed.devices(plan.devices) if plan.devices > 1 else None
+        rule = recipe.update_rule(self._steps, plan.storage)
+        return Functions(recipe.task(plan.compute(jax.default_backend())), rule, plan, devices)
+
+    def _require_sound(self, state: Any, batch: Mapping[str, Any]) -> None:
+        if self._recipe.effective_batch > 1 and self._plan.devices == 1:
+            first = {name: leaf[:2] for name, leaf in batch.items()}
+            params = state["params"] | {"trainable": readable(state["params"]["trainable"])}
+            task, called = self._recipe.task(plain_compute()), self._recipe.called
+            require_sound(task, first, called=called, params=params, of_a_mean=self._recipe.of_a_mean)
+        self._looked_at = True
+
+
+def _means(report: Mapping[str, Any]) -> dict[str, jax.Array]:
+    return {name: _mean(value) if isinstance(value, LossSum) else value for name, value in report.items()}
+
+
+@jax.jit
+def _mean(value: LossSum) -> jax.Array:
+    return value.total / value.weight

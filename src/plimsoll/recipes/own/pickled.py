@@ -1,0 +1,303 @@
+"""Code of recipes that are in no file: functions of a notebook, a prompt or a script, handed over as a pickle.
+
+cloudpickle writes functions by value, and modules that can be imported by name. The pickle lies in a temporary folder
+of this process alone, which its children find by an environment variable; it is removed when the process ends. No run
+holds one, so nothing that came with data or with a run is ever unpickled. What a run holds is the SHA-256 of what init,
+loss and optimizer compute, as JAX traces them: another notebook with the same functions continues it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import hashlib
+import inspect
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from plimsoll.errors import RecipeError
+from plimsoll.planned import plain_compute
+from plimsoll.recipes.base import Recipe
+from plimsoll.units import MIB, format_bytes
+
+VARIABLE = "PLIMSOLL_CODE"
+"""Name of the variable with the folder of the process that was given the functions, for its children."""
+MOST_BYTES = 256 * MIB
+"""Size of a pickle at most: what functions hold is in every process, and a constant of each compiled step."""
+STEPS = 1_000
+"""Length of the schedule whose optimizer is identified: a run may be continued with another."""
+OPAQUE = "pickle "
+"""Beginning of the identity of data that only its pickle identifies: another program's may differ and be the same."""
+COMPUTED = ("init", "loss", "optimizer")
+"""Functions of a recipe that decide what is learned, beside its data."""
+
+_made: dict[str, type[Recipe]] = {}
+"""Key of a pickle to the class in it."""
+_described: dict[tuple[type[Recipe], str], dict[str, Any]] = {}
+"""Class and fields to what identifies them."""
+
+
+def describe(recipe: Any) -> dict[str, Any]:
+    """Returns what identifies the code of an own recipe, after writing its pickle for the processes that need it.
+
+    Raises:
+        RecipeError: The functions hold too much, cannot be pickled, or are refused when they are traced.
+    """
+    cls = type(recipe)
+    known = cls, _own(dataclasses.asdict(recipe))
+    if known not in _described:
+        pickle, program = _pickled(cls), _computed(recipe)
+        data = cls.of_data or OPAQUE + hashlib.sha256(pickle).hexdigest()
+        _described[known] = {"name": recipe.short_name, "code": program, "data": data}
+        beginning = json.dumps([path for path in sys.path if path] + [os.getcwd()]).encode() + b"\n"
+        for key in _keys(_described[known]):
+            _made[key] = cls
+            (folder() / f"{key}.pickle").write_bytes(beginning + pickle)
+    return _described[known]
+
+
+def is_pickled(saved: Mapping[str, Any]) -> bool:
+    """Returns whether a saved recipe is of code that is in no file."""
+    return isinstance(saved.get("code"), Mapping)
+
+
+def is_here(saved: Mapping[str, Any]) -> bool:
+    """Returns whether this process, or the one that started it, was given the functions of a saved recipe."""
+    try:
+        from_saved(saved)
+    except RecipeError:
+        return False
+    return True
+
+
+def from_saved(saved: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe that `saved.to_dict` wrote, in the process that was given its functions or a child of it.
+
+    Raises:
+        RecipeError: This is neither.
+    """
+    keys = _keys(saved)
+    for key in keys if str(saved.get("data", "")).startswith(OPAQUE) else keys[:1]:
+        cls = _made.get(key) or _read(key)
+        if cls is not None:
+            _made[key] = cls
+            _described[cls, _own(saved["fields"])] = {name: saved[name] for name in ("name", "code", "data")}
+            return cls(**saved["fields"])
+    raise RecipeError(
+        "this run was trained by functions of a Python program or notebook, and no run holds their code: call"
+        " plimsoll.plan(loss, ...).train(init, data, run=...) with the same functions and the same data first; in that"
+        " program the run can be continued, evaluated and reported. Its metrics, its ledger and its parameters can be"
+        " read without them"
+    )
+
+
+def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path) -> None:
+    """Raises RecipeError where a run's functions or data compute something else than those that were given now.
+
+    Args:
+        saved: Content of the run's recipe.json.
+        now: The recipe that was given, in the same form.
+        run: Folder of the run.
+    """
+    if not is_pickled(now):
+        raise RecipeError(f"{run} is a run of functions that plimsoll.plan was given: name another run")
+    other = [name for name in COMPUTED if saved["code"].get(name) != now["code"][name]]
+    pair = str(saved.get("data")), str(now["data"])
+    if pair[0] != pair[1] and not any(each.startswith(OPAQUE) for each in pair):
+        other.append("data")
+    if other:
+        raise RecipeError(
+            f"{run} is a run of another {' and another '.join(other)}: what {'they' if len(other) > 1 else 'it'} held"
+            " when the run began has another SHA-256. Give what it was to continue the run, or name another run"
+        )
+
+
+@cache
+def folder() -> Path:
+    """Returns this process's own folder of pickles and arrays, and removes it when the process ends."""
+    path, owner = Path(tempfile.mkdtemp(prefix="plimsoll-code-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not a fork of it
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    os.environ[VARIABLE] = str(path)
+    return path
+
+
+def _keys(described: Mapping[str, Any]) -> list[str]:
+    """Returns the names under which a pickle is looked for: with its data, and by what it computes alone."""
+    code = json.dumps(described["code"], sort_keys=True)
+    return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described.get('data')}", code)]
+
+
+def _read(key: str) -> type[Recipe] | None:
+    """Returns the class in a pickle that the process above has written; None if it has written none of that key."""
+    path = Path(os.environ.get(VARIABLE, "")) / f"{key}.pickle"
+    if not os.environ.get(VARIABLE) or not path.is_file():
+        return None
+    status = path.parent.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077):
+        raise RecipeError(
+            f"{path.parent}, which {VARIABLE} names, can be written by others: no code is taken from there. Unset"
+            " the variable, and call plimsoll.plan again"
+        )
+    beginning, _, pickle = path.read_bytes().partition(b"\n")
+    sys.path += [each for each in json.loads(beginning) if each not in sys.path]
+    import cloudpickle
+
+    return cloudpickle.loads(pickle)
+
+
+class _Counted:
+    """A file that counts what is written, and keeps no more than `MOST_BYTES`."""
+
+    def __init__(self) -> None:
+        self.size, self.parts = 0, list[bytes]()
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self.size += size
+        if self.size <= MOST_BYTES:
+            self.parts.append(bytes(data))
+        return size
+
+
+def _pickled(cls: type[Any]) -> bytes:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            reduced: Any = super().reducer_override(obj)
+            if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
+                make, (meta, name, bases, namespace, *rest), *state = tuple[Any, ...](reduced)
+                return (make, (meta, name, bases, namespace | _fields_of(obj), *rest), *state)
+            return reduced
+
+    file: Any = _Counted()
+    try:
+        Pickler(file).dump(cls)
+    except Exception as problem:  # whatever somebody else's object does
+        raise RecipeError(
+            f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
+            f" {problem}. They go there as a pickle: leave open files, locks, threads and devices out of what they use,"
+            " or write a recipe into a file (docs/your-own.md)"
+        ) from problem
+    if file.size > MOST_BYTES:
+        raise RecipeError(
+            f"the functions hold {format_bytes(file.size)}{_largest_held(cls)}, and what they hold goes to every"
+            f" process that compiles and trains: at most {format_bytes(MOST_BYTES)}. Give arrays as data, as part of"
+            ' the parameters (what is not learned as {"trainable": ..., "frozen": ...}), or read them in a function'
+        )
+    return b"".join(file.parts)
+
+
+def _fields_of(module: type[Any]) -> dict[str, Any]:
+    """Returns what the class of an Equinox module needs of its own while it is made: its metaclass registers the leaves
+    then, and cloudpickle fills in a class only afterwards (equinox 0.13.8)."""
+    fields = [field for field in dataclasses.fields(module) if field.name in vars(module).get("__annotations__", {})]
+    namespace: dict[str, Any] = {"__annotations__": {field.name: object for field in fields}}
+    namespace |= {field.name: field for field in fields if field.metadata or not _is_plain(field)}
+    begins = inspect.unwrap(vars(module).get("__init__", _begin))
+    if begins.__code__.co_filename != "<string>" and "__init__" in vars(module):  # no dataclass's own
+        namespace["__init__"] = _begin
+    return namespace
+
+
+def _is_plain(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _begin(self: Any) -> None:
+    """Stands for an `__init__` that is filled in later."""
+
+
+def _largest_held(cls: type[Any]) -> str:
+    """Returns a clause that names the largest value among those that the functions use; empty if none is known."""
+    import jax
+
+    sizes: dict[str, int] = {}
+    for name in ("init", "loss", "data", "validation_data"):
+        try:
+            used = inspect.getclosurevars(inspect.unwrap(getattr(cls, name)))
+        except TypeError:
+            continue
+        for held, value in {**used.globals, **used.nonlocals}.items():
+            sizes[held] = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(value))
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    return f" ({largest} alone is {format_bytes(sizes[largest])})" if largest and sizes[largest] else ""
+
+
+def _own(fields: Mapping[str, Any]) -> str:
+    """Returns the values of the fields that only this recipe has, on which its code may depend."""
+    every = {"shuffle", *(field.name for field in dataclasses.fields(Recipe))}
+    return json.dumps({name: value for name, value in fields.items() if name not in every})
+
+
+def _computed(recipe: Any) -> dict[str, str]:
+    """Returns the SHA-256 of what init, loss (with its gradient) and optimizer compute, from shapes alone."""
+    import jax
+
+    task, rule = recipe.task(plain_compute()), recipe.update_rule(STEPS)
+
+    def init(seed: Any) -> Any:
+        return task.init(jax.random.key(seed))
+
+    def gradient(params: Any, batch: Any, seeds: Any) -> Any:
+        def total(trainable: Any) -> Any:
+            keys = jax.vmap(jax.random.key)(seeds)
+            loss, _carry, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
+            return loss.total, (loss.weight, metrics)
+
+        return jax.value_and_grad(total, has_aux=True)(params["trainable"])
+
+    params = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.batch_spec(2).items()}
+    seeds, learned = jax.ShapeDtypeStruct((2,), "uint32"), params["trainable"]
+    codes = {"init": _code(init, jax.ShapeDtypeStruct((), "uint32")), "loss": _code(gradient, params, batch, seeds)}
+    with recipe.guard("the optimizer, given the shapes of the parameters,"):
+        state = jax.eval_shape(rule.init, learned)
+        codes["optimizer"] = _code(rule.update, learned, state, learned)
+    return codes
+
+
+def _code(function: Callable[..., Any], *shapes: Any) -> str:
+    """Returns the SHA-256 of a function's jaxpr and of all its constants.
+
+    StableHLO would do as well, but to lower a function starts a device (jax 0.10.2).
+    """
+    import jax
+    import numpy as np
+
+    traced = jax.make_jaxpr(function)(*shapes)
+    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())  # places in memory of functions
+    for value in _constants(traced):
+        array = np.asarray(value)
+        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _constants(part: Any) -> Iterator[Any]:
+    """Yields the arrays and numbers in a jaxpr and in those that it holds."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+    if isinstance(part, ClosedJaxpr):
+        yield from part.consts
+        part = part.jaxpr
+    if isinstance(part, Jaxpr):
+        for equation in part.eqns:
+            yield from (each.val for each in equation.invars if isinstance(each, Literal))
+            for value in equation.params.values():
+                yield from _constants(value)
+    elif isinstance(part, tuple | list):
+        for each in part:
+            yield from _constants(each)

@@ -1,0 +1,231 @@
+"""The plan of a loss of one's own: what can be asked of it, its step for one's own loop, and training by it."""
+
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from functools import wraps
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import plimsoll
+from commands import workers_here
+from once import made_once
+from own_functions import BATCH, data, init, loss, mean, shapes
+from plimsoll.api import planning
+from plimsoll.api.notebook import ShownPlan
+from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.recipes.base import Pinned
+from plimsoll.recipes.own.functions import given
+from plimsoll.runs.folder import RunFolder
+from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
+
+PINS = {"micro_batch": 2, "remat": "none", "precision": "float32", "prefetch": 0, "async_save": False}
+"""Levers, so that one step is compiled."""
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plimsoll.plan(
+        loss, *shapes(), optimizer=optax.adamw(1e-2), memory="1GiB", chip="cpu", pins=PINS, name="mine"
+    )
+
+
+def test_its_attributes_are_those_of_its_ledger(plan):
+    assert plan.fits
+    assert plan.peak_bytes == plan.ledger.predicted_peak_bytes <= 2**30
+    assert (plan.levers["micro_batch"], plan.plan.accumulation) == (2, 4)
+    assert plan.step_seconds > 0
+    assert repr(plan).startswith("plan for mine on cpu: ")
+    assert "mine on cpu" in plan._repr_html_()
+
+
+def test_a_misspelt_attribute_is_suggested(plan):
+    with pytest.raises(AttributeError, match=r"a plan has no 'peak_byte': did you mean peak_bytes"):
+        plan.peak_byte  # noqa: B018
+
+
+def test_its_step_learns_what_a_step_without_it_learns(plan):
+    """Four micro-batches of two, beside optax on the whole batch."""
+    state, step, optimizer = plan.start(init, seed=7), plan.step, optax.adamw(1e-2)
+    params = jax.tree.map(np.array, plan.params(state))
+    moments = optimizer.init(params)
+    points, values = data()
+    for first in range(0, 24, BATCH):
+        batch = points[first : first + BATCH], values[first : first + BATCH]
+        expected, gradient = jax.value_and_grad(mean)(params, batch)
+        updates, moments = optimizer.update(gradient, moments, params)
+        params = optax.apply_updates(params, updates)
+        state, metrics = step(state, batch)
+        np.testing.assert_allclose([metrics["loss"], metrics["largest"]], [expected] * 2, rtol=1e-5)
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4), plan.params(state), params)
+
+
+def test_its_step_gives_up_the_state_that_it_was_given(plan):
+    state = plan.start(init)
+    plan.step(state, tuple(leaf[:BATCH] for leaf in data()))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state["params"]))
+
+
+@pytest.mark.parametrize("cut", [slice(0, 4), slice(0, 16)])
+def test_a_batch_of_another_shape_is_refused_and_the_state_is_kept(plan, cut):
+    state = plan.start(init)
+    with pytest.raises(
+        DataError, match=r"0 of the batch of this step is float32\[\d+, 3\], and the plan is of float32\[8"
+    ):
+        plan.step(state, tuple(leaf[cut] for leaf in data()))
+    with pytest.raises(DataError, match="and the batch that was planned for"):
+        plan.step(state, {"points": data()[0][:BATCH]})
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
+def test_a_plan_of_another_chip_has_no_step_here(plan):
+    elsewhere = replace(plan, plan=replace(plan.plan, chip="h100"))
+    with pytest.raises(RecipeError, match="this plan is for h100, and JAX runs on cpu in this process"):
+        elsewhere.start(init)
+
+
+def test_adamw_needs_the_length_of_its_schedule(plan):
+    of_adamw = replace(plan.given, optimizer=plimsoll.AdamW(learning_rate=1e-3))
+    with pytest.raises(RecipeError, match=r"say how long it is, plimsoll\.plan\(\.\.\., steps=1000\)"):
+        replace(plan, given=of_adamw).start(init)
+
+
+def test_adamw_keeps_its_state_in_eight_bits(plan):
+    def wide(key):
+        return {"hidden": jax.random.normal(key, (3, 4096)), "out": np.full(4096, 1e-3, np.float32)}
+
+    adamw, params = plimsoll.AdamW(learning_rate=1e-3, warmup_steps=1), jax.eval_shape(wide, jax.random.key(0))
+    functions = given(loss, params, shapes()[1], optimizer=adamw, reduction="sum", steps=20)
+    narrow = plan.plan.with_levers(optimizer_bits=8)
+    narrow = replace(plan, plan=narrow, given=functions, of=functions.recipe())
+    state, batch = narrow.start(wide), tuple(leaf[:BATCH] for leaf in data())
+    assert "uint8" in {leaf.dtype.name for leaf in jax.tree.leaves(state["optimizer"])}
+    losses = []
+    for _ in range(10):
+        state, metrics = narrow.step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0]
+
+
+def test_what_is_no_loss_is_refused():
+    with pytest.raises(RecipeError, match="takes a recipe, a name, or a loss function, got a int"):
+        plimsoll.plan(3)
+    with pytest.raises(RecipeError, match="batch belong to a loss of your own"):
+        plimsoll.plan("stories", batch=shapes()[1])
+    with pytest.raises(RecipeError, match="unexpected keyword argument 'stepps'"):
+        plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), stepps=3)
+
+
+def test_it_is_compared_with_other_chips(plan):
+    comparison = plan.compare("rtx4090")
+    assert [row.chip for row in comparison] == ["cpu", "rtx4090"]
+    assert repr(comparison).splitlines()[0].startswith("mine: 64 parameters, effective batch 8 everywhere")
+    with pytest.raises(RecipeError, match="compare needs chips"):
+        plan.compare()
+
+
+@pytest.mark.slow
+def test_its_largest_batch_is_a_plan_too(plan):
+    """Of the values that are tried the search itself has its own tests; here the first one is late already."""
+    found = plan.largest("batch_size", pins={"remat": "none", "precision": "float32"}, within="0.01s")
+    assert found.largest_found.value == found.of.effective_batch == found.given.fields["batch_size"] >= BATCH
+    with pytest.raises(RecipeError, match="this recipe has no such option"):
+        plan.largest("seq_len")
+
+
+SCRIPT = """
+import sys
+from own_functions import *
+import optax, plimsoll
+
+def negated(params, batch):  # a function of the program itself, as of a cell
+    total, weight, _ = loss(params, batch)
+    return total, weight
+
+key = jax.random.key(0)
+plan = plimsoll.plan(negated, jax.eval_shape(init, key), tuple(leaf[:8] for leaf in data()), optimizer=optax.adam(1e-2),
+                     memory="1GiB", chip="cpu", pins=PINS)
+for max_steps in map(int, sys.argv[2:]):
+    run = plan.train(init, data(), steps=12, run=sys.argv[1], validation_data=data(20, 1), max_steps=max_steps,
+                     save_every=3, log_every=1, eval_every=6, quiet=True)
+print(run.evaluate()["loss"])
+""".replace("PINS", repr(PINS))
+
+
+def scripted(folder, *words, text=SCRIPT):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-", *map(str, words)]
+    return subprocess.run(command, input=text, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of a script's functions: six steps, and six more by the same call."""
+
+    def train(folder):
+        done = scripted(folder, folder / "run", 6, 12)
+        assert done.returncode == 0, done.stderr
+        (folder / "loss").write_text(done.stdout.split()[-1])
+
+    return made_once(tmp_path_factory, "run-of-functions", train)
+
+
+@pytest.mark.slow
+def test_functions_of_a_script_train_inside_the_budget_and_go_on(trained):
+    run = plimsoll.load(trained / "run")
+    assert [row["step"] for row in run.metrics() if "loss" in row] == list(range(1, 13))
+    assert run.ledger.measured_bytes <= run.ledger.budget_bytes == 2**30
+    evaluated = [row["validation_loss"] for row in run.metrics() if "validation_loss" in row]
+    assert float((trained / "loss").read_text()) == pytest.approx(min(evaluated), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_without_its_functions_a_run_is_read_and_not_used(trained):
+    with workers_here():
+        run = plimsoll.load(trained / "run")
+        assert {name: leaf.shape for name, leaf in run.params().items()} == {"hidden": (3, 16), "out": (16,)}
+        assert run.metrics()
+        assert "finished" in repr(run)
+        with pytest.raises(PlimsollError, match="no run holds their code"):
+            run.evaluate()
+
+
+@pytest.mark.slow
+def test_another_program_with_the_same_functions_continues_to_the_same_parameters(trained, tmp_path):
+    for steps in (5, 12):
+        done = scripted(tmp_path, tmp_path / "run", steps)
+        assert done.returncode == 0, done.stderr
+    assert newest(tmp_path / "run") == newest(trained / "run")
+    other = SCRIPT.replace("return total, weight", "return 2 * total, weight")
+    done = scripted(tmp_path, tmp_path / "run", 12, text=other)
+    assert "is a run of another loss: what it held when the run began" in done.stderr
+    assert RunFolder(tmp_path / "run").saved_steps()[-1] == 12
+
+
+def newest(run):
+    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
+    return fingerprint(read_leaves(saved), loader_position(saved))
+
+
+def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, monkeypatch):
+    asked = []
+
+    @wraps(planning.plan_recipe)
+    def plan_recipe(recipe, **options):
+        asked.append((recipe, options))
+        return ShownPlan(**{field.name: getattr(plan, field.name) for field in fields(ShownPlan)})
+
+    monkeypatch.setattr(planning, "plan_recipe", plan_recipe)
+    recipe = plimsoll.preset("stories", seq_len=64)
+    found = plimsoll.plan(Pinned(recipe=recipe, pins={"remat": "block"}), memory="1GiB", steps=7, within="9s")
+    assert found.of == replace(recipe, steps=7, epochs=None)
+    found.largest("seq_len")
+    assert asked[1][0] == found.of
+    assert asked[1][1] | {"say": None, "name": None} == {
+        "memory": "1GiB", "chip": None, "numerics": "mixed", "pins": {"remat": "block"}, "within": "9s",
+        "largest": "seq_len", "say": None, "name": None,
+    }  # fmt: skip

@@ -1,0 +1,243 @@
+"""Functions that are given in Python become a recipe: what is refused, and what identifies them."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import own_functions
+from own_functions import data, init, loss, mean, shapes
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.own import pickled
+from plimsoll.recipes.own.functions import form_of, given, require_sound
+from plimsoll.recipes.own.pickled import from_saved, require_same
+from plimsoll.recipes.saved import to_dict
+
+PARAMS, SHAPES = shapes()
+
+
+def functions(a_loss=loss, params=PARAMS, batch=SHAPES, optimizer=None, reduction="sum", **fields):
+    optimizer = optax.adam(1e-2) if optimizer is None else optimizer
+    return given(a_loss, params, batch, optimizer=optimizer, reduction=reduction, **fields)
+
+
+def code(*arguments, **options):
+    return to_dict(functions(*arguments, **options).recipe(init))["code"]
+
+
+def test_the_leaves_of_a_batch_must_agree_about_its_examples():
+    with pytest.raises(DataError, match=r"leaves of the batch are x \(8, 3\), y \(7,\): the first axis"):
+        form_of({"x": np.zeros((8, 3)), "y": np.zeros(7)})
+    with pytest.raises(DataError, match=r"scale \(\), x \(8, 3\): the first axis"):
+        form_of({"x": np.zeros((8, 3)), "scale": np.zeros(())})
+    with pytest.raises(DataError, match=r"x of the batch is a list|x/0 of the batch is a float"):
+        form_of({"x": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("batch", [np.zeros((4, 2)), (np.zeros(4), {"deep": [np.zeros((4, 1))]}), {"x": np.zeros(4)}])
+def test_a_batch_is_any_pytree(batch):
+    form, examples = form_of(batch)
+    assert examples == 4
+    again = form.whole(form.named(batch, what="it"))
+    assert jax.tree.structure(again) == jax.tree.structure(batch)
+    assert {kind for _, kind in form.spec.values()} == {"float32"}  # 64 bits become 32
+
+
+def test_what_is_missing_or_no_reduction_is_named():
+    with pytest.raises(
+        RecipeError, match=r"needs params, optimizer too: plan\(loss, params, batch, optimizer=\.\.\.\)"
+    ):
+        given(loss, None, SHAPES, optimizer=None, reduction="sum")
+    with pytest.raises(RecipeError, match='reduction is "sum" or "mean", got \'max\''):
+        functions(reduction="max")
+
+
+def test_a_mean_without_reduction_is_refused_with_what_to_do():
+    with pytest.raises(RecipeError, match=r'must return two scalars.*float32 of shape \(\).*say reduction="mean"'):
+        code(mean)
+    code(mean, reduction="mean")
+
+
+@pytest.mark.parametrize("returns", [lambda p, b: jnp.zeros(3), lambda p, b: (jnp.zeros(2), 1, 2), lambda p, b: "no"])
+def test_a_mean_that_is_no_scalar_is_refused(returns):
+    with pytest.raises(RecipeError, match=r'with reduction="mean" a loss returns a scalar.*this one returned'):
+        code(returns, reduction="mean")
+
+
+def test_a_mean_of_unequal_weights_is_noticed_on_two_examples():
+    def uneven(params, batch):
+        weights = 1 + jnp.abs(batch[1])
+        return jnp.sum(weights * own_functions.errors(params, batch)) / jnp.sum(weights)
+
+    sound, wrong = (functions(each, reduction="mean").recipe(init, data()) for each in (mean, uneven))
+    assert require_sound({"recipe": to_dict(sound)}) == {}
+    with pytest.raises(RecipeError, match=r"no sum over examples.*return \(sum, weight\) and leave reduction out"):
+        require_sound({"recipe": to_dict(wrong)})
+
+
+def test_a_closure_too_large_is_refused_with_its_size(monkeypatch):
+    monkeypatch.setattr(pickled, "MOST_BYTES", 2**20)
+    table = np.zeros((600, 1000), np.float32)
+
+    def held(params, batch):
+        return jnp.sum(own_functions.errors(params, batch)) + jnp.asarray(table)[0, 0], 8
+
+    with pytest.raises(RecipeError, match=r"hold 2\.3 MiB \(table alone is 2\.3 MiB\).*at most 1\.0 MiB"):
+        code(held)
+
+
+def test_what_cannot_be_pickled_is_refused(tmp_path):
+    file = open(tmp_path / "log", "w")  # noqa: SIM115
+
+    def writes(params, batch):
+        file.write("step")
+        return loss(params, batch)
+
+    with file, pytest.raises(RecipeError, match=r"cannot be handed to the processes.*leave open files"):
+        code(writes)
+
+
+def test_an_optimizer_whose_state_cannot_be_shaped_is_refused():
+    broken = optax.GradientTransformation(lambda params: {"first": params["no such"]}, lambda g, s, p: (g, s))
+    with pytest.raises(
+        RecipeError, match=r"the optimizer, given the shapes of the parameters, of your functions failed"
+    ):
+        code(optimizer=broken)
+
+
+def test_an_init_of_other_parameters_is_refused():
+    with pytest.raises(
+        RecipeError, match=r"init makes the parameters float32\[2\].*and the plan is of float32\[3, 16\]"
+    ):
+        functions().recipe(lambda key: jnp.zeros(2))
+    with pytest.raises(RecipeError, match="leaf of the parameters is a float: give arrays or their shapes"):
+        functions(params={"rate": 0.5})
+
+
+def test_functions_are_identified_by_what_they_compute():
+    factor = 1.0
+
+    def other_words(weights, examples):
+        points, values = examples
+        squares = factor * jnp.square(jnp.tanh(points @ weights["hidden"]) @ weights["out"] - values)
+        return jnp.sum(squares), squares.size
+
+    first, second = code(other_words, optimizer=optax.sgd(0.1)), code(optimizer=optax.sgd(0.1, momentum=0.9))
+    assert first["init"] == second["init"]
+    assert first["loss"] != second["loss"]
+    assert first["optimizer"] != second["optimizer"]
+    factor = 2.0
+    assert code(other_words)["loss"] != first["loss"]
+    assert code(other_words, batch_size=64)["loss"] == code(other_words)["loss"]
+
+
+IN_ANOTHER = """
+import jax
+from own_functions import *
+import optax
+from jax._src import xla_bridge
+from plimsoll.recipes.own.functions import given
+from plimsoll.recipes.saved import to_dict
+key = jax.ShapeDtypeStruct((), "uint32")
+shapes = jax.eval_shape(lambda seed: init(jax.random.key(seed)), key)
+batch = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in data(8))
+saved = to_dict(given(loss, shapes, batch, optimizer=optax.adam(1e-2), reduction="sum").recipe(init))
+assert not xla_bridge._backends, "a device was started"
+print(saved["code"])
+"""
+
+
+def test_another_process_finds_the_same_and_no_device_is_started_for_it():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=IN_ANOTHER, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(code()), done.stderr
+
+
+EQUINOX = """
+import equinox as eqx
+import jax, jax.numpy as jnp, optax
+from own_functions import data
+from plimsoll.processes.request import ask
+from plimsoll.recipes.own.functions import given
+from plimsoll.recipes.saved import to_dict
+
+class Scaled(eqx.Module):
+    linear: eqx.nn.Linear
+    power: int = eqx.field(static=True, default=2)
+    def __init__(self, key):
+        self.linear = eqx.nn.Linear(3, 1, key=key)
+    def __call__(self, point):
+        return self.linear(point)[0]
+
+class Twice(Scaled):
+    again: eqx.nn.Linear
+    def __init__(self, key):
+        super().__init__(key)
+        self.again = eqx.nn.Linear(1, 1, key=key)
+
+def init(key):
+    return eqx.filter(Twice(key), eqx.is_inexact_array)
+
+def loss(params, batch):
+    points, values = batch
+    return jnp.mean(jnp.abs(jax.vmap(params)(points) - values) ** params.power)
+
+params = jax.eval_shape(init, jax.random.key(0))
+batch = tuple(leaf[:8] for leaf in data())
+recipe = given(loss, params, batch, optimizer=optax.sgd(0.1), reduction="mean").recipe(init, data())
+print(ask("require_sound", {"recipe": to_dict(recipe)}))
+"""
+
+
+@pytest.mark.slow
+def test_an_equinox_module_of_the_program_itself_reaches_the_other_processes():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=EQUINOX, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "{}", done.stderr
+
+
+def test_a_recipe_of_another_program_is_never_unpickled(tmp_path, monkeypatch):
+    saved = to_dict(functions().recipe(init, data()))
+    assert from_saved(saved).effective_batch == 8
+    elsewhere = saved | {"code": dict.fromkeys(saved["code"], "0" * 64)}
+    with pytest.raises(RecipeError, match=r"no run holds their code: call plimsoll\.plan\(loss, \.\.\.\)\.train\("):
+        from_saved(elsewhere)
+    (tmp_path / "open").mkdir(mode=0o755)
+    key = pickled._keys(elsewhere)[0]
+    (tmp_path / "open" / f"{key}.pickle").write_bytes(b"[]\nwhatever")
+    monkeypatch.setenv(pickled.VARIABLE, str(tmp_path / "open"))
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(RecipeError, match="can be written by others: no code is taken from there"):
+        from_saved(elsewhere)
+
+
+def test_other_functions_or_data_do_not_continue_a_run(tmp_path):
+    was = to_dict(functions().recipe(init, data()))
+    require_same(was, to_dict(functions().recipe(init, data())), run=tmp_path)
+    with pytest.raises(RecipeError, match="is a run of another optimizer: what it held when the run began"):
+        require_same(was, to_dict(functions(optimizer=optax.sgd(1.0)).recipe(init, data())), run=tmp_path)
+    with pytest.raises(RecipeError, match="is a run of another data"):
+        require_same(was, to_dict(functions().recipe(init, data(seed=1))), run=tmp_path)
+
+
+def test_data_is_arrays_of_the_batch_s_pytree_or_what_has_a_place(tmp_path):
+    points, values = data()
+    np.save(tmp_path / "points.npy", points)
+    mapped = np.load(tmp_path / "points.npy", mmap_mode="r")
+    for given_data in ((points, values), (mapped, jnp.asarray(values)), lambda: {"0": points, "1": values}):
+        recipe = functions().recipe(init, given_data)
+        batch = next(iter(recipe.source(tmp_path, prefetch=0)))
+        assert {name: leaf.shape for name, leaf in batch.items()} == {"0": (8, 3), "1": (8,)}
+    with pytest.raises(DataError, match=r"data is a generator, which has no len\(\) and no \[index\]: give arrays"):
+        functions().recipe(init, (each for each in points))
+    with pytest.raises(DataError, match=r"examples of shape \(4,\), and that of the batch that was planned for \(3,\)"):
+        functions().recipe(init, (np.zeros((9, 4), np.float32), values[:9]))
+    with pytest.raises(DataError, match=r"1 of data is int32, and that of the batch that was planned for float32"):
+        functions().recipe(init, (points, np.zeros(80, int)))
