@@ -119,14 +119,14 @@ def test_of_several_cards_as_many_are_used_as_share_the_batch(machine, monkeypat
 
 
 def test_a_card_of_no_list_has_the_drivers_memory_and_a_name_that_is_found_again(machine, monkeypatch):
-    sees(monkeypatch, 2, kind="NVIDIA RTX 6000 Ada", memory_bytes=48 * GIB)
+    sees(monkeypatch, 2, kind="NVIDIA RTX 5000 Ada", memory_bytes=48 * GIB)
     target, why = chosen(machine)
-    assert (target.name, target.devices, target.memory_bytes) == ("nvidia-rtx-6000-ada", 1, 47 * GIB)
+    assert (target.name, target.devices, target.memory_bytes) == ("nvidia-rtx-5000-ada", 1, 47 * GIB)
     assert not target.flops
     assert "one of them is used: how fast they reach one another is not known" in why
     assert "its memory is the driver's, its rates are measured" in why
     monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
-    assert accelerator.chip_named("nvidia-rtx-6000-ada") == target
+    assert accelerator.chip_named("nvidia-rtx-5000-ada") == target
     with pytest.raises(RecipeError, match="there is no chip called 'nvidia-rtx-6000'"):
         accelerator.chip_named("nvidia-rtx-6000")
 

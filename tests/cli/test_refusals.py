@@ -7,7 +7,8 @@ import pytest
 
 from commands import TINY, plimsoll
 from plimsoll.api import plan as api_plan
-from plimsoll.api import train
+from plimsoll.api import train as preparing
+from plimsoll.api.launch import train
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.processes import handover
@@ -101,7 +102,7 @@ def test_words_that_make_no_sense_are_refused(capsys, tmp_path, monkeypatch, cas
 
 
 def test_a_plan_that_is_none_is_refused_before_data_is_prepared(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "prepare_data", lambda *_: pytest.fail("data was prepared first"))
+    monkeypatch.setattr(preparing, "prepare_data", lambda *_: pytest.fail("data was prepared first"))
     words = ["train", "code", "--plan", tmp_path / "nope.json", "--run", tmp_path / "run"]
     require_one_paragraph(refused(capsys, *words), "nope.json cannot be read", "or take a run's plan.json")
 

@@ -280,8 +280,8 @@ def plan(
         DataError: The leaves of the batch disagree about the number of examples.
 
     Example:
-        >>> plimsoll.plan("stories", memory="2GiB", chip="h200")
-        >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB", chip="h100")
+        >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
+        >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
     asked = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
     asked |= {option: options.pop(option) for option in options_of(plan_recipe) if option in options}
