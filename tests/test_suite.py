@@ -57,4 +57,4 @@ def test_commands_write_into_a_cache_of_the_test_runs_own(tmp_path_factory):
 
 def test_few_examples_are_tried_in_make_test_and_more_in_test_all():
     assert settings.get_profile("usual").max_examples == 20
-    assert settings.get_profile("thorough").max_examples == 200
+    assert settings.get_profile("thorough").max_examples == 100

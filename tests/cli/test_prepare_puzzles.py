@@ -86,7 +86,7 @@ def test_inspecting_a_damaged_set_says_the_row_and_the_file(tmp_path, capsys):
 REFUSED = {
     "nothing": ([], "needs to know what: control, sudoku, maze or arc"),
     "no such thing": (["chess"], "got chess"),
-    "no out": (["sudoku"], "plimsoll prepare sudoku needs --out, the folder that is made; "),
+    "no out": (["sudoku"], "plimsoll prepare sudoku needs --out, the new folder for the data set; "),
     "no source": (["arc", "--out", "x"], "plimsoll prepare arc needs --source, the folder with ARC tasks"),
     "another size": (["sudoku", "--out", "x", "--size", "5"], "--size takes one of 4, 6, 9, got '5'"),
     "not enough": (["maze", "--out", "x", "--test-size", "0"], "--test-size must be 1 or more, got 0"),

@@ -49,7 +49,7 @@ def test_what_was_left_out_is_said_in_words(file, tmp_path, capsys):
 
 
 REFUSED = {
-    "no file": (["--out", "x"], "plimsoll prepare recommend needs --interactions, the file to read"),
+    "no file": (["--out", "x"], "plimsoll prepare recommend needs --interactions, the file with interactions"),
     "no out": (["--interactions", "x"], "plimsoll prepare recommend needs --out, the folder that is made"),
     "not there": (["--interactions", "no.csv", "--out", "x"], "no.csv cannot be read: No such file"),
     "one column": (["--interactions", "x", "--out", "x", "--item-column", "a"], "needs both --user-column and"),

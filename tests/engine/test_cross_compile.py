@@ -65,6 +65,7 @@ for options in ("without machine code", "with it"):
 """
 
 
+@pytest.mark.slow
 def test_bytes_and_kernels_are_those_of_a_step_compiled_with_its_machine_code():
     python = toolchains.python_for("cuda")
     if python is None:

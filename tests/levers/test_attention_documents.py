@@ -35,6 +35,7 @@ LENGTHS = {
 }
 
 
+@pytest.mark.slow_cases("several rows")
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_it_is_attention_in_blocks(lengths, monkeypatch):
     monkeypatch.setattr("plimsoll.levers.attention_documents.SMALLEST", 2)

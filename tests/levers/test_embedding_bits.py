@@ -91,6 +91,7 @@ def test_published_weights_are_read_into_the_same_codes(tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_plan_and_the_compiled_step_count_the_bytes_of_the_codes(tmp_path):
     recipe = replace(small(tmp_path), seq_len=16)
 

@@ -280,7 +280,7 @@ def test_when_the_time_is_up_the_best_confirmed_plan_is_taken(budget, within, tr
     assert planned.step_seconds <= min(each.seconds for each in others) * NEAR**2
     if not one.ended_early:
         rival = found(one.problem, Card(loop_seconds=loop, traced=traced))
-        assert planned.step_seconds == rival.step_seconds, "that is what the search finds with all the time there is"
+        assert planned.step_seconds <= rival.step_seconds * (1 + SMALL), "as with all the time there is"
 
 
 def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():

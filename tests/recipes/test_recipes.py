@@ -98,7 +98,7 @@ def test_differences_are_named_with_both_values():
 
 
 def test_an_unknown_preset_suggests_a_near_one():
-    with pytest.raises(RecipeError, match="Did you mean stories"):
+    with pytest.raises(RecipeError, match="did you mean stories"):
         preset("storeis")
 
 

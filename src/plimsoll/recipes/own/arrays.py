@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.examples import narrow
 from plimsoll.data.same_data import files_facts
 from plimsoll.errors import DataError
 from plimsoll.recipes.own import pickled
@@ -51,6 +50,8 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
 
 
 def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Callable[[], Any], str]:
+    from plimsoll.data.examples import narrow  # imports Grain and with it JAX
+
     for name, (shape, dtype) in form.spec.items():
         if np.shape(arrays[name])[1:] != shape:
             raise DataError(
