@@ -168,7 +168,8 @@ class Measurements:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
         predicted: dict[str, int] = self.planned["components"]
         in_session = self._measured(log, peak, predicted)
-        measured, sessions = self._of_all_sessions(earlier, log, peak, in_session)
+        same_kind = ("host" in earlier) == (allocator.device_bytes() is not None)  # a process's peak is not a card's
+        measured, sessions = self._of_all_sessions(earlier if same_kind else {}, log, peak, in_session)
         names = dict.fromkeys([*predicted, *measured])
         if peak > budget and self.guard.overrun is None:
             self.notes.append(
