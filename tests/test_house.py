@@ -1,23 +1,16 @@
 """The program that measures the house: it runs, its structural goals are met, and it would notice if they were not."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks/house.py"
+from programs import program
 
 
 @pytest.fixture(scope="module")
 def house():
-    spec = importlib.util.spec_from_file_location("house", PROGRAM)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["house"] = loaded  # its dataclasses look for their module there
-    spec.loader.exec_module(loaded)
-    yield loaded
-    del sys.modules["house"]
+    with program("house") as loaded:
+        yield loaded
 
 
 def test_the_structural_goals_are_met(house, capsys):

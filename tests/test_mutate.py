@@ -1,10 +1,10 @@
 """The program that mutates the package: what it changes is one line of what is computed, and the seed decides what."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+
+from programs import program
 
 ROOT = Path(__file__).parents[1]
 SOURCE = '''"""Sums above 3 + 4."""
@@ -22,12 +22,8 @@ def chosen(values: Literal[1, 2], most: int = 5) -> int:
 
 @pytest.fixture(scope="module")
 def mutate():
-    spec = importlib.util.spec_from_file_location("mutate", ROOT / "benchmarks/mutate.py")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["mutate"] = loaded
-    spec.loader.exec_module(loaded)
-    yield loaded
-    del sys.modules["mutate"]
+    with program("mutate") as loaded:
+        yield loaded
 
 
 def test_what_is_computed_is_mutated_and_no_annotation_message_or_text(mutate):

@@ -1,23 +1,16 @@
 """The program that counts words: docstrings and help texts meet its goals, and it would notice if they did not."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks/words.py"
+from programs import program
 
 
 @pytest.fixture(scope="module")
 def words():
-    spec = importlib.util.spec_from_file_location("words", PROGRAM)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["words"] = loaded
-    spec.loader.exec_module(loaded)
-    yield loaded
-    del sys.modules["words"]
+    with program("words") as loaded:
+        yield loaded
 
 
 def test_the_goals_are_met(words, capsys):

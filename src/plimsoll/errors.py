@@ -3,7 +3,8 @@
 The exit code belongs to the class, so that the command line decides nothing.
 """
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +40,19 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
         refusal = PlimsollError(prefix + reply["refused"])
         refusal.exit_code = reply["exit_code"]
         raise refusal
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, like: float = 0.6) -> str:
+    """Returns `: did you mean steps?`; empty where no known name is like it.
+
+    Args:
+        name: The name that is not known.
+        known: Names that are.
+        most: Names to suggest, at most.
+        like: Similarity of a name that is suggested, from 0 to 1 (`difflib`).
+    """
+    near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=most, cutoff=like)
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 @contextmanager

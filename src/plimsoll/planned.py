@@ -262,7 +262,7 @@ class ByFormula:
 
 @dataclass(frozen=True, kw_only=True)
 class AtOnce:
-    """Whether a recipe fits, by formula, before a compiler was asked (api/at_once.py)."""
+    """Answer by formula whether a recipe fits, before anything is compiled (api/at_once.py)."""
 
     budget_bytes: int
     smallest: ByFormula
@@ -392,7 +392,7 @@ class Planned:
 
     @property
     def fits(self) -> bool:
-        """Whether the predicted peak is within the budget, on the device and on its host."""
+        """True if the predicted peak is within the budget, on the device and on its host."""
         return self.ledger.fits
 
     @property

@@ -122,7 +122,7 @@ def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept
     assert prepared.steps == 900
     assert len(prepared.facts["extended"]) == 1
     assert extend.is_pending(folder), "until a plan for the new length is written"
-    extend.planned(folder)
+    extend.plan_is_made(folder)
     assert not extend.is_pending(folder)
 
 

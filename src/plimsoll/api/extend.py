@@ -78,7 +78,7 @@ def is_pending(folder: RunFolder) -> bool:
     return folder.has(PENDING)
 
 
-def planned(folder: RunFolder) -> None:
+def plan_is_made(folder: RunFolder) -> None:
     """Notes that the plan is that of the new length."""
     (folder.path / PENDING).unlink(missing_ok=True)
 
@@ -97,8 +97,3 @@ def notes(folder: RunFolder, prepared: Prepared) -> tuple[str, ...]:
         known = []
     sentences = [words(entry) for entry in prepared.facts.get("extended", [])]
     return tuple(sentence for sentence in sentences if sentence not in known)
-
-
-def only_length(changed: Mapping[str, Any]) -> bool:
-    """Returns whether two recipes differ in their length alone."""
-    return bool(changed) and changed.keys() <= LENGTH

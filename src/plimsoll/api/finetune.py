@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.finetune.recipe import Finetune
 
@@ -167,9 +166,8 @@ def finetune(
     """
     known = [field.name for field in dataclasses.fields(Finetune) if field.name not in ("pretrained", "dataset_id")]
     if unknown := [name for name in options if name not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
         raise RecipeError(
-            f"finetune has no option {unknown[0]}" + (f": did you mean {near[0]}?" if near else f"; there are {known}")
+            f"finetune has no option {unknown[0]}" + (did_you_mean(unknown[0], known) or f"; there are {known}")
         )
     recipe = Finetune(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
     levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Pinned, Recipe, is_count
 from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of
 from plimsoll.units import parse_count
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `: did you mean steps?`; empty where no known name is like it."""
-    near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=2)
-    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def options_of(function: Callable[..., Any]) -> list[str]:

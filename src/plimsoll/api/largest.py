@@ -80,7 +80,7 @@ def find_largest(
 
 @dataclass(frozen=True)
 class Point:
-    """What is known of a value."""
+    """Facts that are known of a value."""
 
     needed: float
     """Smallest budget that it fits in; infinite where the recipe refuses it, or nothing compiles."""

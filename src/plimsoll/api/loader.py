@@ -73,7 +73,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
 
 
 def _other_data(run: RunFolder, recipe: Recipe) -> bool:
-    """Whether the recipe's data is another than that of the earlier call."""
+    """Returns whether the recipe's data is another than that of the earlier call."""
     try:
         recipe.training_data_changed(Prepared(**run.read("data.json")))
     except DataError:

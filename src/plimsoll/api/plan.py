@@ -18,7 +18,6 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
 from plimsoll.api.at_once import at_once, of_plan
-from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -35,7 +34,6 @@ from plimsoll.planner.search import search
 from plimsoll.planner.types import Learned, Problem
 from plimsoll.processes import environment, toolchains
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
-from plimsoll.recipes.overrides import giving_way
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
@@ -80,11 +78,8 @@ def plan(
     largest: str | None = None,
     say: Say = lambda text: None,
     early: Callable[[AtOnce], None] = lambda answer: None,
-    **fields: Any,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
-
-    Further keywords are options of the recipe: `plan("stories", dataset_id="my-texts/", steps=200)`.
 
     With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
     "seq_len", it is the plan of the largest value that fits, which stands in `largest_found` (api/largest.py).
@@ -102,12 +97,8 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
-    called = name or (short_name(recipe) if isinstance(recipe, str) else None)
-    untouched = isinstance(recipe, str)
-    recipe, pins = unpinned(with_fields(recipe, fields, verb="plan", options=options_of(plan)), pins)
-    name, recipe = named(recipe, called)
-    if untouched and largest is not None:
-        recipe, _ = giving_way(recipe, {largest.replace("-", "_"): "the largest"})
+    recipe, pins = unpinned(recipe, pins)
+    name, recipe = named(recipe, name)
     given = pins
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)

@@ -13,16 +13,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from plimsoll.api import compare, launch
-from plimsoll.api.keywords import did_you_mean, options_of, with_fields
+from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import giving_way
+from plimsoll.recipes.overrides import giving_way, overridden
+from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.own.functions import Given, Reduction, given
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.saved import to_dict
@@ -77,7 +78,7 @@ class RecipePlan(ShownPlan):
             >>> plan.largest("batch_size").largest_found.value
         """
         how = {name: value for name, value in self.options.items() if name not in ("measure", "smallest")}
-        recipe = giving_way(self.of, {option.replace("-", "_"): "the largest"})[0] if self.by_name else self.of
+        recipe = _without_what_gives_way(self.of, option) if self.by_name else self.of
         return _planned(self, recipe, {**how, **options, "largest": option})
 
     def compare(self, *others: str, prices: Mapping[str, float] | None = None, **options: Any) -> Comparison:
@@ -289,9 +290,14 @@ def plan(
         of_a_loss = {"params": params, "batch": batch, "optimizer": optimizer}
         if unwanted := [each for each, value in of_a_loss.items() if value is not None]:
             raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
-        whole, asked["pins"] = _with_fields(recipe, options), unpinned(recipe, pins)[1]
-        planned = plan_recipe(recipe, name=name, **asked, **options)
-        return RecipePlan(**vars(planned), of=whole, options=asked, by_name=isinstance(recipe, str))
+        by_name = isinstance(recipe, str)
+        known = [*options_of(plan), *options_of(plan_recipe)]
+        changed, asked["pins"] = unpinned(with_fields(recipe, options, verb="plan", options=known), pins)
+        name, whole = named(changed, name or (short_name(recipe) if by_name else None))
+        if by_name and "largest" in asked:
+            whole = _without_what_gives_way(whole, asked["largest"])
+        planned = plan_recipe(whole, name=name, **asked)
+        return RecipePlan(**vars(planned), of=whole, options=asked, by_name=by_name)
     if not callable(recipe):
         raise RecipeError(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(recipe).__name__}: plan(loss,"
@@ -303,9 +309,9 @@ def plan(
     return FunctionPlan(**vars(planned), of=of, options=asked, given=functions)
 
 
-def _with_fields(recipe: Recipe | Pinned | str, fields: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe with other values of some fields."""
-    return named(unpinned(with_fields(recipe, fields, verb="plan", options=options_of(plan)))[0], "recipe")[1]
+def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
+    """Returns the recipe without what gives way to the option whose largest value is looked for."""
+    return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]
 
 
 def _planned(before: RecipePlan, recipe: Recipe, options: Mapping[str, Any]) -> RecipePlan:
@@ -314,7 +320,7 @@ def _planned(before: RecipePlan, recipe: Recipe, options: Mapping[str, Any]) -> 
     asked = {name: value for name, value in options.items() if name != "largest"}
     found = planned.largest_found
     changed = {} if found is None else {found.option.replace("-", "_"): found.value}
-    whole = _with_fields(recipe, changed)
+    whole = overridden(recipe, changed)
     own: dict[str, Any] = {}
     if isinstance(before, FunctionPlan):
         own = {"given": replace(before.given, fields={**before.given.fields, **changed})}

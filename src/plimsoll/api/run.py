@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from plimsoll.api import run_page, use
 from plimsoll.api.export import GgufType, Place
 from plimsoll.api.export import export as write_export
-from plimsoll.api.keywords import did_you_mean
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
-from plimsoll.errors import PlimsollError, as_written
+from plimsoll.errors import PlimsollError, as_written, did_you_mean
 from plimsoll.recipes.own.pickled import is_here, is_pickled
 from plimsoll.report.layout import UNKNOWN, format_known_bytes, known
 from plimsoll.report.metrics import read_rows
@@ -71,7 +70,7 @@ class Run:
         Returns:
             A tree of arrays, as the model has it. If some weights are frozen or are tables, a dict of `trainable` and
             `frozen` or `tables`. Weights that are stored as bits of bfloat16 are bfloat16 arrays. For a run of
-            functions that this program has not given, dicts of arrays by the names of what they were in.
+            functions that are not here, dicts of arrays by the names of the fields that held them.
 
         Raises:
             CheckpointError: The run has no such checkpoint, or it is damaged.

@@ -137,7 +137,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
     if folder.has("plan.json"):
         before = begun_with(folder.read("recipe.json"), recipe, run=folder.path)
         changed = differences(before, recipe)
-        if extend.only_length(changed):
+        if changed and changed.keys() <= extend.LENGTH:
             folder.require_sealed()
             extend.extend(folder, before, recipe, allowed=longer)
         elif changed:
@@ -234,7 +234,7 @@ def _settle_plan(
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())
-    extend.planned(folder)
+    extend.plan_is_made(folder)
     return planned.ledger.budget_bytes
 
 

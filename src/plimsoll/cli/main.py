@@ -5,13 +5,12 @@ Nothing is imported until a command needs it: `--help` answers at once.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import sys
 from collections.abc import Callable
 
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import PlimsollError, did_you_mean
 
 COMMANDS = {
     "plan": ("plimsoll.cli.plan", "the fastest plan that fits; allocates nothing"),
@@ -62,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS | HIDDEN:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f": did you mean {near[0]}? There are" if near else ": there are"
+        suggestion = did_you_mean(name, COMMANDS, most=1)
+        hint = f"{suggestion} There are" if suggestion else ": there are"
         print(f"error: there is no command {name!r}{hint} {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     module, function = HIDDEN[name] if name in HIDDEN else (COMMANDS[name][0], name)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from plimsoll.data import in_short
 from plimsoll.errors import DataError
 
+Kept = TypeVar("Kept")
 CHECKED = "checked.json"
 
 
@@ -40,6 +42,26 @@ def _note(folder: Path, digests: Mapping[str, str]) -> None:
     new = folder / f"{CHECKED}.{os.getpid()}.new"
     new.write_text(json.dumps(files))
     new.replace(folder / CHECKED)
+
+
+def opened(folder: Path, last: str, open_folder: Callable[[Path], Kept]) -> Kept | None:
+    """Returns what a folder of the cache holds, and notes its use; None if there is none.
+
+    Args:
+        folder: The folder.
+        last: File that is written last, so that a folder without it is none.
+        open_folder: Function that opens the folder.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    if not (folder / last).is_file():
+        return None
+    found = open_folder(folder)
+    require_unchanged(folder)
+    with suppress(OSError):  # another user's
+        os.utime(folder)
+    return found
 
 
 def require_unchanged(folder: Path) -> None:

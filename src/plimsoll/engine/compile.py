@@ -231,7 +231,7 @@ class LocalCompiler:
 
     @cached_property
     def imported_bytes(self) -> int:
-        """What a process weighs that has imported what training imports: the first line of that of a rehearsal."""
+        """Resident bytes of a process after the imports of training: the first line that a rehearsal prints."""
         self.warm_up()
         assert self._next is not None
         assert self._next.stdout is not None

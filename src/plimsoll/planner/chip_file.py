@@ -5,7 +5,6 @@ A field that is missing, misspelt or of the wrong kind is refused in one paragra
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 FIGURES = (
@@ -309,8 +308,7 @@ class _Table:
     def end(self) -> None:
         """Raises RecipeError where a field is left that nobody has taken."""
         for name in self._values:
-            near = difflib.get_close_matches(name, self._known, n=1)
-            hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(self._known)}"
+            hint = did_you_mean(name, self._known) or f"; there are {', '.join(self._known)}"
             inside = f"[{self._where}] has" if self._where else "there is"
             raise RecipeError(f"the chip file {self.path}: {inside} no field {name!r}{hint}")
 

@@ -8,12 +8,11 @@ have set one of them; then what the user gives counts, and the preset's gives wa
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.recipes.base import Recipe
 
 NOTHING = (None, "None", "none", "")
@@ -68,8 +67,7 @@ def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
     fields = [field.name for field in dataclasses.fields(recipe)]
     for name in options:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f": did you mean {near[0]}?" if near else f"; it has {', '.join(fields)}"
+            hint = did_you_mean(name, fields) or f"; it has {', '.join(fields)}"
             raise RecipeError(f"this recipe has no option {name}{hint}")
     changed = dataclasses.replace(giving_way(recipe, options)[0], **options)
     require_one_side(recipe, options)

@@ -6,7 +6,6 @@ the user names. Built-in names are found without looking at what is installed, a
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.errors import PlimsollError, RecipeError, did_you_mean
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.overrides import overridden
@@ -166,8 +165,7 @@ def _preset(name: str) -> Recipe:
         return files.load(name)
     known = PRESETS if name in PRESETS else presets()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f": did you mean {' or '.join(near)}?" if near else ":"
+        hint = did_you_mean(name, known, most=3, like=0.4) or ":"
         raise RecipeError(
             f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {', '.join(known)}, and a file of your"
             f" own is named like my_recipe.py{broken_packages()}"

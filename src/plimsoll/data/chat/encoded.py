@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 
 from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import loaded
-from plimsoll.data.unchanged import require_unchanged
+from plimsoll.data.unchanged import opened
 from plimsoll.errors import DataError
 
 FORMAT = 1
@@ -147,13 +146,7 @@ def open_kept(folder: Path) -> Encoded | None:
     Raises:
         DataError: It is damaged.
     """
-    if not (folder / META).is_file():
-        return None
-    encoded = open_encoded(folder)
-    require_unchanged(folder)
-    with suppress(OSError):  # another user's
-        os.utime(folder)
-    return encoded
+    return opened(folder, META, open_encoded)
 
 
 def _side(folder: Path, side: str, meta: Mapping[str, Any]) -> EncodedDocuments:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes, locked
@@ -29,12 +28,11 @@ from plimsoll.data.same_data import WHOLE_BYTES, files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
 from plimsoll.data.text.tokenizer import TextTokenizer
-from plimsoll.data.unchanged import note_unchanged, require_unchanged
+from plimsoll.data.unchanged import Kept, note_unchanged, opened
 from plimsoll.errors import DataError, PlimsollError, StoppedError
 from plimsoll.units import format_bytes
 
 Say = Callable[[str], None]
-Kept = TypeVar("Kept")
 MADE_ONCE = "tokens: made once, for all runs with this text and tokenizer, in {folder}"
 """Line that is said before the work, once there is room for it."""
 ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
@@ -142,13 +140,7 @@ def kept(name: str) -> Packed | None:
 
 def _opened(folder: Path) -> Packed | None:
     """Returns a tokenised text, and notes its use; None if there is none. Raises DataError if it is damaged."""
-    if not (folder / META).is_file():
-        return None
-    packed = open_packed(folder)
-    require_unchanged(folder)
-    with suppress(OSError):  # another user's
-        os.utime(folder)
-    return packed
+    return opened(folder, META, open_packed)
 
 
 def _require_room(folder: Path, documents: Documents, tokenizer: TextTokenizer) -> None:

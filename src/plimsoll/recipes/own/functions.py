@@ -149,14 +149,15 @@ class Given:
             supported=self.supported,
             **{**self.fields, **fields},
         )
-        members = {"of_data": identity and f"{identity} {other}".strip() if held_out is None or other else ""}
+        identities = [identity] if held_out is None else [identity, other]
+        members: dict[str, Any] = {"of_data": " ".join(identities) if all(identities) else ""}
         members |= {"of_a_mean": ADVICE[self.reduction], "__module__": self.loss.__module__, "in_no_file": True}
         members |= {name: vars(type(made))[name] for name in (*FUNCTIONS, "optimizer", "supported")}
         return type("YourFunctions", (FunctionRecipe,), members)(**{**self.fields, **fields})
 
     @property
     def lacks_length(self) -> bool:
-        """Whether the optimizer has a schedule over the whole run, and nobody has said how long that is."""
+        """True if the optimizer has a schedule over the whole run, and nobody has said how long that is."""
         return isinstance(self.optimizer, AdamW) and self.fields.get("steps") is None
 
     def require_init(self, init: Callable[..., Any]) -> None:
