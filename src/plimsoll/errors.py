@@ -42,7 +42,7 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
         raise refusal
 
 
-def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, like: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float = 0.6) -> str:
     """Returns `: did you mean steps?`; empty where no known name is like it.
 
     Args:

@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS | HIDDEN:
-        suggestion = did_you_mean(name, COMMANDS, most=1)
+        suggestion = did_you_mean(name, COMMANDS)
         hint = f"{suggestion} There are" if suggestion else ": there are"
         print(f"error: there is no command {name!r}{hint} {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
