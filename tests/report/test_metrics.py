@@ -180,6 +180,8 @@ def test_new_rows_are_those_that_are_logged_from_now_on_whatever_is_cut(before, 
                     logged.append({"step": step, "number": next(numbers)})
                     log.log(step, {"number": logged[-1]["number"]})
             elif act == "cut":
+                if not came:
+                    came += rows.read()  # a file that is new is opened within a tenth of a second, long before a cut
                 log.cut_after(value)
                 step = min(step, value)
                 came += rows.read()  # a session takes seconds to begin, and rows are read ten times in each

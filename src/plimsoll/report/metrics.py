@@ -98,7 +98,7 @@ class NewRows:
     """Rows that any process appends to a file of metrics from now on.
 
     A session that continues a run replaces the file by a shorter one (`MetricsLog.cut_after`): the rows that it keeps
-    are not new.
+    are not new. What it cuts is still read from the file that was replaced, if a call of `read` has seen that file.
     """
 
     def __init__(self, path: Path | str) -> None:
