@@ -80,9 +80,10 @@ class OwnRung:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """Training problem: model, data and optimizer as a frozen dataclass, whose fields are options.
+    """Training problem as a frozen dataclass: model, loss, data and optimizer. Its fields become command-line options.
 
-    `plimsoll.preset` returns one by its name; `plimsoll.recipe` makes one of functions.
+    A recipe says what is trained. How a step fits into memory is up to the plan that `plimsoll.plan` finds for it.
+    `plimsoll.preset` returns a built-in recipe by name, and `plimsoll.recipe` builds one from your own functions.
 
     Example:
         >>> recipe = plimsoll.preset("code", steps=1_000)
@@ -92,54 +93,70 @@ class Recipe(ABC):
 
     kind: ClassVar[str] = FROM_FILE
     rate_unit: ClassVar[str] = "examples"
-    """What throughput counts: tokens or examples."""
+    """Unit of the reported throughput, per second: "tokens" or "examples"."""
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
-    """Commands that use a run: `evaluate`, `sample`, `export`, `solve`, `rank`. Every recipe is evaluated, by the means
-    over its held-out set unless it says otherwise here; the other commands refuse runs without their verb."""
+    """Functions behind `plimsoll evaluate`, `sample`, `export`, `solve` and `rank`, by command. Without an entry,
+    `evaluate` reports mean metrics of the validation set, and the other commands refuse the recipe's runs."""
     shown: ClassVar[tuple[Shown, ...]] = ()
-    """Parts of a report that the trained model makes."""
+    """Parts of the HTML report that are made by the trained model, like sample texts."""
 
     without_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
-    """Why there may be no held-out set, and what to do."""
+    """Clause for error messages: why a run may have no validation set, and what to do about it."""
 
     validates_with_fillers: ClassVar[bool] = False
-    """Whether the last batch of `validation` is filled up: then each says by `types.COUNTED` which examples count."""
+    """Whether the last validation batch is padded to full size. If so, each batch has a boolean array "counted", which
+    is False for padding."""
 
     supported: ClassVar[tuple[str, ...]] = ()
-    """Levers its task makes use of (precision, remat, loss_chunk), its optimizer (optimizer_bits, weight_bits,
-    offload), and both (layerwise, which needs remat); `remat_offload` where its blocks go through `levers.remat`."""
+    """Levers (memory-saving options) that the code supports. Those of the loss are `precision`, `remat`, `loss_chunk`,
+    and `remat_offload` if it wraps its blocks by `levers.remat`; those of the optimizer are `optimizer_bits`,
+    `weight_bits` and `offload`. Both are needed for `layerwise`, which requires `remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
-    """Chunks of the loss worth trying, in tokens, besides all at once."""
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
+    are some, it tries sizes of its own on an NVIDIA GPU."""
     loss_whole: ClassVar[bool] = True
-    """Whether all at once is worth trying. It can be pinned either way."""
+    """Whether the planner also tries the loss with all logits at once. Users can fix either choice."""
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
-        """Blocks of attention worth trying, in positions, besides the fastest form."""
+        """Block sizes that the planner tries for blockwise attention, in tokens, like (256,).
+
+        Blockwise attention never holds the whole matrix of attention scores. Empty if the planner should try only the
+        fastest attention kernel.
+        """
         return ()
 
     @property
     def mlp_chunks(self) -> tuple[int, ...]:
-        """Chunks of the feed-forward part worth trying, in positions, besides all at once."""
+        """Chunk sizes that the planner tries for feed-forward (MLP) layers, in tokens of a sequence, like (2048, 512).
+
+        Fewer intermediate activations are then in memory at a time. Empty if the planner should only try the whole
+        sequence at once.
+        """
         return ()
 
     @property
     def ladder(self) -> tuple[OwnRung, ...]:
-        """Rungs of `plimsoll ladder` in an order of the recipe's own; empty for those of the levers' records."""
+        """Configurations that `plimsoll ladder` compares for this recipe, in order; empty for the default list.
+
+        `plimsoll ladder` trains a few steps with one more memory-saving option at a time, and prints a table of memory
+        and speed. Each entry here names the option it adds, and recipe fields that it changes.
+        """
         return ()
 
     @property
     def head_columns(self) -> int | None:
-        """Width of a head of attention; None where nothing attends, or where it is not known here."""
+        """Size of one attention head (`head_dim`), like 64; None if the model has no attention or it is unknown."""
         return None
 
     @property
     def layerwise_passes(self) -> int:
-        """Passes over the layers of a step that updates layer by layer; 0 for an optimizer that has no such step.
+        """Number of backward passes of a layer-by-layer training step: 1 or 2; 0 if the recipe supports no such step.
 
-        `supported` says that the task has one (`types.Layered`). Two under a clip to a global norm, which must be known
-        before the first update.
+        Such a step updates each layer as soon as its gradient is known, and never holds all gradients at once. A second
+        pass is needed if gradients are clipped by their global norm, which must be known before the first update.
+        Supported if `optimizer` returns `plimsoll.AdamW` and `supported_levers` has "layerwise" and "remat".
         """
         optimizer = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported_levers} else None
         if not isinstance(optimizer, AdamW):
@@ -147,11 +164,11 @@ class Recipe(ABC):
         return 1 if optimizer.clip_norm is None else 2
 
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {"steps": {"epochs": None}, "epochs": {"steps": None}}
-    """Options that say the same as others in other words: an option, then the fields that give way to it where a user
-    gives it and the recipe itself had set them, each with the value that says nothing (recipes/overrides.py)."""
+    """Options that conflict with others. An option's name maps to the fields that are reset when a user passes that
+    option, with the values they are reset to (recipes/overrides.py)."""
 
     best_by: ClassVar[str] = "loss"
-    """Metric of an evaluation by which a checkpoint is the best: the lowest loss, or the most of anything else."""
+    """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
 
     batch_size: int = 32
     """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
@@ -194,65 +211,142 @@ class Recipe(ABC):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        """Levers in `supported`, and those that the recipe's fields bring in."""
+        """Names of the levers (memory-saving options such as "remat") that this recipe supports, given its fields.
+
+        These are the names in `supported`, and others that depend on fields: "ema_bits" only if `ema_decay` is set.
+        """
         return (*self.supported, "ema_bits") if self.ema_decay else self.supported
 
     @property
     def effective_batch(self) -> int:
-        """Examples per optimizer step."""
+        """Examples per optimizer step, over all devices: `batch_size` times `gradient_accumulation_steps`."""
         return self.batch_size * self.gradient_accumulation_steps
 
     @property
     def rate_per_example(self) -> int:
-        """Tokens (or examples) that one example counts for."""
+        """Tokens per example if throughput is reported in tokens per second (`rate_unit`), else 1."""
         return 1
 
     def most(self, option: str) -> tuple[int, str] | None:
-        """Returns the largest value that an option can have, and what it is in a few words; None where nothing is
-        known that ends it.
+        """Returns the upper limit of an option's value, with an explanation.
+
+        `plimsoll plan --largest OPTION` searches for the largest value that fits into memory, up to this limit.
 
         Args:
-            option: Field that `plan --largest` asks about.
+            option: Name of a field, like "batch_size" or "seq_len".
+
+        Returns:
+            The limit and a phrase that explains it, like (2048, "the tokens that the model was made to read at once").
+            None if no limit is known.
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
 
     def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
-        """Returns the fields of `planner.types.Static` of one device with the whole state, without JAX; None where
-        nobody has written them down. `temporaries` is for recipes that have them."""
+        """Returns the bytes of the training state (weights, optimizer state, EMA) on one device, computed without JAX.
+
+        Together with `temporaries` it lets `plimsoll plan` tell at once, before it compiles, whether a run fits a GPU.
+
+        Args:
+            storage: Bits in which weights, optimizer state and EMA are stored.
+
+        Returns:
+            Fields of `planner.types.Static` by name, like {"parameters": 1000, "parameter_bytes": 4000, ...}. None, the
+            default, if the recipe has no such formula.
+        """
         return None
 
     def temporaries(self, plan: Plan) -> tuple[float, float, float]:
-        """Returns the bytes that a step on one GPU needs beyond its state by formula: least, likeliest and most."""
+        """Estimates by formula, without compiling, the GPU memory that a training step needs in addition to its state.
+
+        The state is weights and optimizer state; the estimate is for activations, gradients and workspace on one GPU.
+        Only called if `state_by_formula` returns a dict.
+
+        Args:
+            plan: Plan to estimate: micro-batch size, rematerialisation and the other memory-saving options.
+
+        Returns:
+            Lower bound, best estimate and upper bound, in bytes.
+
+        Raises:
+            NotImplementedError: The recipe has no such formula.
+        """
         raise NotImplementedError
 
     def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
-        """Returns what there is to say of a plan besides its bytes: a name and a sentence each."""
+        """Returns further rows for the table that `plimsoll plan` prints, as (title, text) pairs.
+
+        Args:
+            planned: Plan that was found, with its predicted bytes.
+
+        Returns:
+            Pairs like (("what LoRA saves", "gradient and state 4.0 GiB -> 32 MiB"),). Empty by default.
+        """
         return ()
 
     @property
     def loss_rows(self) -> int | None:
-        """Rows of logits that an example has, which a loss in chunks cuts; None where that is not known."""
+        """Number of rows of logits per example, which a chunked loss splits; None if unknown.
+
+        For a language model this is the number of tokens per example, since each token has a row of logits.
+        """
         return self.rate_per_example if self.rate_unit == "tokens" else None
 
     @abstractmethod
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns the shape and dtype of each array in a batch of `examples`, by name."""
+        """Returns the shape and dtype of each array in a training batch.
+
+        Args:
+            examples: Number of examples in the batch.
+
+        Returns:
+            Dict from the array's name to its shape and dtype, like {"x": ((4, 2), "float32")} for 4 examples.
+        """
 
     def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns the same of a batch that `validation` yields."""
+        """Returns the shape and dtype of each array in a validation batch.
+
+        Args:
+            examples: Number of examples in the batch.
+
+        Returns:
+            Dict like that of `batch_spec`. If validation batches are padded (`validates_with_fillers`), it also has
+            "counted", a boolean for each example.
+        """
         counted = {COUNTED: ((examples,), "bool")} if self.validates_with_fillers else {}
         return self.batch_spec(examples) | counted
 
     @abstractmethod
-    def task(self, compute: Compute) -> Task: ...
+    def task(self, compute: Compute) -> Task:
+        """Returns the model and its loss as pure functions of parameters and a batch.
+
+        Args:
+            compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
+        """
 
     @abstractmethod
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
-        """Returns the optimizer of a run of so many steps. Settings of AdamW may keep their state in fewer bits."""
+        """Returns the optimizer of a run.
+
+        Args:
+            steps: Optimizer steps of the whole run, for the learning-rate schedule.
+
+        Returns:
+            An optax transformation, or `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
+        """
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
-        """Returns the optimizer with weights and state kept as `storage` says, and with the average of the weights
-        where the recipe keeps one."""
+        """Returns the optimizer as an optax transformation, for weights and optimizer state in a given precision.
+
+        If `ema_decay` is set, it also updates an exponential moving average (EMA) of the weights.
+
+        Args:
+            steps: Optimizer steps of the whole run, for the learning-rate schedule.
+            storage: Bits per stored number of the weights, the optimizer state and the EMA, like
+                `types.Storage(optimizer_bits=8)`. By default all are float32.
+
+        Raises:
+            RecipeError: `storage` asks for fewer than 32 bits, and the optimizer is not `plimsoll.AdamW`.
+        """
         optimizer = self.optimizer(steps)
         if isinstance(optimizer, AdamW):
             from plimsoll.optimizers.adamw8 import build
@@ -274,70 +368,138 @@ class Recipe(ABC):
         return in_place(rule, average=Average(self.ema_decay, storage.ema_bits))
 
     def begin(self, params: Any) -> Any:
-        """Returns the parameters that a run starts from, given those that were initialised for it: the same, or
-        others of their shapes."""
+        """Returns the parameters that a new run starts from: the random ones, or for example pretrained weights.
+
+        Args:
+            params: Randomly initialised parameters. An override may delete their arrays, to save memory.
+
+        Returns:
+            Parameters with the same tree structure and shapes. By default `params` itself.
+        """
         return params
 
     @property
     def frozen_is_given(self) -> bool:
-        """True where all frozen weights are read from what the recipe names: checkpoints leave them out then."""
+        """True if all frozen (not trained) weights come from files that the recipe names, like a pretrained model.
+
+        Checkpoints of the run then do not contain the frozen weights: `given_frozen` loads them from those files.
+        """
         return False
 
     def given_frozen(self, frozen: Any) -> Any:
-        """Returns the frozen weights that a run has, in the form of those that were initialised for it.
+        """Loads the frozen (not trained) weights from the files that the recipe names, like a pretrained model.
 
-        Called where `frozen_is_given`, before a checkpoint is used. What it is given may be deleted.
+        Called before a checkpoint is loaded, only if `frozen_is_given` is True.
+
+        Args:
+            frozen: Randomly initialised frozen weights. This method may delete their arrays, to save memory.
+
+        Returns:
+            The loaded weights, with the tree structure, shapes and storage format of `frozen`.
         """
         return frozen
 
     @property
     def begins_with(self) -> str:
-        """Name of the source of the weights that `begin` returns, for people."""
+        """Name of the source of pretrained initial weights, for log messages, like "--pretrained" or "--init-from"."""
         return "--init-from"
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:
-        """Supported options of `plimsoll evaluate`, out of closed_loop, keep_seen, submission and raw."""
+        """Options of `plimsoll evaluate` that this recipe supports: some of raw, closed_loop, keep_seen and submission.
+
+        By default ("raw",) if `ema_decay` is set, else none. `Run.evaluate` describes what the four do.
+        """
         return ("raw",) if self.ema_decay else ()
 
     @abstractmethod
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        """Prepares a run once, before training: tokenizer, counting, validation set. What is made is kept in
-        `folder`."""
+        """Does the one-time work before training, such as training a tokenizer and setting validation data aside.
+
+        Args:
+            folder: Folder of the run, where the resulting files are saved.
+            say: Function that is called with progress messages, each a string.
+
+        Returns:
+            An object with the number of optimizer steps (`steps`), the steps per epoch (`steps_per_epoch`, None if
+            unknown) and facts about the data (`facts`, a dict).
+
+        Raises:
+            DataError: The data cannot be read, or has too few examples.
+        """
 
     @abstractmethod
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        """Returns batches of `effective_batch` examples, from the beginning."""
+        """Returns an endless iterator over training batches of `effective_batch` examples, starting with the first one.
+
+        Args:
+            folder: Folder of the run, with the files that `prepare` saved.
+            prefetch: Number of batches that a background thread prepares in advance.
+
+        Returns:
+            The iterator. `state()` returns its position in the data as a JSON-serialisable dict, and `restore(state)`
+            continues from there.
+        """
 
     @abstractmethod
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        """Returns batches of `examples` that are never trained on; empty where there are none."""
+        """Returns the validation batches, whose examples are never trained on; empty if there is no validation set.
+
+        Args:
+            folder: Folder of the run, with the files that `prepare` saved.
+            examples: Number of examples per batch.
+
+        Returns:
+            Batches as dicts from the array's name to a NumPy array, as `evaluation_spec` describes them.
+        """
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what `evaluate` reports of the means over the held-out set."""
+        """Returns the metrics that `plimsoll evaluate` reports, from means over the validation set.
+
+        Args:
+            metrics: Mean of each metric over the validation set, by name, like {"loss": 2.1, "accuracy": 0.4}.
+
+        Returns:
+            Metrics by name. By default `metrics`; a recipe may rename them or compute others from them.
+        """
         return dict(metrics)
 
     def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Returns what a report shows of the last evaluation's means, besides curves. Reads no data.
+        """Returns further tables and plots for the HTML report, made from the metrics of the last evaluation.
 
         Args:
-            metrics: Means by name.
-            facts: Facts of the run (`Prepared.facts`).
+            metrics: Mean of each metric over the validation set, by name.
+            facts: Facts about the data, as `prepare` returned them.
 
         Returns:
-            Dictionaries as `report/page/exhibits.py` draws them.
+            A dict for each table or plot, like {"kind": "table", "title": "...", "caption": "...", "header": ["system",
+            "R^2"], "rows": [["pendulum", "0.98"]]}. Empty by default. report/page/exhibits.py lists the other kinds.
         """
         return []
 
     def schedule(self, steps: int) -> Callable[[Any], Any] | None:
-        """Returns the function from a step's number to its learning rate, in a run of `steps`; None if there is
-        none."""
+        """Returns the learning-rate schedule: a function of the step number, counted from 0; None if unknown.
+
+        Args:
+            steps: Optimizer steps of the whole run.
+
+        Returns:
+            The schedule of `plimsoll.AdamW`. None for an optax transformation, whose schedule cannot be read.
+        """
         optimizer = self.optimizer(steps)
         return optimizer.schedule(steps) if isinstance(optimizer, AdamW) else None
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether the first `taken` steps learn the same in runs of `steps` and of `longer`; False where that
-        is not known."""
+        """Returns whether a run of `steps` can continue to `longer` steps as if it had been planned that long.
+
+        True if the first `taken` steps have the same learning rates in a run of either length. False if unknown, as for
+        optax transformations that `optimizer` builds anew for every length.
+
+        Args:
+            steps: Optimizer steps of the run.
+            longer: Optimizer steps of the extended run.
+            taken: Optimizer steps that the run has taken so far.
+        """
         optimizer, other = self.optimizer(steps), self.optimizer(longer)
         if not isinstance(optimizer, AdamW):  # an object that was given knows nothing of the length
             return optimizer is other or steps == longer
@@ -345,45 +507,88 @@ class Recipe(ABC):
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Returns the most that the source holds in host memory, by component; an estimate while nothing is
-        prepared."""
+        """Returns the peak host memory of the training data loader in bytes, by component, like {"data": 31457280}.
+
+        Args:
+            prepared: Result of `prepare`. If None, nothing is prepared yet, and the bytes are an estimate.
+            prefetch: Number of batches that a background thread prepares in advance.
+        """
 
     def host_bytes_beside_accelerator(self, prepared: Prepared | None) -> int:
-        """Returns what the source holds besides `host_bytes` where an accelerator leaves it the host's cores."""
+        """Returns the bytes of host memory that the data loader needs in addition to `host_bytes` on a GPU or TPU.
+
+        The host's CPU cores are free there, so a data loader may run more threads. 0 by default.
+
+        Args:
+            prepared: Result of `prepare`; None if nothing is prepared yet.
+        """
         return 0
 
     def data_advice(self) -> str:
-        """Returns what makes `host_bytes` less, for a refusal; empty if nothing does."""
+        """Returns a phrase that tells users how to reduce the data loader's memory, like "a smaller --batch-size".
+
+        Added to the message of BudgetError if a smaller data loader could make the run fit. Empty if nothing helps.
+        """
         return ""
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        """Returns a note about data that was touched since it was prepared, or None.
+        """Checks, as far as the recipe can tell, that its data is still what `prepare` has seen.
+
+        Args:
+            prepared: Result of `prepare` at the start of the run.
+
+        Returns:
+            A note for the user if files were written or copied since then but seem to be the same, else None.
 
         Raises:
-            DataError: It is other data, as far as that can be noticed.
+            DataError: It is different data. Changes that only a complete read would find may go unnoticed.
         """
         return None
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
-        """Returns what `data_changed` does, before training, which may read more than an evaluation."""
+        """Checks, before training starts or resumes, that the training data is still what `prepare` has seen.
+
+        By default the same as `data_changed`, which evaluation uses too. Recipes override it to check files that only
+        training reads.
+
+        Args:
+            prepared: Result of `prepare` at the start of the run.
+
+        Returns:
+            A note for the user if files were written or copied since then but seem to be the same, else None.
+
+        Raises:
+            DataError: It is different data. Changes that only a complete read would find may go unnoticed.
+        """
         return self.data_changed(prepared)
 
     def without_data(self, prepared: Prepared) -> Self:
-        """Returns the recipe of the same model without its data; what was known of the data is in `prepared`."""
+        """Returns this recipe without its data files, to use the trained model where the data is missing.
+
+        Args:
+            prepared: Result of `prepare`, for sizes that the model takes from the data, like that of the vocabulary.
+
+        Returns:
+            A recipe with the same model. By default this recipe itself.
+        """
         return self
 
     def imports(self) -> tuple[str, ...]:
-        """Returns modules that the source brings into the training process."""
+        """Returns the names of the Python modules that the data loader imports, like ("h5py",).
+
+        The planner imports them, too, to measure the memory they take.
+        """
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """A recipe with levers that keep a value, where `plan`, `train` and `loader` take a recipe."""
+    """Recipe together with fixed memory-saving options; `plan`, `train` and `loader` take it in place of a recipe."""
 
     recipe: Recipe
     pins: Mapping[str, Any] = field(default_factory=dict)
-    """Levers by name, as `pins` of `plimsoll.plan` has them; what that names itself comes before."""
+    """Memory-saving options ("levers") with the values that the planner must keep, by name. The argument `pins` of
+    `plimsoll.plan` and `plimsoll.train` takes precedence over these."""
 
 
 @dataclass(frozen=True, kw_only=True)
