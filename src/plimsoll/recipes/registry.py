@@ -136,20 +136,21 @@ def recipe_class(kind: object) -> type[Recipe]:
 
 
 def preset(name: str, **options: Any) -> Recipe:
-    """Returns a recipe by its name, with some of its options changed.
+    """Returns a built-in recipe (training problem) by name, with some of its options changed.
 
-    An option that you give comes before those of the preset that contradict it, as on the command line:
-    `target_params` replaces the preset's width, layers and heads. `dataclasses.replace` refuses the two together.
+    Options that you pass override those of the preset, and reset options that conflict with them. For example
+    `target_params` resets the preset's width, layers and heads to None. `dataclasses.replace` does not reset them, and
+    raises RecipeError for such a conflict.
 
     Args:
-        name: Name in the list of `plimsoll recipes`, or the path of a Python file with a recipe.
-        options: Fields of the recipe, by name.
+        name: Name in the list of `plimsoll recipes`, like "code", or the path of a Python file with a recipe.
+        options: Fields of the recipe with their new values, like `seq_len=256`.
 
     Returns:
         The recipe: a frozen dataclass.
 
     Raises:
-        RecipeError: There is no such recipe, it has no such option, or it refuses the value.
+        RecipeError: There is no such recipe, it has no such option, or the value is invalid.
 
     Example:
         >>> recipe = plimsoll.preset("code", target_params=5_000_000, seq_len=256)

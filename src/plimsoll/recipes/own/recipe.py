@@ -52,10 +52,10 @@ user's own")."""
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRecipe(Recipe):
-    """Base class of your own recipes: a frozen dataclass with `init`, `loss`, `data` and `optimizer`.
+    """Base class for your own recipes: subclass it as a frozen dataclass with `init`, `loss`, `data` and `optimizer`.
 
-    Its fields (numbers, strings, booleans or None) become options of the command line. `plimsoll.recipe` makes one of
-    functions.
+    Fields of the subclass (numbers, strings, booleans or None) become command-line options. `plimsoll.recipe` builds a
+    recipe from functions instead.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ class OwnRecipe(Recipe):
     without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
     validates_with_fillers: ClassVar[bool] = True
     in_no_file: ClassVar[bool] = False
-    """Whether its code is handed over as a pickle (pickled.py), though the module of its class is in a file."""
+    """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
-    """Identity of its data, where that is more than what its functions return."""
+    """Identity of the training data, if the functions alone do not determine it."""
     of_a_mean: ClassVar[str] = ""
-    """Advice for a loss that is a mean."""
+    """Sentence added to error messages about a loss that returns a mean instead of a sum."""
 
     shuffle: bool = True
     """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
@@ -104,58 +104,64 @@ class OwnRecipe(Recipe):
             key: JAX random key.
 
         Returns:
-            Any tree of arrays; or `{"trainable": ..., "frozen": ...}`, of which only the first is trained.
+            Any pytree of floating-point arrays, all of which are trained. Or a dict {"trainable": ..., "frozen": ...}
+            of two pytrees, of which only the first is trained.
         """
 
     @abstractmethod
     def loss(self, params: Any, batch: Any) -> Any:
-        """Returns the loss of a batch as sums over its examples.
+        """Returns the loss of a batch as a sum over its examples and a weight; training minimises total / weight.
 
-        It may have further parameters: `keys` (a random key for each example), `train` (False in evaluation) and
-        `compute` (the levers of the plan).
+        A subclass may add parameters with these names: `keys` (one JAX random key per example), `train` (False during
+        evaluation) and `compute` (settings of the plan, like `compute.precision` and `compute.remat`).
 
         Args:
             params: Parameters, as `init` returns them.
-            batch: Arrays of examples, by name.
+            batch: Dict from name to array; the first axis of each array counts the examples.
 
         Returns:
-            `(total, weight)`, whose quotient is the loss; or `(total, weight, metrics)`, with a dict of names to such
-            pairs.
+            `(total, weight)`: two scalars, the summed loss and what to divide it by, like the number of examples. Or
+            `(total, weight, metrics)`, with further such pairs by name, like {"accuracy": (correct, count)}.
         """
 
     @abstractmethod
     def data(self) -> Any:
-        """Returns the examples to train on. Called in every process of the run: open large files, do not read them.
+        """Returns the examples to train on.
+
+        Several processes of a run call it, so open large files here without reading them.
 
         Returns:
-            A dict of arrays with one row per example; an object with `len()` whose items are dicts of arrays; or a
-            `plimsoll.Hdf5`.
+            A dict of arrays whose first axis counts the examples, an object with `len()` and `[index]` whose items are
+            dicts of arrays, or a `plimsoll.Hdf5`.
         """
 
     def validation_data(self) -> Any:
-        """Returns the examples to evaluate on, in a form of `data`; None for none."""
+        """Returns the validation examples, in any form that `data` may return; None, the default, if there are none.
+
+        Override it to evaluate during training and by `plimsoll evaluate`.
+        """
         return None
 
     @abstractmethod
     def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
-        """Returns the optimizer.
+        """Returns the optimizer of a run.
 
         Args:
-            steps: Optimizer steps of the whole run, for schedules.
+            steps: Optimizer steps of the whole run, for a learning-rate schedule.
 
         Returns:
-            An optax transformation, or `plimsoll.AdamW`.
+            An optax transformation, or `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
         """
 
     @property
     def called(self) -> str:
-        """Name of the file, if there is one."""
+        """Name of the recipe in messages: its file, like "my_recipe.py", or its class if it is in no file."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).name if file else type(self).__name__
 
     @property
     def short_name(self) -> str:
-        """Name of the recipe where its code is in no file."""
+        """Name of the recipe, for messages and the default run folder, if its code is in no file: "recipe"."""
         return "recipe"
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -192,7 +198,14 @@ class OwnRecipe(Recipe):
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def require_sound(self) -> None:
-        """Raises RecipeError where the first two examples show that the loss is no sum over examples, or not finite."""
+        """Checks on the first two training examples that the loss is a sum over examples, and that it is finite.
+
+        It initialises the parameters and runs the model on this process's device. A single example is not checked.
+
+        Raises:
+            RecipeError: The loss of both examples differs from the sum of their losses, or loss or gradient is not
+                finite.
+        """
         examples = self._sets[0]
         if len(examples) < 2:
             return
@@ -220,10 +233,14 @@ class OwnRecipe(Recipe):
         return () if held_out is None else held_out.counted(examples)
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Batches in flight: prefetched, waiting, held by the consumer, and one being put together from its examples.
+        """Returns the peak host memory of the data loader in bytes, under the key "data".
 
-        The data sets themselves are open in the rehearsal, which weighs them with the process; what is mapped from disk
-        it does not read, so that is added here.
+        It consists of prefetched batches, memory-mapped arrays and the chunks of `plimsoll.Hdf5`. Ordinary arrays that
+        `data` returns are not included: the planner measures them with the rest of the process.
+
+        Args:
+            prepared: Not used by recipes of this kind.
+            prefetch: Number of batches that a background thread prepares in advance.
         """
         import numpy as np
 
@@ -231,6 +248,7 @@ class OwnRecipe(Recipe):
         batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
         examples, held_out = self._sets
         held = examples.held_bytes(training=True) + (held_out.held_bytes(training=False) if held_out is not None else 0)
+        # besides the prefetched, one waits, the consumer holds one, and one is put together from its examples
         return {"data": LOADER_BYTES + (prefetch + 4) * batch + held}
 
     @cached_property
@@ -266,7 +284,11 @@ class OwnRecipe(Recipe):
         return [examples for examples in self._sets if isinstance(examples, Hdf5)]
 
     def guard(self, what: str) -> AbstractContextManager[None]:
-        """Returns a context that turns an exception of the user's code, called `what`, into a refusal."""
+        """Returns a context manager that turns exceptions raised by the user's own functions into RecipeError.
+
+        Args:
+            what: Name of the function that is called in the context, for the message, like "loss".
+        """
         return as_recipe_error(f"{what} of {self.called} failed", self._home)
 
     @property
@@ -300,26 +322,26 @@ def recipe(
     supported: Sequence[str] = (),
     **fields: Any,
 ) -> OwnRecipe:
-    """Returns a recipe of your own functions, for any JAX model.
+    """Returns a recipe (a training problem) made from your own functions, for any JAX model.
 
     Args:
-        init: Function of a random key that returns the initial parameters: any tree of arrays.
+        init: Function of a JAX random key that returns the initial parameters: any pytree of arrays.
         loss: Function of parameters and a batch that returns `(total, weight)`: the sum of the loss over the batch's
             examples, and what to divide it by. See `OwnRecipe.loss`.
-        data: Function that returns the examples to train on: a dict of arrays, an object with `len()` whose items are
-            dicts of arrays, or a `plimsoll.Hdf5`.
+        data: Function that returns the examples to train on: a dict of arrays, an object with `len()` and `[index]`
+            whose items are dicts of arrays, or a `plimsoll.Hdf5`.
         optimizer: An optax transformation, a `plimsoll.AdamW`, or a function of the number of steps that returns one.
-        validation_data: Function that returns examples to evaluate on, like `data`. By default there are none.
-        supported: Levers that the functions support, like "precision", "remat" or "loss_chunk" (docs/your-own.md). The
-            planner uses no other lever that needs support.
+        validation_data: Function that returns the validation examples, like `data`. By default there are none.
+        supported: Memory-saving options that your functions support, like "precision", "remat" or "loss_chunk". The
+            planner leaves the others off, unless they work with any function. docs/your-own.md lists the names.
         fields: Options of the recipe: `batch_size`, `steps` or `epochs`, `seed`, ... The command line overrides them.
 
     Returns:
-        The recipe, which `plimsoll.plan` and `plimsoll.train` take. In a file it is trained by `plimsoll train
-        my_recipe.py`.
+        The recipe, which `plimsoll.plan` and `plimsoll.train` take. If it is in a file, the command `plimsoll train
+        my_recipe.py` trains it, too.
 
     Raises:
-        RecipeError: An argument is no function, or a field or lever is unknown.
+        RecipeError: An argument is not a function, or a field or a name in `supported` is unknown.
 
     Example:
         >>> recipe = plimsoll.recipe(
