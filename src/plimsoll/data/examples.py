@@ -42,11 +42,30 @@ class ExampleSet(Sized):
 
     @abstractmethod
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
-        """Returns batches without end, none dropped: one may hold the end of an epoch and the start of the next."""
+        """Returns an endless iterator over training batches, which are dicts from name to NumPy array.
+
+        No example is dropped: a batch may hold the end of an epoch and the beginning of the next.
+
+        Args:
+            batch_size: Examples per batch.
+            seed: Seed of the shuffling.
+            shuffle: Whether to shuffle the examples, in a new order in each epoch.
+            prefetch: Number of batches that a background thread prepares in advance.
+
+        Returns:
+            The iterator. `state()` returns its position in the data as a JSON-serialisable dict, and `restore(state)`
+            continues from there.
+        """
 
     @abstractmethod
     def counted(self, batch_size: int) -> Iterator[Example]:
-        """Yields every example once, in order. Copies fill the last batch, and `COUNTED` excludes them."""
+        """Yields batches for evaluation, which hold every example once, in order. All have the same size.
+
+        Repeated examples pad the last batch. Each batch has a boolean array "counted", which is False for padding.
+
+        Args:
+            batch_size: Examples per batch.
+        """
 
     @abstractmethod
     def held_bytes(self, *, training: bool) -> int:

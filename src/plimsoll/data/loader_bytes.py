@@ -72,25 +72,26 @@ def estimate_memory_usage(
     prefetch: int = 2,
     vocab_size: int = 10_000,
 ) -> dict[str, float | str]:
-    """Estimates the host memory of a text loader, with the keys of the published guide. Reads no data.
+    """Estimates the host memory that loading tokenised text takes, in MiB. Reads no data.
 
     Args:
-        num_sequences: Sequences of the data set.
-        seq_len: Tokens of a sequence.
-        batch_size: Sequences of a batch.
-        dtype: NumPy's name of the type of token ids, for the guide's figures. Our loader takes 2 bytes an id if the
-            vocabulary allows it.
-        shuffle_buffer_size: Sequences that our loader shuffles together.
-        prefetch: Batches that our loader prepares in advance.
-        vocab_size: Tokens of the tokenizer.
+        num_sequences: Sequences in the data set.
+        seq_len: Tokens per sequence.
+        batch_size: Sequences per batch.
+        dtype: NumPy dtype of token ids, like "int32", for the sizes of arrays. plimsoll's loader chooses its own.
+        shuffle_buffer_size: Sequences in the shuffle buffer of plimsoll's loader.
+        prefetch: Batches that plimsoll's loader prepares in advance.
+        vocab_size: Tokens in the vocabulary. With at most 65,536, plimsoll's loader stores an id in 2 bytes, else in 4.
 
     Returns:
-        Sizes in MiB. `full_load_mb`, `streaming_mb`, `chunk_N` (of N sequences) and `memory_savings` (text like
-        `99.9%`) are the guide's; `plimsoll_streaming_mb` and `plimsoll_full_load_mb` are those of our loader, streaming
-        and with `--no-streaming`.
+        A dict of sizes in MiB. Arrays of inputs and labels alone take `full_load_mb` for the whole data set,
+        `streaming_mb` for one batch, and `chunk_1000` (also 5000, 10000 and 50000) for so many sequences.
+        `memory_savings` is the share that streaming saves, as text like "99.9%". The whole of plimsoll's loader takes
+        `plimsoll_streaming_mb`, or `plimsoll_full_load_mb` with all tokens in memory.
 
     Raises:
-        RecipeError: A count is not whole or too small, `dtype` holds no ids, or a batch is larger than the set.
+        RecipeError: A count is not a whole number or too small, `dtype` is not an integer type, or a batch is larger
+            than the data set.
 
     Example:
         >>> plimsoll.estimate_memory_usage(100_000, 128, 32)["full_load_mb"]

@@ -25,9 +25,10 @@ READER_BYTES = 10 * MIB
 
 
 class Hdf5(ExampleSet):
-    """Examples in an HDF5 file, read a chunk at a time: the `data` of a recipe of your own.
+    """Examples in an HDF5 file, which may be larger than memory. Return one from the function `data` of a recipe.
 
-    The datasets have the same length, and a row is an example. 64-bit numbers become 32-bit ones.
+    The first axis of every dataset counts the examples. The file is read in chunks, in a shuffled order for training.
+    64-bit numbers are converted to 32-bit ones.
 
     Example:
         >>> data = lambda: plimsoll.Hdf5("windows.h5", {"x": "states", "y": "labels"}, rows=(0, -1000))
@@ -46,13 +47,15 @@ class Hdf5(ExampleSet):
 
         Args:
             path: Path of the file.
-            columns: Names of an example's arrays, and the datasets they are read from.
-            rows: First row and the row after the last, as in a slice: None or negative numbers count from the end.
-            mix: Chunks of the file whose rows are shuffled together. The order of the chunks is always shuffled.
-            skip_bad: Whether to skip rows that are not finite. By default such a row ends the run.
+            columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
+            rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is
+                the beginning or the end of the file.
+            mix: Size of the shuffle buffer, in chunks of the file, all of which are in memory. The order in which
+                chunks are read is shuffled, too.
+            skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
 
         Raises:
-            DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond them.
+            DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond its end.
         """
         self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
         self.called = str(self._rows.path)
@@ -100,9 +103,13 @@ class Hdf5(ExampleSet):
             yield rows | {COUNTED: np.arange(batch_size) < count}
 
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of the chunks that are mixed, and of the reader.
+        """Returns the host memory in bytes that reading the file takes.
 
-        Evaluating, these are a chunk as it is read and as it is handed on.
+        In training this is the shuffle buffer of `mix` chunks, the chunk that is being read, and HDF5's own memory. In
+        evaluation it is two copies of one chunk: as read, and as passed on.
+
+        Args:
+            training: Whether the file is read for training (True) or for evaluation (False).
         """
         row = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values())
         mixed = min(self._mix, self._rows.spans(self._begin, self._end)[1]) if training else 0
@@ -110,16 +117,37 @@ class Hdf5(ExampleSet):
         return chunks + (READER_BYTES if training else 0)
 
     def identity(self) -> dict[str, Any]:
-        """Returns what `require_same` compares, as JSON."""
+        """Returns a dict that identifies the file's content, saved with a run so that changes to the file are noticed.
+
+        Returns:
+            Size in `bytes`, time of modification in nanoseconds (`modified_ns`), and a hash (`sha256`) of attributes,
+            shapes and a few chunks of rows.
+        """
         return self._rows.identity()
 
     def require_same(self, then: Mapping[str, Any]) -> str | None:
-        """Compares the file with its `identity` at the start of the run; see `Hdf5Rows.require_same`."""
+        """Checks that the file is still the one that a run was started with.
+
+        A file of the same size and modification time is taken for the same. Otherwise its attributes, shapes and a few
+        chunks are compared, so that changes to other rows are not noticed.
+
+        Args:
+            then: Result of `identity` at the start of the run.
+
+        Returns:
+            A warning if the file was written or copied since then but looks the same; None if it was not.
+
+        Raises:
+            DataError: The file has other content.
+        """
         return self._rows.require_same(then)
 
     @property
     def warning(self) -> str | None:
-        """A sentence where the file's chunks cost much memory."""
+        """Warning that the file's chunks are large, so that the shuffle buffer takes much memory; None if they are not.
+
+        It says how large the chunks are and what to do about them. A chunk is read to measure how long that takes.
+        """
         return self._rows.warning(mix=self._mix)
 
     def _narrowed(self, rows: Rows) -> Rows:
