@@ -10,9 +10,10 @@ from typing import Any
 
 
 class PlimsollError(Exception):
-    """Bad input, or a request that is refused. Base class of all errors of plimsoll; exit code 2.
+    """Base class of all errors that plimsoll raises: bad input, or a request that cannot be fulfilled.
 
-    Nothing is lost when it is raised. The message is one paragraph: the request, the facts with units, what to do.
+    The message is one paragraph: what was requested, the facts with units, and what to do. Saved checkpoints stay
+    intact. The command line prints the message and exits with code 2.
 
     Example:
         >>> try:
@@ -25,16 +26,20 @@ class PlimsollError(Exception):
     exit_code = 2
 
     def reply(self) -> dict[str, Any]:
-        """Returns the refusal as JSON, which `raise_refusal` raises again in another process."""
+        """Returns this error as a JSON-serialisable dict, for another process, where `errors.raise_refusal` raises it.
+
+        Returns:
+            The message as "refused", and the exit code as "exit_code", like {"refused": "...", "exit_code": 2}.
+        """
         return {"refused": str(self), "exit_code": self.exit_code}
 
 
 def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Raises the refusal that another process has replied with; does nothing if the reply is no refusal.
+    """Raises the error that another process has replied with; does nothing if the reply is not an error.
 
     Args:
-        reply: JSON of the other process, maybe of `PlimsollError.reply`.
-        prefix: Words before its message.
+        reply: Dict from the other process, which may come from `PlimsollError.reply`.
+        prefix: Text to put before the error's message.
     """
     if "refused" in reply:
         refusal = PlimsollError(prefix + reply["refused"])
@@ -73,7 +78,7 @@ def as_written(what: str) -> Iterator[None]:
 
 
 class RecipeError(PlimsollError):
-    """An option is unknown, has a wrong value, or contradicts another.
+    """Error raised if an option is unknown, has a wrong value, or contradicts another.
 
     Example:
         >>> plimsoll.preset("code", batch_size=0)
@@ -84,7 +89,7 @@ class RecipeError(PlimsollError):
 
 
 class DataError(PlimsollError):
-    """Data cannot be read, or is not as declared.
+    """Error raised if data cannot be read, is damaged, or is not what the recipe or the run expects.
 
     Example:
         >>> plimsoll.loader(plimsoll.preset("stories", dataset_id="missing.txt", steps=1))  # doctest: +SKIP
@@ -92,11 +97,11 @@ class DataError(PlimsollError):
 
 
 class BudgetError(PlimsollError):
-    """No plan fits the budget.
+    """Error raised if no plan fits the memory budget.
 
     Attributes:
-        budget_bytes: The budget.
-        floor_bytes: The smallest budget that a plan fits in; None if nothing compiled.
+        budget_bytes: The memory budget, in bytes per device.
+        floor_bytes: The smallest budget that a plan fits in, in bytes; None if no plan compiled.
 
     Example:
         >>> try:
@@ -106,7 +111,7 @@ class BudgetError(PlimsollError):
     """
 
     verdict = "does not fit"
-    """Whether a plan may fit after all: "uncertain" if bytes were only estimated."""
+    """Whether a plan fits: "does not fit", or "uncertain" if memory was only estimated and a plan may fit after all."""
 
     def __init__(self, message: str, *, budget_bytes: int, floor_bytes: int | None) -> None:
         super().__init__(message)
@@ -115,7 +120,7 @@ class BudgetError(PlimsollError):
 
 
 class RunError(PlimsollError):
-    """A run does not exist, belongs to another recipe, or cannot be continued.
+    """Error raised if a run does not exist, belongs to another recipe, or cannot be continued.
 
     Example:
         >>> plimsoll.load("runs/none-of-that-name")
@@ -126,7 +131,7 @@ class RunError(PlimsollError):
 
 
 class CheckpointError(PlimsollError):
-    """A checkpoint does not exist, or is truncated, altered, or of another shape.
+    """Error raised if a checkpoint does not exist, is truncated or altered, or has arrays of other shapes.
 
     Example:
         >>> plimsoll.load("runs/code").params(step=7)  # doctest: +SKIP
@@ -134,7 +139,9 @@ class CheckpointError(PlimsollError):
 
 
 class StoppedError(PlimsollError):
-    """Training stopped itself, because of NaN or a full disk, with its last good state saved; exit code 3.
+    """Error raised if training stopped itself, for example because the loss became NaN or the disk is full.
+
+    The last good state is saved. The command line exits with code 3.
 
     Example:
         >>> plimsoll.StoppedError("the loss is NaN").exit_code
@@ -145,4 +152,4 @@ class StoppedError(PlimsollError):
 
 
 class DeviceLostError(StoppedError):
-    """The accelerator no longer answers: its process cannot be taken down in order, and is ended at once."""
+    """Error raised if the accelerator no longer answers. The process that uses it is killed, without clean-up."""
