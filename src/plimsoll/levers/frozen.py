@@ -100,17 +100,17 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
-    """Returns a frozen weight as an ordinary array, whichever way the plan stores it.
+    """Returns a frozen (not trained) weight as an ordinary array: dequantises it, or copies it from host memory.
 
-    A loss of your own reads frozen weights through this function; then they may be stored in 16, 8 or 4 bits. A weight
-    in the host's memory is copied to the device: widen one layer at a time, inside the loop over the layers.
+    Read frozen weights through this function in a loss of your own, so that the plan may store them in 16, 8 or 4 bits.
+    Call it inside the loop over layers, so that the weights of only one layer are in memory in full precision.
 
     Args:
-        leaf: A leaf of `params["frozen"]`: int8 or NF4 codes with their scales, bits of bfloat16, or an array.
-        dtype: Type of the result. Integers keep their own.
+        leaf: A leaf of `params["frozen"]`, stored as the plan says: int8 or NF4 codes with scales, or an array.
+        dtype: Floating-point type of the result. Integer arrays keep their type.
 
     Returns:
-        An array of shape (..., rows, cols).
+        An array of the weight's own shape, (..., rows, columns).
 
     Example:
         >>> plimsoll.widened(jnp.ones((2, 3), jnp.bfloat16)).dtype

@@ -34,19 +34,21 @@ INPUT = "block input"
 
 
 def rematerialised(block: Callable[..., Array], remat: Remat, *, scanned: bool = True) -> Callable[..., Array]:
-    """Returns a function whose backward pass keeps only what a plan says and computes the rest again.
+    """Applies rematerialisation: in the backward pass the function recomputes intermediate results, to save memory.
 
-    A loss of your own wraps its blocks with it, and passes `compute.remat`; see `jax.checkpoint`.
+    Wrap each layer of your own model with it inside the loss, and pass `compute.remat`, which the plan chooses. It is
+    `jax.checkpoint` with a policy.
 
     Args:
-        block: Function to differentiate. `offload` sends its first argument to the host's memory.
-        remat: What is kept: everything (none), results of matrix products (dots), the inputs (block), or the inputs in
-            the host's memory (offload).
-        scanned: Whether the function is the body of `jax.lax.scan`. If not, the compiler is kept from merging what is
-            computed again with what was computed first.
+        block: Function to differentiate, like one layer of a model.
+        remat: What is stored for the backward pass. "none": all intermediate results. "block": only the inputs.
+            "offload": only the inputs, the first of them in host memory. "dots": the inputs, and results that
+            `jax.ad_checkpoint.checkpoint_name` names "dot", as plimsoll's models do with matrix products.
+        scanned: Whether `block` is the body of a `jax.lax.scan`. If False, the compiler is prevented from merging the
+            recomputation with the first computation (`prevent_cse`), which would undo the saving.
 
     Returns:
-        A function with the arguments and results of `block`.
+        A function with the same arguments and results as `block`.
 
     Example:
         >>> block = plimsoll.rematerialised(lambda x: jnp.sin(x) ** 2, "block", scanned=False)
@@ -101,5 +103,5 @@ def restacked(layers: list[Any]) -> Any:
 
 
 def keep(x: Array) -> Array:
-    """Marks the result of a weight dot: what `dots` keeps."""
+    """Marks the result of a matrix product with weights: what remat "dots" stores."""
     return checkpoint_name(x, DOT)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """Settings of AdamW with linear warm-up and cosine decay, https://arxiv.org/abs/1711.05101.
+    """Settings of the AdamW optimizer, with linear warm-up and cosine decay of the learning rate.
 
-    A recipe with these, instead of an optax transformation, can be trained with 8-bit optimizer state.
+    Return it from a recipe's `optimizer` instead of an optax transformation, and the planner may store the optimizer
+    state in 8 bits to save memory. Source: https://arxiv.org/abs/1711.05101.
 
     Example:
         >>> plimsoll.AdamW(learning_rate=3e-4, warmup_steps=200, clip_norm=None).weight_decay
@@ -33,7 +34,7 @@ class AdamW:
     warmup_steps: int = 100
     """Optimizer steps over which the learning rate rises from 0 to its peak."""
     final_fraction: float = 0.1
-    """Share of the peak learning rate that is left at the last step of the cosine decay."""
+    """Learning rate at the end of the cosine decay, as a fraction of its peak."""
     weight_decay: float = 0.01
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
     beta1: float = 0.9
@@ -41,9 +42,9 @@ class AdamW:
     beta2: float = 0.999
     """Decay rate of the second moment."""
     epsilon: float = 1e-8
-    """Constant that is added to the root of the second moment."""
+    """Constant added to the square root of the second moment."""
     clip_norm: float | None = 1.0
-    """Largest global norm of a step's gradient; larger ones are scaled down to it. None for no clipping."""
+    """Largest global norm of a step's gradient; larger gradients are scaled down to it. None disables clipping."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
@@ -59,13 +60,15 @@ class AdamW:
                 raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
 
     def schedule(self, steps: int) -> optax.Schedule:
-        """Returns the learning rate as a function of the step: linear warm-up, then a cosine decay.
+        """Returns the learning-rate schedule: linear warm-up, then cosine decay.
 
         Args:
             steps: Optimizer steps of the whole run.
 
         Returns:
-            An optax schedule, which reaches `final_fraction` of the peak at `steps`.
+            An optax schedule: a function from the step number, counted from 0, to the learning rate. It rises from 0 to
+            `learning_rate` within `warmup_steps`, and falls to `final_fraction` of that at step `steps`. In a run of at
+            most `warmup_steps` steps, the warm-up takes a tenth of them.
         """
         import optax
 
@@ -79,12 +82,15 @@ class AdamW:
         )
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether the first learning rates are the same in runs of two lengths.
+        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+
+        If so, a run of `steps` that has taken `taken` of them can continue to `longer` as if it had been planned that
+        long. Rates are the same during an equally long warm-up, and after it only if `final_fraction` is 1 (no decay).
 
         Args:
-            steps: Optimizer steps of one run.
-            longer: Optimizer steps of the other.
-            taken: Number of steps to compare.
+            steps: Optimizer steps of the run.
+            longer: Optimizer steps of the extended run.
+            taken: Optimizer steps that the run has taken so far.
         """
         warmup = self._warmup(steps)
         return warmup == self._warmup(longer) and (self.final_fraction == 1 or taken <= warmup + 1)
