@@ -55,7 +55,12 @@ class FinetuneOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Pinned):
-    """Fine-tuning that can be planned, trained and exported, as `plimsoll.finetune` returns it.
+    """Fine-tuning job, as `plimsoll.finetune` returns it: plan it, train it, then export the trained model.
+
+    Attributes:
+        recipe: What is trained: model, data and optimizer, as a recipe with options like `recipe.lora_rank`.
+        pins: Memory-saving options ("levers") with values that the planner must keep, like {"frozen_bits": 4}.
+        run: Folder of the run that `train` starts or continues, and that `export` reads.
 
     Example:
         >>> tune = plimsoll.finetune("Llama-3.2-1B/", data="chats.jsonl")  # doctest: +SKIP
@@ -64,16 +69,17 @@ class Tune(Pinned):
     """
 
     run: str = RUN
-    """Folder of the run that `train` begins or continues, and that `export` reads."""
+    """Folder of the run that `train` starts or continues, and that `export` reads."""
 
     def plan(self, **options: Any) -> RecipePlan:
-        """Plans the training, without downloading or allocating anything.
+        """Finds the fastest way to train within a memory budget, without downloading weights or allocating them.
 
         Args:
             options: Options of `plimsoll.plan`, like `chip="rtx4090"` or `memory="20GiB"`.
 
         Returns:
-            The fastest plan that fits.
+            The plan: predicted memory (`peak_bytes`), time per step (`step_seconds`) and a value for every
+            memory-saving option (`levers`).
 
         Raises:
             BudgetError: No plan fits the memory.
@@ -83,21 +89,23 @@ class Tune(Pinned):
     def train(
         self, *, memory: str | int | None = None, chip: str | None = None, say: Say | None = None, **options: Any
     ) -> Run:
-        """Trains inside a memory budget, in a process of its own, or continues the run.
+        """Trains within a memory budget, in a separate process. If the run exists, continues from its last checkpoint.
 
         Args:
-            memory: Memory budget per device, like "20GiB". By default the memory that is free now, less a safety
-                margin; on an accelerator, its memory.
-            chip: Device to train on, by its name in `plimsoll chips`. By default the accelerator that JAX finds, else
+            memory: Memory budget per device, like "20GiB" or a number of bytes. By default the memory of the GPU or TPU
+                that is free now, or on a CPU the machine's free memory less a safety margin.
+            chip: Device to train on, by its name in `plimsoll chips`. By default the GPU or TPU that JAX finds, else
                 the CPU.
-            say: Function that is called with messages. By default they are printed, unless `quiet=True`.
+            say: Function that is called with progress messages, each a string. By default they are printed, unless
+                `quiet=True`.
             options: Other options of `plimsoll.train`, like `max_steps=100`.
 
         Returns:
-            The run.
+            The run, with metrics, parameters and checkpoints.
 
         Raises:
-            PlimsollError: The request is refused, or the training process fails.
+            BudgetError: No plan fits the memory.
+            PlimsollError: The request is invalid, or the training process fails.
         """
         return train(self, say=say, **{"run": self.run, **options}, memory=memory, chip=chip)
 
@@ -110,21 +118,23 @@ class Tune(Pinned):
         gguf_type: GgufType | None = None,
         step: str = "best",
     ) -> dict[str, Any]:
-        """Writes the trained model for other programs.
+        """Exports the trained model to the formats of other programs. Name at least one file or folder.
 
         Args:
-            adapter: New folder for the adapters, which `peft.PeftModel.from_pretrained` takes.
-            merged: New folder for the whole model, which `transformers` loads.
+            adapter: New folder for the LoRA adapters alone, which `peft.PeftModel.from_pretrained` loads.
+            merged: New folder for the whole model in the Hugging Face format, which `transformers` loads.
             gguf: New file for the whole model, which llama.cpp and Ollama run.
-            gguf_type: Type of the kernels in that file. By default as `merged` has them.
-            step: Number of a checkpoint, `last`, or `best`.
+            gguf_type: Number format of the weight matrices in the .gguf file. By default the one that `merged` has,
+                "bf16" or "f32".
+            step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:
-            Place, number of parameters and bytes of each form that was written.
+            A dict with `run`, `step`, and an entry for each format written: `adapter`, `merged` or `gguf`. An entry is
+            a dict like {"out": "/models/adapter", "parameters": 1300000, "bytes": 5200000}.
 
         Raises:
-            CheckpointError: Nothing has been saved yet.
-            RecipeError: A place is taken, or there is no such form.
+            CheckpointError: No checkpoint is saved yet.
+            RecipeError: A file or folder exists already, or the model has no such format.
         """
         return export_run(self.run, adapter=adapter, merged=merged, gguf=gguf, gguf_type=gguf_type, step=step)
 
@@ -138,20 +148,21 @@ def finetune(
     run: str | os.PathLike[str] = RUN,
     **options: Unpack[FinetuneOptions],
 ) -> Tune:
-    """Describes the fine-tuning of a published model, with LoRA adapters by default. Reads no weights and no data yet.
+    """Describes a fine-tuning job for a pretrained language model, with LoRA by default. Loads no weights or data yet.
 
     Args:
-        pretrained: Folder of a Llama, Mistral, Qwen or Gemma, or its Hugging Face id.
-        data: Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Not
-            needed to plan.
-        frozen_bits: Bits of each of the model's own weights, which are frozen: 16 is bfloat16, 8 int8, 4 NF4. By
-            default the planner chooses.
-        pins: Other levers to fix, by name, like `{"micro_batch": 1}`. The planner chooses the others.
-        run: Folder of the run.
+        pretrained: Folder of a Llama, Mistral, Qwen or Gemma model, or its id on the Hugging Face hub.
+        data: Training conversations or texts: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face
+            data set. Not needed for planning.
+        frozen_bits: Bits per pretrained weight, which LoRA leaves frozen: 16 is bfloat16, 8 int8, 4 NF4 (as in QLoRA).
+            By default the planner chooses.
+        pins: Other memory-saving options ("levers") to fix, by name, like {"micro_batch": 1}. The planner chooses the
+            rest.
+        run: Folder of the run, for checkpoints and logs.
         options: Options of the recipe, like `lora_rank=16`, `seq_len=4096`, `epochs=2`.
 
     Returns:
-        What `plimsoll.plan` and `plimsoll.train` take; it also has both as methods.
+        The job. Call its methods `plan`, `train` and `export`, or pass it to `plimsoll.plan` or `plimsoll.train`.
 
     Raises:
         RecipeError: An option is unknown, or contradicts another.

@@ -23,7 +23,7 @@ from plimsoll.runs.remote import mirrored
 from plimsoll.runs.store import is_address
 
 OnLog = Callable[[dict[str, Any]], None]
-"""Function of a row of metrics, as `Run.metrics` has them."""
+"""Function that takes a row of metrics: a dict, as in `Run.metrics`."""
 
 
 def train(
@@ -40,24 +40,25 @@ def train(
     say: Say | None = None,
     **options: Any,
 ) -> Run:
-    """Trains a recipe inside a memory budget, in a process of its own, or continues its run.
+    """Trains a recipe within a memory budget, in a separate process. If the run exists, continues it.
 
     Args:
-        recipe: A recipe, the name of a preset, or the path of a Python file with a recipe.
-        memory: Memory budget per device: bytes, or text like "768MiB" or "2GB". By default the memory that is free now,
-            less a safety margin; on an accelerator, its memory.
-        chip: Device to train on, by its name in `plimsoll chips`. By default the accelerator that JAX finds, else the
+        recipe: A recipe (training problem), the name of a preset like "code", or the path of a Python file with a
+            recipe.
+        memory: Memory budget per device: bytes, or text like "768MiB" or "2GB". By default the memory of the GPU or TPU
+            that is free now, or on a CPU the machine's free memory less a safety margin.
+        chip: Device to train on, by its name in `plimsoll chips`. By default the GPU or TPU that JAX finds, else the
             CPU.
-        run: Folder of the run, or its address in a bucket. If it has a run, that run continues. By default
+        run: Folder of the run, for checkpoints and logs, or its URL in a bucket (s3:// or gs://). By default
             runs/RECIPE.
-        max_steps: Step at which to stop early, in optimizer steps. The learning rate schedule stays as it is.
-        pins: Levers to fix, by name, like `{"micro_batch": 8}`. The planner chooses the others.
+        max_steps: Optimizer step at which to stop early. The learning-rate schedule is still that of the whole run.
+        pins: Memory-saving options ("levers") to fix, by name, like {"micro_batch": 8}. The planner chooses the rest.
         quiet: Whether to print only warnings and the result.
-        name: Name of the recipe in messages.
-        on_log: Function that is called with each row of `Run.metrics` soon after it was logged. If it raises an
-            exception, training saves and ends, and the exception is raised here.
-        say: Function that is called with messages of this process, such as the plan. By default they are printed,
-            unless `quiet`.
+        name: Name of the recipe in messages and in the default folder.
+        on_log: Function that is called with each new row of metrics, a dict as in `Run.metrics`. If it raises an
+            exception, training saves and stops, and the exception is raised here.
+        say: Function that is called with messages of the planner, each a string. By default they are printed, unless
+            `quiet`.
         options: Other options of `plimsoll train` (`log_every`, `save_every`, `eval_every`, `tracker`, ...) and of the
             recipe (`dataset_id`, `steps`, `batch_size`, ...), with underscores.
 
@@ -67,8 +68,8 @@ def train(
     Raises:
         RecipeError: An option is unknown, or contradicts another.
         BudgetError: No plan fits the budget.
-        PlimsollError: The request is refused, or the training process fails. Checkpoints are whole.
-        KeyboardInterrupt: Training was interrupted, and has saved. The same call continues it.
+        PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
+        KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
 
     Example:
         >>> run = plimsoll.train("code", memory="768MiB", run="runs/code", max_steps=200)  # doctest: +SKIP

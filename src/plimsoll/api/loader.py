@@ -21,15 +21,15 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
     """Returns an endless iterator over the training batches of a recipe, for a training loop of your own.
 
     Args:
-        recipe: A recipe, or the name of a preset.
-        folder: Folder of a run, or of an earlier call with the same recipe, whose tokenizer is used. A tokenizer that
-            is missing is trained and kept there. By default nothing is kept.
+        recipe: A recipe (training problem), or the name of a preset like "code".
+        folder: Folder for the tokenizer and other prepared files. If it is the folder of a run, or of an earlier call
+            with the same recipe, its files are used. By default they are made anew and not kept.
         prefetch: Number of batches that a background thread prepares in advance.
 
     Returns:
-        The iterator. A batch is a dict of arrays; for text these are `input_ids` and `labels`, int32 of shape (batch,
-        sequence). `state()` returns the position as JSON, `restore(state)` continues from there, and `close()` ends
-        the background thread.
+        The iterator. A batch is a dict of NumPy arrays; for text these are `input_ids` and `labels`, int32 of shape
+        (batch, sequence). `state()` returns the position in the data as a JSON-serialisable dict, `restore(state)`
+        continues from there, and `close()` ends the background thread.
 
     Raises:
         DataError: The data cannot be read.

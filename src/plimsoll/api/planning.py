@@ -41,7 +41,7 @@ OF_ONE_PLAN = ("chip", "card", "memory", "measure", "largest", "smallest", "prep
 
 
 class Comparison(list[ComparedChip]):
-    """Chips with their plans, or why there are none: a table where it is shown."""
+    """List of chips, each with its plan or the reason why there is none. Prints as a table."""
 
     def __repr__(self) -> str:
         return compared_table(self)
@@ -54,24 +54,31 @@ class Comparison(list[ComparedChip]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecipePlan(ShownPlan):
-    """A plan, and what can be asked of it: `fits`, `peak_bytes`, `step_seconds`, `levers`, `ledger`, `plan`."""
+    """Plan of a recipe: how a training step is computed within a memory budget. Prints as a table.
+
+    Among its attributes are `fits`, `peak_bytes`, `step_seconds` (seconds per optimizer step) and `levers` (a value for
+    each memory-saving option, by name).
+    """
 
     of: Recipe = field(compare=False)
     """The recipe that was planned."""
     options: Mapping[str, Any] = field(compare=False)
-    """Options of `plimsoll.plan` by which it was planned."""
+    """Options of `plimsoll.plan` that it was planned with."""
     by_name: bool = field(compare=False, default=False)
-    """Whether a preset's name was planned, whose own options give way."""
+    """Whether the recipe was named as a preset, so that `largest` may reset options that conflict with its own."""
 
     def largest(self, option: str, **options: Any) -> RecipePlan:
-        """Returns the plan of the largest value of an option that fits; `largest_found.value` is that value.
+        """Returns the plan with the largest value of an option that fits into memory.
 
         Args:
-            option: `batch_size`, `seq_len`, `lora_rank` or `target_params`, as far as the recipe has it.
-            options: Of `plimsoll.plan`, where they are to differ from this plan's.
+            option: "batch_size", "seq_len", "lora_rank" or "target_params", if the recipe has it.
+            options: Options of `plimsoll.plan` that differ from those of this plan, like `memory="12GiB"`.
+
+        Returns:
+            A new plan, whose `largest_found.value` is the value that was found.
 
         Raises:
-            BudgetError: Not even the least value fits.
+            BudgetError: Not even the smallest value fits.
             RecipeError: The recipe has no such option.
 
         Example:
@@ -82,15 +89,18 @@ class RecipePlan(ShownPlan):
         return _planned(self, recipe, {**how, **options, "largest": option})
 
     def compare(self, *others: str, prices: Mapping[str, float] | None = None, **options: Any) -> Comparison:
-        """Returns this plan beside the plans for other chips, each with all of its memory.
+        """Plans the same recipe for other chips, each with all of its memory, and returns a table that compares them.
 
         Args:
             others: Names of chips, as `plimsoll chips` lists them.
-            prices: Prices per hour by the chips' names.
-            options: Of `plimsoll.plan`; `memory` is then the budget of each of them.
+            prices: Price per hour by name of the chip, to compare costs, like {"h100": 2.5}.
+            options: Further options of `plimsoll.plan`. `memory` is then the budget on each of the chips.
+
+        Returns:
+            A list with this plan first, which prints as a table.
 
         Raises:
-            RecipeError: A name is no chip.
+            RecipeError: A name is not that of a chip.
 
         Example:
             >>> plan.compare("rtx4090", "tpu-v5e-8")
@@ -121,36 +131,41 @@ class RecipePlan(ShownPlan):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FunctionPlan(RecipePlan):
-    """A plan of a user's own loss, with its step for a loop of their own, and training in a process of its own."""
+    """Plan of your own loss function: trains in a separate process, or returns the step for your own training loop."""
 
     given: Given = field(compare=False)
     """The functions and shapes that were planned for."""
 
     def start(self, init: Callable[[Any], Any], *, seed: int | None = None) -> Any:
-        """Returns the state before the first step, on this process's device: parameters, optimizer's state, step, key.
+        """Returns the initial training state (parameters, optimizer state, step, random key) on this process's device.
 
         Args:
-            init: Function of a PRNG key to the parameters.
-            seed: Seed of the key; by default the recipe's, 42.
+            init: Function of a JAX random key that returns the parameters.
+            seed: Seed of the random key. By default the seed that was planned with, 42 unless you set it.
 
         Raises:
-            RecipeError: `init` makes other parameters than were planned for, or JAX runs on another chip here.
+            RecipeError: `init` returns other shapes than were planned for, or JAX runs on another kind of chip here.
         """
         return self._loop.start(self.given.recipe(init), self.of.seed if seed is None else seed)
 
     @property
     def step(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
-        """Function of state and batch to the next state and a dict of metrics: `state, metrics = step(state, batch)`.
+        """Training step for your own loop: `state, metrics = step(state, batch)`.
 
-        It is jitted, its state is donated, and the batch is split as planned. A batch of another shape is refused.
+        It is jitted, accumulates gradients over micro-batches as planned, and donates the state, so do not use the old
+        one again. `metrics` is a dict of scalars, like {"loss": ...}. A batch of another shape raises an error.
 
         Raises:
-            RecipeError: JAX runs on another chip here.
+            RecipeError: JAX runs on another kind of chip here.
         """
         return self._loop.step
 
     def params(self, state: Any) -> Any:
-        """Returns the parameters in a state of `start` or `step`, as the loss reads them."""
+        """Returns the parameters, as the loss reads them, from a training state.
+
+        Args:
+            state: State that `start` or `step` returned.
+        """
         return self._loop.params(state)
 
     def train(
@@ -163,24 +178,27 @@ class FunctionPlan(RecipePlan):
         validation_data: Any = None,
         **options: Any,
     ) -> Run:
-        """Trains in a process of its own inside the budget, or continues the run, and returns it.
+        """Trains within the budget, in a separate process. If the run exists, continues from its last checkpoint.
 
-        It plans once more, with the data and with `init`, which the plan did not know.
+        It plans again first, since this plan did not know `init` and the data.
 
         Args:
-            init: Function of a PRNG key to the parameters.
-            data: Arrays in the pytree of the batch, whose first axis counts all examples; an object with `len()` and
-                `[index]`; or a function that returns one of these. Its order is drawn by the seed, anew in each epoch.
+            init: Function of a JAX random key that returns the parameters.
+            data: Arrays in the same pytree as the batch, whose first axis counts all examples; an object with `len()`
+                and `[index]`; or a function that returns one of these. It is shuffled anew in each epoch.
             steps: Optimizer steps of the whole run.
-            run: Folder of the run, new or to be continued; by default runs/NAME.
-            validation_data: Examples that are never trained on, like `data`.
-            options: Of `plimsoll.train`: `max_steps`, `log_every`, `save_every`, `eval_every`, `on_log`, `quiet`, ...
+            run: Folder of the run, for checkpoints and logs. By default runs/NAME.
+            validation_data: Examples that are never trained on, in the form of `data`. By default there are none.
+            options: Options of `plimsoll.train`: `max_steps`, `log_every`, `save_every`, `eval_every`, `on_log`, ...
+
+        Returns:
+            The run, with metrics, parameters and checkpoints.
 
         Raises:
-            RecipeError: The loss is no sum (or mean) over examples, or the run is one of other functions or data.
+            RecipeError: The loss is not a sum (or mean) over examples, or the run has other functions or data.
             BudgetError: With the data, no plan fits the memory.
-            PlimsollError: Training is refused or fails. What was saved is whole.
-            KeyboardInterrupt: It was interrupted, after it has saved: the same call continues.
+            PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
+            KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
         """
         length = {} if steps is None else {"steps": steps}
         recipe = self.given.recipe(init, data, validation_data, **length)
@@ -252,33 +270,43 @@ def plan(
     say: Say = lambda text: None,
     **options: Any,
 ) -> RecipePlan:
-    """Returns the fastest plan whose predicted peak fits `memory`: of a recipe, or of a loss of one's own.
+    """Finds the fastest way to train a recipe, or your own loss function, within a memory budget.
 
-    Nothing is allocated on a device: parameters and a batch may be shapes.
+    It predicts the peak memory and speed of many plans, which differ in micro-batch size, rematerialisation, precision
+    and other options. Nothing is allocated on a device, and the chip need not be in this machine.
 
     Args:
-        recipe: A recipe, the name of a preset or of a file with one; or a loss: a function of parameters and a batch
-            that returns (sum over the examples, weight), or with `reduction="mean"` the mean over equal examples.
-        params: Of a loss: the parameters or their shapes, like `jax.eval_shape(init, jax.random.key(0))`.
-        batch: Of a loss: a pytree of arrays or shapes, the first axis of each counting the examples of a step.
-        optimizer: Of a loss: any optax transformation, or `plimsoll.AdamW(...)`, whose state can be kept in 8 bits.
-        reduction: Of a loss: "sum" or "mean".
-        memory: Budget of a device, like "8GiB"; by default what is available, or what the chip has.
-        chip: Name of a chip, here or not, as `plimsoll chips` lists them; by default the one that is here.
-        numerics: Class of numerics up to which is searched: exact, mixed or compressed.
-        pins: Levers that keep a value, by name.
-        name: What to call the recipe.
-        say: Called with what is being done.
-        options: Further options (`host_memory`, `mesh`, `measure`, `within`, `smallest`, `largest`), and fields of the
-            recipe (`steps`, `seed`, `batch_size`, ...); of a loss `supported` too, as `plimsoll.recipe` has it.
+        recipe: A recipe (training problem), the name of a preset like "code", or the path of a Python file with a
+            recipe. Or a loss function `loss(params, batch)`, described by the next four arguments.
+        params: The loss function's parameters or their shapes, like `jax.eval_shape(init, jax.random.key(0))`.
+        batch: The loss function's batch for one optimizer step: a pytree of arrays or shapes, whose first axis counts
+            the examples.
+        optimizer: Optimizer of the loss function: an optax transformation, or `plimsoll.AdamW(...)`, whose state can
+            also be stored in 16 or 8 bits.
+        reduction: "sum" if the loss function returns (sum over the examples, weight to divide by); "mean" if it returns
+            the mean over the examples.
+        memory: Memory budget per device: bytes, or text like "8GiB". By default the free memory of this machine's chip,
+            or all memory of a chip that is not here.
+        chip: Name of the chip to plan for, as `plimsoll chips` lists them. By default this machine's GPU or TPU, else
+            its CPU.
+        numerics: How far a plan may change the arithmetic. "exact": float32 throughout. "mixed": matrix products in
+            bfloat16. "compressed": also fewer bits for weights and optimizer state.
+        pins: Memory-saving options ("levers") to fix, by name, like {"micro_batch": 8}. The planner chooses the rest.
+        name: Name of the recipe in messages and in the printed table.
+        say: Function that is called with progress messages, each a string. By default they are dropped.
+        options: Fields of the recipe (`steps`, `batch_size`, ...), and `host_memory`, `mesh`, `measure` and `within` as
+            `plimsoll plan --help` describes them. `smallest=True` finds the plan that needs least memory, and
+            `largest="seq_len"` the largest value of an option. A loss function also has `supported`, as in
+            `plimsoll.recipe`.
 
     Returns:
-        RecipePlan, of a loss FunctionPlan.
+        The plan, which prints as a table. Among its attributes are `peak_bytes`, `step_seconds` and `levers` (a value
+        for each memory-saving option). The plan of a loss function also has `train`, `start` and `step`.
 
     Raises:
-        BudgetError: Nothing fits; with the smallest peak that was found.
-        RecipeError: An option is unknown, or a function is refused.
-        DataError: The leaves of the batch disagree about the number of examples.
+        BudgetError: No plan fits the memory. Its `floor_bytes` is the smallest budget that would.
+        RecipeError: An option is unknown, or the loss function, parameters or optimizer are unsuitable.
+        DataError: The arrays of the batch have different numbers of examples.
 
     Example:
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP

@@ -23,10 +23,10 @@ Step = int | str
 
 
 class Run:
-    """Trained run on disk, as `plimsoll.train` and `plimsoll.load` return it.
+    """Training run on disk: its metrics, checkpoints and memory. `plimsoll.train` and `plimsoll.load` return it.
 
-    Reading a run changes nothing, so it may be training meanwhile. `params` imports JAX into this process; the other
-    methods that need the model use a process of their own.
+    Reading is safe while the run is still training. `params` imports JAX into this process; the other methods that need
+    the model start a process of their own.
 
     Attributes:
         path: Folder of the run.
@@ -42,18 +42,21 @@ class Run:
         self.path: Path = self.folder.path
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Returns the logged metrics, ready for `pandas.DataFrame(run.metrics())`.
+        """Returns the logged metrics as a list of dicts, oldest first, ready for `pandas.DataFrame(run.metrics())`.
 
         Returns:
-            A dict for each row, oldest first. A row of training has `step`, `loss`, `step_seconds`, `elapsed_seconds`,
-            tokens or examples per second, `resident_bytes`, and metrics of the recipe. A row of an evaluation has
-            `step`, `validation_loss` and `elapsed_seconds`.
+            Training rows with `step`, `loss`, `step_seconds`, `elapsed_seconds`, `tokens_per_second` (or
+            `examples_per_second`), `resident_bytes` (host memory of the training process), on a GPU `device_bytes`, and
+            metrics of the recipe. Evaluation rows have `step`, `validation_loss` and `elapsed_seconds`.
         """
         return list(read_rows(self.folder.metrics)) if self.folder.metrics.exists() else []
 
     @property
     def ledger(self) -> RunLedger:
-        """Bytes of the run by part, predicted and measured. Prints as a table.
+        """Peak memory per device in bytes: predicted by the planner, and measured in training. Prints as a table.
+
+        Its attributes are `budget_bytes`, `predicted_bytes`, `measured_bytes` (None until a training session has ended)
+        and `parts`: a dict like {"parameters": {"predicted": 5000, "measured": 5000}, ...}.
 
         Raises:
             RunError: The run has no plan yet.
@@ -61,16 +64,17 @@ class Run:
         return ledger_of(self.folder)
 
     def params(self, step: Step = "best", *, average: bool = True) -> Any:
-        """Returns the parameters of a checkpoint, after verifying its checksums.
+        """Loads the model's parameters from a checkpoint, and verifies its checksums.
 
         Args:
-            step: Number of a checkpoint, `last`, or `best` (lowest validation loss, else the last).
-            average: Whether to return the EMA weights, if the run keeps them.
+            step: Step number of a checkpoint, "last", or "best" (best validation metric; the last one if the run was
+                never evaluated).
+            average: Whether to return the exponential moving average (EMA) of the weights, if the run keeps it.
 
         Returns:
-            A tree of arrays, as the model has it. If some weights are frozen or are tables, a dict of `trainable` and
-            `frozen` or `tables`. Weights that are stored as bits of bfloat16 are bfloat16 arrays. For a run of
-            functions that are not here, dicts of arrays by the names of the fields that held them.
+            A pytree of arrays, as the recipe's `init` returns it. If some weights are frozen, a dict with the keys
+            `trainable` and `frozen`; if embedding tables are updated by row, one with `tables`. If the code of the
+            recipe's functions is not available here, nested dicts replace the classes of the pytree.
 
         Raises:
             CheckpointError: The run has no such checkpoint, or it is damaged.
@@ -94,22 +98,26 @@ class Run:
         picture: Place = None,
         submission: Place = None,
     ) -> dict[str, Any]:
-        """Evaluates a checkpoint on the held-out data, as `plimsoll evaluate` does.
+        """Evaluates a checkpoint on the validation set, as `plimsoll evaluate` does.
 
         Args:
-            step: Number of a checkpoint, `last`, or `best`.
-            raw: Whether to add the metrics of the weights without averaging, for a run with `ema_decay`.
-            closed_loop: Only for control: whether to let the model drive the systems. Takes minutes.
-            keep_seen: Only for recommend: whether to rank items that a user has already taken, too.
-            picture: File (.png or .svg) for a picture: of the journeys with `closed_loop`, of the loss by position for
-                longcontext.
-            submission: Only for ARC: file (.json) for two attempts at every test input.
+            step: Step number of a checkpoint, "last", or "best" (best validation metric).
+            raw: Whether to also evaluate the weights without averaging. Only for runs with `ema_decay`, whose EMA
+                weights are evaluated by default.
+            closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
+                control.
+            keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe recommend.
+            picture: File (.png or .svg) to write a plot to: of the trajectories with `closed_loop`, or of the loss by
+                token position for the recipe longcontext.
+            submission: File (.json) to write two attempts at every test input to. Only for the recipe arc.
 
         Returns:
-            `run`, `step`, and means by name: `loss` in nats, and metrics of the recipe.
+            A dict with `run`, `step`, and mean metrics by name, like {"loss": 2.1, "perplexity": 8.2, "tokens": 50000}.
+            The loss of a language model is in nats per token. Which metrics there are depends on the recipe.
 
         Raises:
-            PlimsollError: Nothing is saved yet, there is no held-out set, or the recipe does not support an option.
+            PlimsollError: No checkpoint is saved yet, the run has no validation set, or its recipe does not support an
+                option.
         """
         options: dict[str, Any] = {"raw": raw, "closed_loop": closed_loop, "keep_seen": keep_seen}
         return use.evaluate(str(self.path), step=str(step), picture=picture, submission=submission, **options)
@@ -124,58 +132,61 @@ class Run:
         seed: int = 0,
         step: Step = "best",
     ) -> str:
-        """Writes text with the trained model.
+        """Generates text with the trained language model.
 
         Args:
             prompt: Text to continue. By default the model begins a new document.
-            tokens: Most tokens to write; the model may end its document earlier.
-            temperature: Divisor of the logits; 0 always takes the likeliest token.
-            top_k: Number of likeliest tokens to sample from; 0 for all.
-            seed: Seed of the sampling.
-            step: Number of a checkpoint, `last`, or `best`.
+            tokens: Maximum number of tokens to generate; the model may end its document earlier.
+            temperature: Divisor of the logits; 0 always takes the most likely token.
+            top_k: Number of most likely tokens to sample from; 0 for all.
+            seed: Random seed of the sampling.
+            step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:
-            The prompt and the text after it.
+            The prompt followed by the generated text.
 
         Raises:
-            PlimsollError: Nothing is saved yet, or the recipe writes no text.
+            PlimsollError: No checkpoint is saved yet, or the run's recipe does not train a language model.
         """
         writing = use.Writing(prompt=prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
         return prompt + use.sample(str(self.path), writing, step=str(step))["text"]
 
     def solve(self, puzzle: str, *, step: Step = "best") -> dict[str, Any]:
-        """Solves a puzzle with the trained model.
+        """Solves a puzzle (Sudoku, maze or ARC) with the trained model of a run of the recipe sudoku, maze or arc.
 
         Args:
-            puzzle: Characters of the puzzle, row after row; a file with them; or `test:17`, an example of the test
-                split.
-            step: Number of a checkpoint, `last`, or `best`.
+            puzzle: "test:17" for example 17 of the test split. Except for ARC, also the puzzle's characters row by row
+                (a Sudoku has "." or "0" for empty cells), or the path of a file with them.
+            step: Step number of a checkpoint, "last", or "best" (best validation metric).
 
         Returns:
-            The puzzle and its answer, the steps it took, and whether the answer keeps the rules.
+            A dict. `puzzle` and `answer` are lists of rows, `supervision_steps` is the number of refinement steps, and
+            `valid` tells whether a Sudoku or maze is solved by the rules (`why_not` if not). `right` compares a test
+            example with its known solution.
 
         Raises:
-            PlimsollError: The puzzle cannot be read, nothing is saved yet, or the recipe solves no puzzles.
+            PlimsollError: The puzzle cannot be read, no checkpoint is saved yet, or the recipe solves no puzzles.
         """
         return use.solve(str(self.path), puzzle, step=str(step))
 
     def rank(
         self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
     ) -> dict[str, Any]:
-        """Ranks the items that a user is likely to take next.
+        """Ranks the items that a user is likely to take next, with the trained model of a run of the recipe recommend.
 
         Args:
-            history: Items the user has taken, oldest first, by their names in the prepared file: a list, or text
+            history: Items that the user has taken, oldest first, by their ids in the original data: a list, or text
                 separated by commas.
             top: Number of items to return.
             keep_seen: Whether to rank the items of the history, too.
-            step: Number of a checkpoint, `last`, or `best`.
+            step: Step number of a checkpoint, "last", or "best" (highest validation metric).
 
         Returns:
-            The items with their titles and probabilities, likeliest first.
+            A dict. `items` is a list, most likely first, of dicts with `id`, `original` (the id in the original data),
+            `title`, `probability` and `score` (its logarithm). `history` lists the items of the history likewise.
 
         Raises:
-            PlimsollError: An item is not known, nothing is saved yet, or the recipe ranks no items.
+            PlimsollError: An item is unknown, no checkpoint is saved yet, or the recipe ranks no items.
         """
         ranking = use.Ranking(top=top, keep_seen=keep_seen)
         return use.rank(str(self.path), history, ranking, step=str(step))
@@ -188,20 +199,22 @@ class Run:
         gguf_type: GgufType | None = None,
         step: Step = "best",
     ) -> dict[str, Any]:
-        """Writes the trained model for other programs.
+        """Exports the trained language model to the formats of other programs.
 
         Args:
-            path: New folder for the whole model, which `transformers` loads; or a new file that ends in .gguf, which
-                llama.cpp and Ollama run.
-            adapter: New folder for the adapters of finetune, which `peft` loads.
-            gguf_type: Type of the kernels in a .gguf file. By default as the folder would have them.
-            step: Number of a checkpoint, `last`, or `best`.
+            path: New folder for the whole model in the Hugging Face format, which `transformers` loads. Or a new file
+                that ends in .gguf, which llama.cpp and Ollama run.
+            adapter: New folder for LoRA adapters alone, which `peft` loads. Only for runs of the recipe finetune.
+            gguf_type: Number format of the weight matrices in a .gguf file. By default the one that the Hugging Face
+                format would have, "bf16" or "f32".
+            step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:
-            Place, number of parameters and bytes of each form that was written.
+            A dict with `run`, `step`, and an entry for each format written: `merged` (Hugging Face), `gguf` or
+            `adapter`. An entry is a dict like {"out": "/models/mine", "parameters": 1300000, "bytes": 5200000}.
 
         Raises:
-            PlimsollError: A place is taken, nothing is saved yet, or the recipe has no such form.
+            PlimsollError: A file exists already, no checkpoint is saved yet, or the recipe has no such format.
         """
         places: dict[str, Any] = {"adapter": adapter}
         if path is not None:
@@ -209,27 +222,31 @@ class Run:
         return write_export(str(self.path), **places, gguf_type=gguf_type, step=str(step))
 
     def report(self, out: Place = None, *, model: bool = True, closed_loop: bool = False) -> Path:
-        """Writes one HTML page about the run, as `plimsoll report` does.
+        """Writes a report of the run as one HTML file (loss curves, memory, samples), as `plimsoll report` does.
 
         Args:
-            out: File for the page. By default report.html in the run's folder.
-            model: Whether to include samples that the trained model makes.
-            closed_loop: Only for control: whether to let the model drive the systems. Takes minutes.
+            out: File to write. By default report.html in the run's folder.
+            model: Whether to load the trained model and include what it makes, like sample texts.
+            closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
+                control.
 
         Returns:
-            Path of the page.
+            Path of the HTML file.
 
         Raises:
-            PlimsollError: There is nothing to show yet, or the page cannot be written.
+            PlimsollError: The run has nothing to show yet, or the file cannot be written.
         """
         return run_page.write([str(self.path)], out=out, model=model, closed_loop=closed_loop)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all trained parameters, in hexadecimal. Takes seconds, and warns of damaged checkpoints.
+        """SHA-256 hash of the newest checkpoint, in hexadecimal, to compare two runs bit by bit. Takes seconds.
+
+        It covers parameters, optimizer state, EMA, step, random state and position in the data. Damaged checkpoints are
+        skipped with a Python warning.
 
         Raises:
-            CheckpointError: No checkpoint is whole.
+            CheckpointError: No checkpoint is saved yet, or all are damaged.
         """
         answer = use.fingerprint(str(self.path))
         for note in answer["notes"]:
@@ -282,16 +299,16 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Loads a run that was trained before, finished or not.
+    """Opens a training run on disk, finished or not.
 
     Args:
-        path: Folder of the run, or its address in a bucket, from which it is fetched.
+        path: Folder of the run, or its URL in a bucket (s3:// or gs://), from which it is copied to the local cache.
 
     Returns:
         The run.
 
     Raises:
-        RunError: There is no run.
+        RunError: No run exists at `path`.
 
     Example:
         >>> run = plimsoll.load("runs/code")  # doctest: +SKIP
