@@ -72,9 +72,9 @@ class Run:
             average: Whether to return the exponential moving average (EMA) of the weights, if the run keeps it.
 
         Returns:
-            A pytree of arrays, as the recipe's `init` returns it. If some weights are frozen, a dict with the keys
-            `trainable` and `frozen`; if embedding tables are updated by row, one with `tables`. If the code of the
-            recipe's functions is not available here, nested dicts replace the classes of the pytree.
+            A pytree of arrays, as the recipe's `init` returns it. It is a dict with the keys `trainable` and `frozen`
+            if some weights are frozen, or `trainable` and `tables` if embedding tables are updated row by row. If the
+            code of the recipe's functions is not available here, nested dicts replace the classes of the pytree.
 
         Raises:
             CheckpointError: The run has no such checkpoint, or it is damaged.
@@ -105,11 +105,11 @@ class Run:
             raw: Whether to also evaluate the weights without averaging. Only for runs with `ema_decay`, whose EMA
                 weights are evaluated by default.
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
-                control.
-            keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe recommend.
+                "control".
+            keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe "recommend".
             picture: File (.png or .svg) to write a plot to: of the trajectories with `closed_loop`, or of the loss by
-                token position for the recipe longcontext.
-            submission: File (.json) to write two attempts at every test input to. Only for the recipe arc.
+                token position for the recipe "longcontext".
+            submission: File (.json) to write two attempts at every test input to. Only for the recipe "arc".
 
         Returns:
             A dict with `run`, `step`, and mean metrics by name, like {"loss": 2.1, "perplexity": 8.2, "tokens": 50000}.
@@ -152,7 +152,7 @@ class Run:
         return prompt + use.sample(str(self.path), writing, step=str(step))["text"]
 
     def solve(self, puzzle: str, *, step: Step = "best") -> dict[str, Any]:
-        """Solves a puzzle (Sudoku, maze or ARC) with the trained model of a run of the recipe sudoku, maze or arc.
+        """Solves a puzzle with the trained model. Only for runs of the recipes "sudoku", "maze" and "arc".
 
         Args:
             puzzle: "test:17" for example 17 of the test split. Except for ARC, also the puzzle's characters row by row
@@ -172,7 +172,7 @@ class Run:
     def rank(
         self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
     ) -> dict[str, Any]:
-        """Ranks the items that a user is likely to take next, with the trained model of a run of the recipe recommend.
+        """Ranks the items that a user is likely to take next, with the trained model. Only for the recipe "recommend".
 
         Args:
             history: Items that the user has taken, oldest first, by their ids in the original data: a list, or text
@@ -204,7 +204,7 @@ class Run:
         Args:
             path: New folder for the whole model in the Hugging Face format, which `transformers` loads. Or a new file
                 that ends in .gguf, which llama.cpp and Ollama run.
-            adapter: New folder for LoRA adapters alone, which `peft` loads. Only for runs of the recipe finetune.
+            adapter: New folder for LoRA adapters alone, which `peft` loads. Only for the recipe "finetune".
             gguf_type: Number format of the weight matrices in a .gguf file. By default the one that the Hugging Face
                 format would have, "bf16" or "f32".
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
@@ -228,7 +228,7 @@ class Run:
             out: File to write. By default report.html in the run's folder.
             model: Whether to load the trained model and include what it makes, like sample texts.
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
-                control.
+                "control".
 
         Returns:
             Path of the HTML file.

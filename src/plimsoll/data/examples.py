@@ -61,7 +61,8 @@ class ExampleSet(Sized):
     def counted(self, batch_size: int) -> Iterator[Example]:
         """Yields batches for evaluation, which hold every example once, in order. All have the same size.
 
-        Repeated examples pad the last batch. Each batch has a boolean array "counted", which is False for padding.
+        A batch is a dict from name to NumPy array. Repeated examples pad the last batch: its boolean array "counted",
+        which every batch has, is False for padding.
 
         Args:
             batch_size: Examples per batch.

@@ -310,7 +310,7 @@ class Recipe(ABC):
 
         Returns:
             Dict like that of `batch_spec`. If validation batches are padded (`validates_with_fillers`), it also has
-            "counted", a boolean for each example.
+            "counted": a boolean array with one value per example, which is False for padding.
         """
         counted = {COUNTED: ((examples,), "bool")} if self.validates_with_fillers else {}
         return self.batch_spec(examples) | counted
@@ -321,6 +321,9 @@ class Recipe(ABC):
 
         Args:
             compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
+
+        Returns:
+            A `types.Task`: an object with the methods `init` (initial parameters) and `loss`.
         """
 
     @abstractmethod
@@ -345,7 +348,8 @@ class Recipe(ABC):
                 `types.Storage(optimizer_bits=8)`. By default all are float32.
 
         Raises:
-            RecipeError: `storage` asks for fewer than 32 bits, and the optimizer is not `plimsoll.AdamW`.
+            RecipeError: `storage` has fewer than 32 bits for weights or optimizer state, which only `plimsoll.AdamW`
+                supports.
         """
         optimizer = self.optimizer(steps)
         if isinstance(optimizer, AdamW):
@@ -389,7 +393,7 @@ class Recipe(ABC):
     def given_frozen(self, frozen: Any) -> Any:
         """Loads the frozen (not trained) weights from the files that the recipe names, like a pretrained model.
 
-        Called before a checkpoint is loaded, only if `frozen_is_given` is True.
+        Called before a checkpoint is loaded if `frozen_is_given` is True, since checkpoints then do not contain them.
 
         Args:
             frozen: Randomly initialised frozen weights. This method may delete their arrays, to save memory.

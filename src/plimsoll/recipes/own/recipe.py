@@ -155,13 +155,13 @@ class OwnRecipe(Recipe):
 
     @property
     def called(self) -> str:
-        """Name of the recipe in messages: its file, like "my_recipe.py", or its class if it is in no file."""
+        """Name of the recipe in messages: its file, like "my_recipe.py", or its class name if it is not in a file."""
         file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
         return Path(file).name if file else type(self).__name__
 
     @property
     def short_name(self) -> str:
-        """Name of the recipe, for messages and the default run folder, if its code is in no file: "recipe"."""
+        """Default name of a recipe whose code is not in a file but, for example, in a notebook: "recipe"."""
         return "recipe"
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
