@@ -46,14 +46,14 @@ MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Facts about the data, found before training: kept in the run as `data.json`."""
+    """Length of the run and facts about the data, found before training and saved in the run as `data.json`."""
 
     steps: int
-    """Optimizer steps of the whole run: the schedule's length."""
+    """Optimizer steps of the whole run, over which the learning rate is scheduled."""
     steps_per_epoch: float | None
-    """None where nobody has counted the set (a stream with `--steps`)."""
+    """Optimizer steps per pass over the data; None if its size is unknown, as of a stream with `--steps`."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Documents, tokens, how the text was split, ...: for people, and for the source to open itself again."""
+    """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
 
     def __post_init__(self) -> None:
         if self.steps > MOST_STEPS:
@@ -65,17 +65,17 @@ class Prepared:
 
 @dataclass(frozen=True)
 class OwnRung:
-    """A rung of a recipe's own ladder, instead of those that levers' records name."""
+    """Configuration that `plimsoll ladder` compares, in a list of the recipe's own (`Recipe.ladder`)."""
 
     name: str
     words: str
-    """Description of what it adds."""
+    """Description of what it adds to the configuration before, for the table."""
     levers: Mapping[str, Any]
-    """Levers that are new; those of the rungs before are kept."""
+    """Memory-saving options that it adds, by name, to those of the configurations before."""
     fields: Mapping[str, Any]
-    """Fields of the recipe that differ on it."""
+    """Fields of the recipe that it changes."""
     host: bool = False
-    """True if it needs a host beside an accelerator: on a CPU it is left out."""
+    """Whether it moves bytes to host memory, so that it is left out on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
