@@ -31,9 +31,8 @@ sys.path.insert(0, str(SOURCE))
 
 if TYPE_CHECKING:
     from plimsoll.planned import Plan
-    from plimsoll.planner.child import Child
+    from plimsoll.planner.child import Pool
     from plimsoll.recipes.base import Recipe
-    from plimsoll.recipes.saved import to_dict
 
 TEXT = "data/text/tinystories_train.txt"
 GOAL = 1.10
@@ -145,14 +144,16 @@ def space(effective: int) -> Iterator[Plan]:
         )  # fmt: skip
 
 
-def child(recipe: Recipe, answers: Path, **more: Any) -> Child:
+def child(recipe: Recipe, answers: Path, **more: Any) -> Pool:
     """The compile child as the planner starts it, with answers of its own: times must be of now."""
-    from plimsoll.planner.child import Child
+    from plimsoll.planner.child import Child, Pool
     from plimsoll.processes import environment
+    from plimsoll.recipes.saved import to_dict
 
     about = {"recipe": to_dict(recipe), "steps": recipe.steps}
     command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]
-    return Child(command, environment.for_processes("cpu", ENVIRONMENT), about=about | more, answers=answers)
+    variables = environment.for_processes("cpu", ENVIRONMENT)
+    return Pool([Child(command, variables, about=about | more, answers=answers)])
 
 
 def timed(recipe: Recipe, plans: Sequence[Plan], answers: Path) -> list[float]:
@@ -178,22 +179,21 @@ def against(words: Sequence[str], recipe: Recipe, swept: Sequence[Swept], budget
 
     fitting = [one for one in swept if one.peak <= budget * MIB]
     chosen = planned(words, f"{budget}MiB", "--measure")
-    same = next(one for one in swept if alike(one.plan, chosen["plan"]))
-    others = (one for one in fitting if one is not same and is_taken(words, one, budget))
-    rivals = [same, *itertools.islice(others, RIVALS)]
+    others = (one for one in fitting if not alike(one.plan, chosen["plan"]) and is_taken(words, one, budget))
+    rivals = [chosen["plan"], *(one.plan for one in itertools.islice(others, RIVALS))]
     with tempfile.TemporaryDirectory() as folder, child(recipe, Path(folder)) as compiler:
-        seconds = compiler.measure([Plan.from_dict(one.plan) for one in rivals])
+        seconds = compiler.measure([Plan.from_dict(plan) for plan in rivals])
     best = min(range(len(rivals)), key=lambda at: seconds[at])
     return {
         "budget": budget,
         "fitting": len(fitting),
         "chosen": plan_words(chosen["plan"]),
         "chosen_seconds": seconds[0],
-        "chosen_in_sweep": same.seconds,
-        "fastest": plan_words(rivals[best].plan),
+        "reason": chosen["reason"],
+        "fastest": plan_words(rivals[best]),
         "fastest_seconds": seconds[best],
         "ratio": seconds[0] / seconds[best],
-        "rivals": [[plan_words(one.plan), one.seconds, took] for one, took in zip(rivals, seconds, strict=True)],
+        "rivals": [[plan_words(plan), took] for plan, took in zip(rivals, seconds, strict=True)],
     }
 
 
@@ -214,7 +214,8 @@ def planned(words: Sequence[str], memory: str, *more: str) -> dict[str, Any]:
 
 def alike(one: Levers, other: Levers) -> bool:
     """Compares what the sweep varies; when a checkpoint is written changes no step."""
-    return all(one[name] == other[name] for name in ("micro_batch", *SPACE))
+    same = all(one[name] == other[name] for name in ("micro_batch", *SPACE))
+    return same and one["activations"] == other["activations"]
 
 
 def line(row: Mapping[str, Any]) -> str:

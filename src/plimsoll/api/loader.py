@@ -27,9 +27,10 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
         prefetch: Number of batches that a background thread prepares in advance.
 
     Returns:
-        The iterator. A batch is a dict of NumPy arrays; for text these are `input_ids` and `labels`, int32 of shape
-        (batch, sequence). `state()` returns the position in the data as a JSON-serialisable dict, `restore(state)`
-        continues from there, and `close()` ends the background thread.
+        The iterator. A batch is a dict of NumPy arrays with the examples of one optimizer step (`effective_batch`).
+        For text these are `input_ids` and `labels`, int32 of shape (batch, sequence). `labels[:, i]` is the token that
+        follows `input_ids[:, i]`, or -1 if it does not count. `state()` returns the position in the data as a
+        JSON-serialisable dict, `restore(state)` continues from there, and `close()` ends the background thread.
 
     Raises:
         DataError: The data cannot be read.

@@ -45,9 +45,11 @@ class Run:
         """Returns the logged metrics as a list of dicts, oldest first, ready for `pandas.DataFrame(run.metrics())`.
 
         Returns:
-            Training rows with `step`, `loss`, `step_seconds`, `elapsed_seconds`, `tokens_per_second` (or
-            `examples_per_second`), `resident_bytes` (host memory of the training process), on a GPU `device_bytes`, and
-            metrics of the recipe. Evaluation rows have `step`, `validation_loss` and `elapsed_seconds`.
+            Training rows with `step`, `loss`, `step_seconds` (mean since the row before), `elapsed_seconds`,
+            `tokens_per_second` (or `examples_per_second`; over all devices), and metrics of the recipe. Memory in use
+            when the row is logged is `resident_bytes` (host memory of the training process) and on a GPU `device_bytes`
+            (of the fullest GPU). The peaks until then are `peak_resident_bytes` and `peak_device_bytes`. Evaluation
+            rows have `step`, `validation_loss` and `elapsed_seconds`.
         """
         return list(read_rows(self.folder.metrics)) if self.folder.metrics.exists() else []
 

@@ -84,10 +84,11 @@ def estimate_memory_usage(
         vocab_size: Tokens in the vocabulary. With at most 65,536, plimsoll's loader stores an id in 2 bytes, else in 4.
 
     Returns:
-        A dict of sizes in MiB. Arrays of inputs and labels alone take `full_load_mb` for the whole data set,
-        `streaming_mb` for one batch, and `chunk_1000` (also 5000, 10000 and 50000) for so many sequences.
-        `memory_savings` is the share that streaming saves, as text like "99.9%". The whole of plimsoll's loader takes
-        `plimsoll_streaming_mb`, or `plimsoll_full_load_mb` with all tokens in memory.
+        A dict of two estimates, all in MiB. The first is of plain NumPy arrays of inputs and labels with this `dtype`:
+        `full_load_mb` for the whole data set, `streaming_mb` for one batch, and `chunk_1000`, `chunk_5000`,
+        `chunk_10000` and `chunk_50000` for that many sequences. `memory_savings` is the share that streaming saves, as
+        text like "99.9%". The second is of plimsoll's loader with its buffers, which ignores `dtype`:
+        `plimsoll_streaming_mb` if it reads tokens from disk, and `plimsoll_full_load_mb` if it holds all in memory.
 
     Raises:
         RecipeError: A count is not a whole number or too small, `dtype` is not an integer type, or a batch is larger

@@ -36,8 +36,8 @@ INPUT = "block input"
 def rematerialised(block: Callable[..., Array], remat: Remat, *, scanned: bool = True) -> Callable[..., Array]:
     """Applies rematerialisation: in the backward pass the function recomputes intermediate results, to save memory.
 
-    Wrap each layer of your own model with it inside the loss, and pass `compute.remat`, which the plan chooses. It is
-    `jax.checkpoint` with a policy.
+    Wrap each layer of your own model with it inside a recipe's `loss(params, batch, compute)`, and pass `compute.remat`
+    as `remat`: `compute` holds what the planner has chosen. It is `jax.checkpoint` with a policy.
 
     Args:
         block: Function to differentiate, like one layer of a model.

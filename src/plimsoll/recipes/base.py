@@ -140,8 +140,9 @@ class Recipe(ABC):
     def ladder(self) -> tuple[OwnRung, ...]:
         """Configurations that `plimsoll ladder` compares for this recipe, in order; empty for the default list.
 
-        `plimsoll ladder` trains a few steps with one more memory-saving option at a time, and prints a table of memory
-        and speed. Each entry here names the option it adds, and recipe fields that it changes.
+        `plimsoll ladder` trains a few steps of each, and prints a table of memory and speed. An entry adds
+        memory-saving options (`levers`) to those of the entries before, and replaces fields of this recipe, like
+        OwnRung(name="remat", words="recompute blocks", levers={"remat": "block"}, fields={}).
         """
         return ()
 
@@ -219,7 +220,10 @@ class Recipe(ABC):
 
     @property
     def effective_batch(self) -> int:
-        """Examples per optimizer step, over all devices: `batch_size` times `gradient_accumulation_steps`."""
+        """Examples per optimizer step, over all devices: `batch_size` times `gradient_accumulation_steps`.
+
+        `batch_size` is a total over all devices, too. The planner splits this number into micro-batches.
+        """
         return self.batch_size * self.gradient_accumulation_steps
 
     @property
@@ -250,8 +254,11 @@ class Recipe(ABC):
             storage: Bits in which weights, optimizer state and EMA are stored.
 
         Returns:
-            Fields of `planner.types.Static` by name, like {"parameters": 1000, "parameter_bytes": 4000, ...}. None, the
-            default, if the recipe has no such formula.
+            None, the default, if the recipe has no such formula. Else a dict with `parameters` (their number) and bytes
+            of one device: `parameter_bytes`, `optimizer_bytes`, `other_bytes` (step counter and PRNG keys) and
+            `largest_leaf_bytes` (the largest array). Optional are `ema_bytes`, `batch_bytes` (one effective batch),
+            `whole_state_bytes` (the sum), `given_bytes` (frozen weights that checkpoints leave out) and `movable`:
+            bytes that `offload` can put into host memory, by the keys `optimizer`, `ema` and `frozen`.
         """
         return None
 
@@ -405,7 +412,10 @@ class Recipe(ABC):
 
     @property
     def begins_with(self) -> str:
-        """Name of the source of pretrained initial weights, for log messages, like "--pretrained" or "--init-from"."""
+        """Command-line option that loads initial weights for this recipe, like "--pretrained", for log messages.
+
+        "--init-from", which every recipe has, by default; it only names the option, also in runs that do not use it.
+        """
         return "--init-from"
 
     @property
@@ -477,7 +487,10 @@ class Recipe(ABC):
 
         Returns:
             A dict for each table or plot, like {"kind": "table", "title": "...", "caption": "...", "header": ["system",
-            "R^2"], "rows": [["pendulum", "0.98"]]}. Empty by default. report/page/exhibits.py lists the other kinds.
+            "R^2"], "rows": [["pendulum", "0.98"]]}. Empty by default. All have a title and a caption. "curves" has
+            `x_label`, `y_label`, `x` (list of numbers) and `y` (dict from names to lists of numbers). "texts" has
+            `items` with `prompt` and `text`. "grids" has `items` with `name`, `before`, `after` and `said`, each of the
+            last three a list of lines.
         """
         return []
 

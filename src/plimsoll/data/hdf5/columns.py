@@ -30,6 +30,18 @@ class Hdf5(ExampleSet):
     The first axis of every dataset counts the examples. The file is read in chunks, in a shuffled order for training.
     64-bit numbers are converted to 32-bit ones.
 
+    Args:
+        path: Path of the file.
+        columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
+        rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is the
+            beginning or the end of the file.
+        mix: Size of the shuffle buffer, in chunks of the file, all of which are in memory. The order in which chunks
+            are read is shuffled, too.
+        skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
+
+    Raises:
+        DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond its end.
+
     Example:
         >>> data = lambda: plimsoll.Hdf5("windows.h5", {"x": "states", "y": "labels"}, rows=(0, -1000))
     """
@@ -43,20 +55,6 @@ class Hdf5(ExampleSet):
         mix: int = MIX,
         skip_bad: bool = False,
     ) -> None:
-        """Opens the file.
-
-        Args:
-            path: Path of the file.
-            columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
-            rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is
-                the beginning or the end of the file.
-            mix: Size of the shuffle buffer, in chunks of the file, all of which are in memory. The order in which
-                chunks are read is shuffled, too.
-            skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
-
-        Raises:
-            DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond its end.
-        """
         self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
