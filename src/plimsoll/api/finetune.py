@@ -152,8 +152,8 @@ def finetune(
 
     Args:
         pretrained: Folder of a Llama, Mistral, Qwen or Gemma model, or its id on the Hugging Face hub.
-        data: Training conversations or texts: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face
-            data set. Not needed for planning.
+        data: Training records: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Each
+            record has `messages`, `prompt` and `completion`, or `text`. Not needed for planning.
         frozen_bits: Bits per pretrained weight, which LoRA leaves frozen: 16 is bfloat16, 8 int8, 4 NF4 (as in QLoRA).
             By default the planner chooses.
         pins: Other memory-saving options ("levers") to fix, by name, like {"micro_batch": 1}. The planner chooses the
