@@ -150,3 +150,32 @@ def test_unrolled_on_a_gpu_blocks_compute_what_a_loop_does_and_what_is_recompute
         *(jax.tree.leaves(jax.grad(partial(loss, unroll=unroll))(stacked)) for unroll in (24, 0)), strict=True
     ):
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("remat", "saved"), [("dots", 0.6), ("block", 1.0)])
+def test_a_scan_on_a_cpu_keeps_bits_and_no_float32_copies(remat, saved):
+    layers, width = 12, 64
+
+    def block(x, weights):
+        up, down = (part.astype(jnp.bfloat16) for part in weights)
+        return x + jax.nn.silu(keep(x @ up)) @ down
+
+    def value_and_grads(platform):
+        def loss(x, weights):
+            how = Compute(remat=remat, platform=platform, precision="bfloat16")
+            return scan_blocks(block, x, weights, layers=layers, compute=how).astype(jnp.float32).sum()
+
+        return jax.value_and_grad(loss, argnums=(0, 1))
+
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.standard_normal((512, width)), jnp.bfloat16)
+    up, down = (jnp.asarray(draw.standard_normal(shape) / 16, jnp.float32) for shape in [(12, 64, 256), (12, 256, 64)])
+    compiled = {
+        platform: jax.jit(value_and_grads(platform)).lower(x, (up, down)).compile() for platform in ("cpu", "any")
+    }
+    with_bits, without = (each.memory_analysis().temp_size_in_bytes for each in compiled.values())
+    assert with_bits <= saved * without
+    stacks = ["f32[12,512,64]" in each.as_text() for each in compiled.values()]  # of the inputs of all blocks
+    assert stacks == [False, True]
+    for one, other in zip(*(jax.tree.leaves(each(x, (up, down))) for each in compiled.values()), strict=True):
+        np.testing.assert_array_equal(np.asarray(one, np.float32), np.asarray(other, np.float32))

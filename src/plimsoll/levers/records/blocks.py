@@ -15,6 +15,16 @@ def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
     return None if reason is None else f"is refused {reason}"
 
 
+def _worth_recomputing(problem: Problem, _rates: Rates) -> list[str]:
+    """Returns how much may be recomputed; frozen layers are a loop, in which keeping everything is slowest on a CPU.
+
+    XLA turns what is kept there to float32 and back, the whole stack in each layer: a step of 135M took 8.0 s for 6.2
+    with "dots", in twice the memory (docs/log.md, "A scan on a CPU keeps bits").
+    """
+    frozen_on_cpu = problem.platform == "cpu" and "frozen_bits" in problem.supported
+    return [value for value in REMAT.values if not (frozen_on_cpu and value == "none")]
+
+
 REMAT = Lever(
     name="remat",
     type=Remat,
@@ -31,6 +41,7 @@ REMAT = Lever(
         ),
     ),
     needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
+    worth_trying=_worth_recomputing,
     refused=_nowhere_to_go,
     sets_apart=("cpu",),  # which widens products that are kept in bfloat16, and not what is kept besides
     rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),

@@ -124,7 +124,7 @@ class Pretrained:
         numbered = (params["blocks"], np.array(windowed) if len(set(windowed)) > 1 else None)
         if self.frozen:  # always scanned: one after another, XLA would have all layers widened at once
             cut, layer_of = layers_of(numbered)
-            step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat)
+            step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat, platform=how.platform)
             x, _ = jax.lax.scan(lambda x, part: (step(x, part), None), x, cut)
         else:
             x = scan_blocks(apply, x, numbered, layers=layers, compute=how)
