@@ -18,13 +18,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import plimsoll
 from peers.environment import ROOT
+from text_vs_trainer import conditions
+
+import plimsoll
 from plimsoll.api.earlier_runs import earlier_runs
 from plimsoll.api.hours import steps_in
 from plimsoll.api.loss_law import LossLaw, Observed, corrected
 from plimsoll.units import format_count
-from text_vs_trainer import conditions
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 GOAL = 0.02

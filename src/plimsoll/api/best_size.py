@@ -21,6 +21,7 @@ from plimsoll.api.loss_law import (
     FITTED_TOKENS,
     LossLaw,
     Observed,
+    by_probable_laws,
     corrected,
     effective_tokens,
 )
@@ -42,8 +43,8 @@ SIDE = 3.0
 """Times a size within which another is planned on either side of the best."""
 SMALLEST = 10_000
 """Least number of parameters that is looked at."""
-LAWS, SPREAD = 200, 30.0
-"""Laws that are sampled for the uncertainty, and times the best size that their sizes may be."""
+SPREAD = 30.0
+"""Times the best size that sizes may be which other laws find best."""
 
 
 def find_best_size(
@@ -107,9 +108,10 @@ class _Search:
             self._ask(number)
             if not settled and self.plans:
                 start, settled = self._lowest(), True
-                if self._at(start, {}).same_for_all_sizes != self.same:  # another tokenizer: all of them have it then
+                if self._sized(start).same_for_all_sizes != self.same:  # another tokenizer: all of them have it then
                     self.plans, self.refused = {}, {}
                     self._compare_at(start)
+                    start = next(each for each in range(start, self.grid.last) if self._reachable(each))
         if not self.plans:
             raise self._none_fits()
         return self._answer(min(self.plans, key=self._loss))
@@ -132,7 +134,9 @@ class _Search:
         best = min(self.plans, key=self._loss)
         for times in (2.0, 0.5):
             side = self.grid.number(times * self.grid.value(best))
-            there = any((number > best) == (times > 1) and self._factor(best, number) <= SIDE for number in tried - {best})
+            there = any(
+                (number > best) == (times > 1) and self._factor(best, number) <= SIDE for number in tried - {best}
+            )
             if not there and side in self._numbers() and self._reachable(side):
                 return side
         return None
@@ -160,7 +164,7 @@ class _Search:
         """Returns whether the recipe has a shape of this size."""
         if number not in self.recipes:
             try:
-                self.recipes[number] = self._at(number, self.same)
+                self.recipes[number] = self._at(number)
             except RecipeError:
                 self.recipes[number] = None
         return self.recipes[number] is not None
@@ -170,14 +174,18 @@ class _Search:
 
     # What is known of a size.
 
-    def _at(self, number: int, same: dict[str, int]) -> Recipe:
-        changed = overridden(self.recipe, {"target_params": self.grid.value(number), **same})
-        getattr(changed, "shape", None)  # sizes that cannot be had
+    def _sized(self, number: int, **same: int) -> Recipe:
+        return overridden(self.recipe, {"target_params": self.grid.value(number), **same})
+
+    def _at(self, number: int) -> Recipe:
+        """Returns the recipe of a size. Raises RecipeError if it has no shape of that."""
+        changed = self._sized(number, **self.same)
+        getattr(changed, "shape", None)
         return changed
 
     def _compare_at(self, number: int) -> None:
         """Settles what all sizes have in common, and the law that earlier runs like that correct."""
-        recipe = self._at(number, {})
+        recipe = self._sized(number)
         self.same, self.recipes = dict(recipe.same_for_all_sizes), {}
         self.runs = self.earlier(recipe)
         self.law = corrected(self.runs)
@@ -209,7 +217,7 @@ class _Search:
         size = self.grid.value(number)
         self.say(f"planning for --target-params {format_count(size)}")
         try:
-            planned = self.plan_of(self.recipes.get(number) or self._at(number, self.same))
+            planned = self.plan_of(self.recipes.get(number) or self._at(number))
         except BudgetError as refusal:
             self.refused[number] = refusal
             return
@@ -247,7 +255,7 @@ class _Search:
             reserved_seconds=self.seconds - steps * _seconds(planned),
             fields={"target_params": self.grid.value(best), **self.same, "steps": steps},
             tried=tuple(self._tried(number) for number in sorted(self.plans.keys() | self.refused.keys())),
-            likely_sizes=likely,
+            likely_sizes=(round(likely[0]), round(likely[1])),
             likely_excess=excess,
             source=planned.step_seconds_source,
             data_tokens=self.data,
@@ -278,26 +286,14 @@ class _Search:
             peak_bytes=planned.peak_bytes,
         )
 
-    def _uncertainty(self, best: int) -> tuple[tuple[int, int], float]:
-        """Returns the best sizes by nine of ten probable laws, and by how much the loss is above theirs at most."""
+    def _uncertainty(self, best: int) -> tuple[tuple[float, float], float]:
+        """Returns what other laws say of the choice (`by_probable_laws`), of sizes that may fit."""
         value, numbers = self.grid.value, self._numbers()
         last = max(self.plans) if self._too_large() else min(numbers[-1], self.grid.number(value(best) * SPREAD))
         near = range(max(numbers[0], self.grid.number(value(best) / SPREAD)), last + 1)
-        sizes = [
-            (value(number), self._effective(self._step_seconds(number)))
-            for number in (best, *near)
-            if self.recipes.get(number, self.recipe) is not None
-        ]
-        sizes = [(size, tokens) for size, tokens in sizes if tokens]
-        lowest, excess = [], []
-        for law in self.law.samples(LAWS):
-            losses = [law.loss(size, tokens) for size, tokens in sizes]
-            least = min(range(len(losses)), key=losses.__getitem__)
-            lowest.append(sizes[least][0])
-            excess.append(losses[0] / losses[least] - 1)
-        lowest.sort()
-        excess.sort()
-        return (lowest[LAWS // 20], lowest[-LAWS // 20 - 1]), excess[LAWS - LAWS // 10 - 1]
+        known = [number for number in (best, *near) if self.recipes.get(number, self.recipe) is not None]
+        sizes = [(value(number), self._effective(self._step_seconds(number))) for number in known]
+        return by_probable_laws(self.law, [(size, tokens) for size, tokens in sizes if tokens])
 
     def _notes(self, best: int) -> list[str]:
         tried, notes = self._tried(best), []

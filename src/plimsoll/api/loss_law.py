@@ -32,6 +32,8 @@ of the second; to both exponents; to the first and from the second. Chosen by ha
 a best size half or twice as large, are nothing unusual."""
 NOISE = 0.02
 """Standard deviation of a run's log loss around the law: other seeds, and what the form misses."""
+LAWS = 200
+"""Laws that are sampled for an uncertainty."""
 INTERVAL = 2.0
 """Standard deviations on either side of a predicted loss: about 95 in 100."""
 
@@ -114,6 +116,27 @@ class LossLaw:
         loss = level + size + data
         each = (level, size + data, size - data, by_size + by_data, by_size - by_data)
         return tuple(derivative / loss for derivative in each)
+
+
+def by_probable_laws(law: LossLaw, sizes: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], float]:
+    """Returns the range of best sizes for 9 of 10 laws that are as probable as this one's uncertainty says.
+
+    Args:
+        law: The law.
+        sizes: Parameters and effective tokens of runs of the same time, the chosen one first.
+
+    Returns:
+        The range, and the share by which the chosen one's loss is above the lowest, at most, for 9 of 10 of the laws.
+    """
+    best, excess = [], []
+    for sampled in law.samples(LAWS):
+        losses = [sampled.loss(*size) for size in sizes]
+        least = min(range(len(losses)), key=losses.__getitem__)
+        best.append(sizes[least][0])
+        excess.append(losses[0] / losses[least] - 1)
+    best.sort()
+    excess.sort()
+    return (best[LAWS // 20], best[-LAWS // 20 - 1]), excess[-LAWS // 10 - 1]
 
 
 def corrected(runs: Sequence[Observed]) -> LossLaw:

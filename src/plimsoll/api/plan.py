@@ -111,8 +111,8 @@ def plan(
         require_hours(hours, best_size=best_size, memory=memory)
         if smallest or largest is not None:
             raise RecipeError(
-                "--best-size plans for the size with the lowest loss, and --floor and --largest for something else: give"
-                " one of them"
+                "--best-size plans for the size with the lowest loss, and --floor and --largest for something else:"
+                " give one of them"
             )
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)

@@ -42,7 +42,12 @@ def plan(arguments: list[str]) -> int:
 
         require_picture(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
-    here |= {"largest": options.largest, "hours": options.hours, "best_size": options.best_size, "early": lambda answer: _print_at_once(answer, json_alone=options.json)}
+    here |= {
+        "largest": options.largest,
+        "hours": options.hours,
+        "best_size": options.best_size,
+        "early": lambda answer: _print_at_once(answer, json_alone=options.json),
+    }
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
