@@ -3,15 +3,16 @@
     PYTHONPATH=src:benchmarks python benchmarks/best_size.py [--minutes 20] [--memory 768MiB] [--recipe code]
 
 The size is found by the law alone, without earlier runs. It, and sizes of a quarter, half, twice and four times as many
-parameters, are trained for the steps that `--minutes` are enough for by each one's own plan, timed here: each has its
-whole schedule, and the recipe's learning rate. Then each run's loss is predicted by the law that the other four
-correct. Prints a table and writes bench-out/best_size.json, after each size: what was trained stays in
-bench-out/best-size/, and the same command goes on.
+parameters (of eight or more, where the vocabulary leaves no smaller ones), are trained for the steps that `--minutes`
+are enough for by each one's own plan, timed here: each has its whole schedule, and the recipe's learning rate. Then
+each run's loss is predicted by the law that the other four correct. Prints a table and writes bench-out/best_size.json.
+What was trained stays in bench-out/best-size/, and the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -27,7 +28,8 @@ from plimsoll.api.hours import steps_in
 from plimsoll.api.loss_law import LossLaw, Observed, corrected
 from plimsoll.units import format_count
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+FACTORS, SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 5
+"""Times the size that was found, of which the first five that the recipe has are trained."""
 GOAL = 0.02
 
 
@@ -37,8 +39,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     found = kept(folder / "found.json", lambda: search(options, folder))
     rows = []
-    for factor in FACTORS:
-        size = rounded(factor * found["fields"]["target_params"])
+    for size in sizes(options, found):
         row = kept(folder / f"{size}.json", lambda size=size: trained(options, size, found, folder))
         rows.append(row)
         print(f"{format_count(size)}: {row['loss']:.4f} after {row['steps']:,} steps", flush=True)
@@ -71,9 +72,16 @@ def common(found: dict[str, Any]) -> dict[str, Any]:
     return {"target_params": found["fields"]["target_params"], **fields}
 
 
-def rounded(size: float) -> int:
-    """Returns the size with two digits."""
-    return int(float(f"{size:.1e}"))
+def sizes(options: argparse.Namespace, found: dict[str, Any]) -> list[int]:
+    """Returns the sizes to train, with two digits: those of which the recipe has a shape."""
+    reachable = []
+    for factor in FACTORS:
+        size = int(float(f"{factor * found['fields']['target_params']:.1e}"))
+        recipe = plimsoll.preset(options.recipe, **common(found) | {"target_params": size})
+        with contextlib.suppress(plimsoll.RecipeError):
+            getattr(recipe, "shape", None)
+            reachable.append(size)
+    return reachable[:SIZES]
 
 
 def search(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -116,6 +116,14 @@ def replace_budget(planner, budget):
     return Planner(planner.flops, budget=budget)
 
 
+def test_a_loss_above_that_of_guessing_is_said_to_be_none():
+    notes = find_best_size(RECIPE, Planner(1e9), hours=1).best_size_found.notes
+    assert any(
+        note.startswith("guessing among 512 tokens has a loss of 6.24, and the law predicts more") for note in notes
+    )
+    assert not any("guessing" in note for note in find_best_size(RECIPE, Planner(1e15), hours=6).best_size_found.notes)
+
+
 def test_no_size_fits():
     planner = Planner(1e12, budget=100 * MIB)
     with pytest.raises(BudgetError, match="no size fits: the smallest that was tried is --target-params") as refusal:

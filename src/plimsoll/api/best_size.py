@@ -217,7 +217,8 @@ class _Search:
         size = self.grid.value(number)
         self.say(f"planning for --target-params {format_count(size)}")
         try:
-            planned = self.plan_of(self.recipes.get(number) or self._at(number))
+            recipe = self.recipes[number] = self._at(number)
+            planned = self.plan_of(recipe)
         except BudgetError as refusal:
             self.refused[number] = refusal
             return
@@ -314,6 +315,11 @@ class _Search:
             notes.append(
                 "the law was fitted on 70M to 16B parameters and 5B to 500B tokens, and this is outside: which size is"
                 " best is known better than its loss"
+            )
+        if (vocab := getattr(self.recipes.get(best), "vocab", 0)) and (tried.loss or 0) > math.log(vocab):
+            notes.append(
+                f"guessing among {vocab:,} tokens has a loss of {math.log(vocab):.2f}, and the law predicts more: take"
+                " its losses as an order of sizes. Finished runs of two or three sizes give it figures"
             )
         return notes
 

@@ -108,7 +108,7 @@ def _of_best_size(
         say("\n".join([*best_size_lines(planned.best_size_found), ""]))
         folder.write(BEST_SIZE, planned.best_size_found.to_dict())
         return overridden(recipe, planned.best_size_found.fields)
-    began = folder.read(BEST_SIZE) if folder.has(BEST_SIZE) else {"hours": None}
+    began: dict[str, Any] = folder.read(BEST_SIZE) if folder.has(BEST_SIZE) else {"hours": None}
     if began["hours"] != hours:
         found = "with a size that was given" if began["hours"] is None else f"with --hours {began['hours']:g}"
         raise RunError(
