@@ -2,11 +2,11 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/best_size.py [--minutes 20] [--memory 768MiB] [--recipe code]
 
-The size is found by the law alone, without earlier runs. It, and sizes of a quarter, half, twice and four times as many
-parameters (of eight or more, where the vocabulary leaves no smaller ones), are trained for the steps that `--minutes`
-are enough for by each one's own plan, timed here: each has its whole schedule, and the recipe's learning rate. Then
-each run's loss is predicted by the law that the other four correct. Prints a table and writes bench-out/best_size.json.
-What was trained stays in bench-out/best-size/, and the same command goes on.
+The size is found by the law alone, without earlier runs. It, and four around it from a quarter to eight times as many
+parameters, as far as the vocabulary leaves shapes, are trained for the steps that `--minutes` are enough for by each
+one's own plan, timed here: each has its whole schedule, and the recipe's learning rate. Then each run's loss is
+predicted by the law that the other four correct. Prints a table and writes bench-out/best_size.json. What
+was trained stays in bench-out/best-size/, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plimsoll.api.hours import steps_in
 from plimsoll.api.loss_law import LossLaw, Observed, corrected
 from plimsoll.units import format_count
 
-FACTORS, SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 5
+FACTORS, SIZES = (0.25, 0.5, 0.8, 1.0, 2.0, 4.0, 8.0), 5
 """Times the size that was found, of which the first five that the recipe has are trained."""
 GOAL = 0.02
 
