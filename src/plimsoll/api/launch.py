@@ -17,6 +17,7 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RunError
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
+from plimsoll.recipes.overrides import require_left_to_best_size
 from plimsoll.recipes.own.files import short_name
 from plimsoll.report.metrics import NewRows
 from plimsoll.runs.remote import mirrored
@@ -83,6 +84,8 @@ def train(
     own = [*known, *options_of(train)]
     recipe, options["pins"] = unpinned(with_fields(recipe, fields, verb="train", options=own), pins)
     name, recipe = named(recipe, called)
+    if options.get("best_size"):
+        require_left_to_best_size(recipe, fields)
     given = TrainOptions(
         memory=memory,
         chip=chip,

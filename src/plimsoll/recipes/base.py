@@ -245,6 +245,21 @@ class Recipe(ABC):
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
 
+    @property
+    def same_for_all_sizes(self) -> dict[str, Any]:
+        """Fields without which losses of two sizes cannot be compared, with their values at this size."""
+        return {}
+
+    @property
+    def data_tokens(self) -> float | None:
+        """Number of tokens in the training data, about, without reading it; None where it is not known."""
+        return None
+
+    @property
+    def held_out_tokens(self) -> float:
+        """Most tokens that an evaluation reads; 0 where that is not known before the data is prepared."""
+        return 0
+
     def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
         """Returns the bytes of the training state (weights, optimizer state, EMA) on one device, computed without JAX.
 
