@@ -233,13 +233,12 @@ def picture_of_ladder(name: str) -> str:
     peaks = [rung["measured_peak_bytes"] for rung in rungs]
     off = max(abs(rung["predicted_peak_bytes"] / peak - 1) for rung, peak in zip(rungs, peaks, strict=True))
     first, last, saved = peaks[0] / MIB, peaks[-1] / MIB, read(f"ladder-{name}")
-    shown = f"Peak memory of `{name}` as levers are added: {first:,.0f} MiB to {last:,.0f} MiB, predicted and measured."
     return (
-        f"\n![{shown}](docs/pictures/ladder-{name}.svg)\n\n"
+        f"\n![Peak memory as levers are added, predicted and measured](docs/pictures/ladder-{name}.svg)\n\n"
         f"One model ({saved['parameters'] / 1e6:.1f}M parameters), one effective batch, {len(rungs)} plans on a CPU:"
-        f" {first:,.0f} MiB become {last:,.0f}, and every prediction was within {off:.1%}".replace("%", " %")
-        + f" of what was then measured ([result](docs/results/ladder-{name}.json), at"
-        f" {saved['conditions']['commit'][:8]}). `plimsoll ladder` makes this table for a recipe of yours.\n"
+        f" {first:,.0f} MiB become {last:,.0f}, each predicted to {off:.1%}".replace("%", " %")
+        + f" ([result](docs/results/ladder-{name}.json), at {saved['conditions']['commit'][:8]})."
+        " `plimsoll ladder` measures it for a recipe of yours.\n"
     )
 
 

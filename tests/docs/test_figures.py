@@ -68,7 +68,9 @@ def test_a_picture_is_to_scale_and_its_text_fits(monkeypatch):
     pictures = module("pictures")
     drawn, rungs = pictures.ladder("longcontext-nano"), figures.measured_rungs("longcontext-nano")
     for kind in ("measured", "predicted"):
-        widths = re.findall(rf'<rect x="{pictures.LEFT}" [^>]*width="([\d.]+)"[^>]*class="{kind}"/>', drawn)[1:]
+        widths = re.findall(rf'<rect x="{pictures.LEFT}" [^>]*width="([\d.]+)"[^>]*class="{kind}"/>', drawn)[
+            -len(rungs) :
+        ]
         scales = [float(width) / rung[f"{kind}_peak_bytes"] for width, rung in zip(widths, rungs, strict=True)]
         assert scales == pytest.approx([scales[0]] * len(rungs), rel=2e-3)
     for left, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="quiet">(\d.*?)</text>', drawn):
