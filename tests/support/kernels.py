@@ -51,7 +51,8 @@ def run_book(book, folder):
 
 
 def shown(cell, kind="text/plain"):
-    """Returns what a cell showed: the last value of this kind, and what it printed."""
-    values = [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
+    """Returns what a cell showed, in this order: what it printed, pictures and the like, the value of its last line."""
     printed = [output.text for output in cell.outputs if output.output_type == "stream"]
-    return "".join([*printed, *values[-1:]])
+    values = [output for output in cell.outputs if kind in output.get("data", {})]
+    values.sort(key=lambda output: output.output_type == "execute_result")
+    return "\n".join([*printed, *(output.data[kind] for output in values)])
