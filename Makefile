@@ -66,10 +66,12 @@ bench: .venv/ready
 # not what its result file or the code says (docs/figures.py). `make figures` writes the figures into the pages.
 docs: .venv/docs-ready
 	$(COG) --check --diff $(PAGES)
+	$(BIN)/python docs/pictures.py --check
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
 
 figures: .venv/docs-ready
 	$(COG) -r $(PAGES)
+	$(BIN)/python docs/pictures.py
 
 PAGES := README.md docs/*.md
 COG := $(BIN)/python -m cogapp --verbosity=1 -P -I docs -p "import figures"

@@ -203,8 +203,7 @@ def beside_attention() -> str:
 
 def ladder(name: str) -> str:
     """Each lever in turn, on top of those before it: predicted and measured, and the seconds of a step."""
-    name, rows = f"ladder-{name}", []
-    rungs = [rung for rung in read(name, "rungs") if rung["outcome"] == "measured"]
+    name, rungs, rows = f"ladder-{name}", measured_rungs(name), []
     for rung in rungs:
         predicted, peak = rung["predicted_peak_bytes"] / MIB, rung["measured_peak_bytes"] / MIB
         least = peak * MIB / rungs[0]["measured_peak_bytes"]
@@ -221,6 +220,43 @@ def ladder(name: str) -> str:
     head = ["each with those before it", "predicted, MiB", "measured", "of the first", "a step", "loss, held out"]
     where = f"{read(name, 'parameters'):,} parameters, {read(name, 'effective_batch')} examples a step"
     return f"\n{where}, from [results/{name}.json](results/{name}.json):\n" + table(head, rows)
+
+
+def measured_rungs(name: str) -> list[Any]:
+    """Returns the rungs of a ladder that were trained, from the top down."""
+    return [rung for rung in read(f"ladder-{name}", "rungs") if rung["outcome"] == "measured"]
+
+
+def picture_of_ladder(name: str) -> str:
+    """Returns the picture of a ladder (docs/pictures.py draws it), and what it shows."""
+    rungs = measured_rungs(name)
+    peaks = [rung["measured_peak_bytes"] for rung in rungs]
+    off = max(abs(rung["predicted_peak_bytes"] / peak - 1) for rung, peak in zip(rungs, peaks, strict=True))
+    first, last, saved = peaks[0] / MIB, peaks[-1] / MIB, read(f"ladder-{name}")
+    return (
+        f"\n![Peak memory as levers are added, predicted and measured](docs/pictures/ladder-{name}.svg)\n\n"
+        f"One model ({saved['parameters'] / 1e6:.1f}M parameters), one effective batch, {len(rungs)} plans on a CPU:"
+        f" {first:,.0f} MiB become {last:,.0f}, each predicted to {off:.1%}".replace("%", " %")
+        + f" ([result](docs/results/ladder-{name}.json), at {saved['conditions']['commit'][:8]})."
+        " `plimsoll ladder` measures it for a recipe of yours.\n"
+    )
+
+
+def predictions_in_words() -> str:
+    """Returns how far predictions were off in all configurations that benchmarks/prediction.py drew."""
+    seen = [
+        (row, max(row["peaks"]))
+        for path in sorted(RESULTS.glob("prediction-*.json"))
+        for row in read(path.stem, "rows")
+        if row.get("peaks")
+    ]
+    off = [abs(row["predicted"] / peak - 1) for row, peak in seen]
+    over = sum(peak > row["memory"] for row, peak in seen)
+    return (
+        f"Of {len(seen)} configurations that were [drawn at random](docs/memory.md#how-wrong-it-is) the predicted"
+        f" peak was {statistics.median(off):.1%} off in the median and {max(off):.1%} at most;"
+        f" {over or 'none'} went over its budget."
+    ).replace("%", " %")
 
 
 def predictions() -> str:

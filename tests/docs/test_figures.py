@@ -52,6 +52,32 @@ def test_a_figure_follows_its_file(tmp_path, monkeypatch):
     assert figures.window_price() != before
 
 
+def test_pictures_show_what_the_result_files_say(monkeypatch):
+    """What `make docs` asks of docs/pictures.py."""
+    monkeypatch.syspath_prepend(DOCS)
+    drawn = module("pictures").pictures()
+    assert {path: path.read_text("utf-8") for path in drawn} == drawn
+    shown = {
+        name for page in [DOCS.parent / "README.md"] for name in re.findall(r"pictures/[\w-]+\.svg", page.read_text())
+    }
+    assert shown == {f"pictures/{path.name}" for path in (DOCS / "pictures").iterdir()}
+
+
+def test_a_picture_is_to_scale_and_its_text_fits(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    pictures = module("pictures")
+    drawn, rungs = pictures.ladder("longcontext-nano"), figures.measured_rungs("longcontext-nano")
+    for kind in ("measured", "predicted"):
+        widths = re.findall(rf'<rect x="{pictures.LEFT}" [^>]*width="([\d.]+)"[^>]*class="{kind}"/>', drawn)[
+            -len(rungs) :
+        ]
+        scales = [float(width) / rung[f"{kind}_peak_bytes"] for width, rung in zip(widths, rungs, strict=True)]
+        assert scales == pytest.approx([scales[0]] * len(rungs), rel=2e-3)
+    for left, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="quiet">(\d.*?)</text>', drawn):
+        assert float(left) + 7 * len(text) < pictures.WIDTH
+    assert max(7 * len(rung["words"]) for rung in rungs) < pictures.LEFT
+
+
 def test_a_figure_that_is_not_there_is_named():
     with pytest.raises(figures.MissingFigure, match=r"docs/results/nothing\.json is not there"):
         figures.read("nothing")

@@ -30,7 +30,7 @@ from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
-from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.folder import RunFolder, note_holder
 from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.initial_weights import own_copies, with_initial
@@ -64,6 +64,8 @@ class _Training:
 
     def __init__(self, session: Session, interruption: Interruption) -> None:
         self.session, self.folder, self.interruption = session, RunFolder(session.run), interruption
+        if session.lock is not None:
+            note_holder(session.lock)  # it outlives the program or notebook that took the lock
         self.recipe = from_dict(self.folder.read("recipe.json"))
         self.planned = self.folder.planned()
         self.plan = Plan.from_dict(self.planned["plan"])

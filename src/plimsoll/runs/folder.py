@@ -188,10 +188,15 @@ class RunFolder:
             raise RunError(
                 f"{self.path} is being trained by {holder}: wait for it, stop it, or name another --run"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        note_holder(descriptor)
         os.set_inheritable(descriptor, True)
         return descriptor
+
+
+def note_holder(lock: int) -> None:
+    """Writes into a run's lock file that this process holds it: a process that inherited it calls this, too."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def replace_file(path: Path, text: str) -> None:
