@@ -82,6 +82,30 @@ def test_a_batch_of_another_shape_is_refused_and_the_state_is_kept(plan, cut):
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
+def test_a_state_that_an_earlier_step_has_taken_or_that_is_none_is_refused(plan):
+    batch = tuple(leaf[:BATCH] for leaf in data())
+    state = plan.start(init)
+    with pytest.raises(RecipeError, match=r"no state of the plan but a dict.*plan\.start\(lambda key: params\)"):
+        plan.step(plan.params(state), batch)
+    after, _ = plan.step(state, batch)
+    for use in (lambda: plan.step(state, batch), lambda: plan.params(state)):
+        with pytest.raises(RecipeError, match=r"earlier step has taken this state.*state, metrics = step") as refusal:
+            use()
+        assert "\n" not in str(refusal.value)
+    assert int(plan.step(after, batch)[0]["step"]) == 2
+
+
+def test_a_loop_may_begin_with_the_weights_of_another(plan):
+    first = plan.params(plan.start(init, seed=3))
+    again = plan.params(plan.start(lambda key: first))
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+
+
+def test_patience_needs_something_to_evaluate_on(plan):
+    with pytest.raises(RecipeError, match="there is nothing to evaluate on: give validation_data="):
+        plan.train(init, data(), steps=3, patience=2)
+
+
 def test_a_plan_of_another_chip_has_no_step_here(plan):
     elsewhere = replace(plan, plan=replace(plan.plan, chip="h100"))
     with pytest.raises(RecipeError, match="this plan is for h100, and JAX runs on cpu in this process"):
@@ -116,8 +140,18 @@ def test_what_is_no_loss_is_refused():
         plimsoll.plan(3)
     with pytest.raises(RecipeError, match="batch belong to a loss of your own"):
         plimsoll.plan("stories", batch=shapes()[1])
-    with pytest.raises(RecipeError, match="unexpected keyword argument 'stepps'"):
-        plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), stepps=3)
+    for wrong, said in {"stepps": "did you mean steps", "memroy": "did you mean memory"}.items():
+        with pytest.raises(RecipeError, match=rf"plimsoll\.plan of a loss has no option {wrong}: {said}\?$"):
+            plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), **{wrong: 3})
+    with pytest.raises(RecipeError, match=r"takes levers together: pins={'micro_batch': \.\.\.}"):
+        plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), micro_batch=3)
+
+
+def test_a_misspelt_option_of_a_further_question_is_suggested(plan):
+    with pytest.raises(RecipeError, match=r"a plan's largest has no option withn: did you mean within\?$"):
+        plan.largest("batch_size", withn="9s")
+    with pytest.raises(RecipeError, match=r"a plan's compare has no option numeric: did you mean numerics\?$"):
+        plan.compare("rtx4090", numeric="exact")
 
 
 def test_it_is_compared_with_other_chips(plan):

@@ -6,19 +6,20 @@ where a recipe is planned; where functions are, they are traced in this process,
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from plimsoll.api import compare, launch
-from plimsoll.api.keywords import options_of, with_fields
+from plimsoll.api.keywords import options_of, require_options, with_fields
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, unknown_attribute
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
@@ -54,7 +55,15 @@ class Comparison(list[ComparedChip]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecipePlan(ShownPlan):
-    """A plan, and what can be asked of it: `fits`, `peak_bytes`, `step_seconds`, `levers`, `ledger`, `plan`."""
+    """Plan of a recipe, as `plimsoll.plan` returns it. Prints as its table, in a notebook with a picture.
+
+    Its attributes are `fits`, `peak_bytes`, `step_seconds`, `levers`, and `ledger` with the bytes by part.
+
+    Example:
+        >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP
+        >>> plan.fits, plan.peak_bytes, plan.step_seconds, plan.levers["micro_batch"]  # doctest: +SKIP
+        >>> plan.largest("seq_len").largest_found.value  # doctest: +SKIP
+    """
 
     of: Recipe = field(compare=False)
     """The recipe that was planned."""
@@ -63,7 +72,7 @@ class RecipePlan(ShownPlan):
     by_name: bool = field(compare=False, default=False)
     """Whether a preset's name was planned, whose own options give way."""
 
-    def largest(self, option: str, **options: Any) -> RecipePlan:
+    def largest(self, option: str, **options: Any) -> Self:
         """Returns the plan of the largest value of an option that fits; `largest_found.value` is that value.
 
         Args:
@@ -98,6 +107,7 @@ class RecipePlan(ShownPlan):
         if not others:
             raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
         how = {name: value for name, value in self.options.items() if name not in OF_ONE_PLAN}
+        require_options(options, options_of(plan_recipe), verb="a plan's compare")
         how = {"say": lambda text: None, **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
         here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
@@ -115,13 +125,22 @@ class RecipePlan(ShownPlan):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            known = [each for each in dir(self) if not each.startswith("_")]
-            raise AttributeError(f"a plan has no {name!r}" + (did_you_mean(name, known) or f"; it has {known}"))
+            raise unknown_attribute("a plan", name, dir(self))
+
+
+SomePlan = TypeVar("SomePlan", bound=RecipePlan)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FunctionPlan(RecipePlan):
-    """A plan of a user's own loss, with its step for a loop of their own, and training in a process of its own."""
+    """Plan of a loss of your own, as `plimsoll.plan` returns it: it trains, or has a step for a loop of your own.
+
+    Example:
+        >>> plan = plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
+        >>> run = plan.train(init, data, steps=1000, run="runs/mine", patience=3)  # doctest: +SKIP
+        >>> state, step = plan.start(init), plan.step  # doctest: +SKIP
+        >>> state, metrics = step(state, batch)  # doctest: +SKIP
+    """
 
     given: Given = field(compare=False)
     """The functions and shapes that were planned for."""
@@ -174,7 +193,7 @@ class FunctionPlan(RecipePlan):
             steps: Optimizer steps of the whole run.
             run: Folder of the run, new or to be continued; by default runs/NAME.
             validation_data: Examples that are never trained on, like `data`.
-            options: Of `plimsoll.train`: `max_steps`, `log_every`, `save_every`, `eval_every`, `on_log`, `quiet`, ...
+            options: Of `plimsoll.train`: `max_steps`, `patience`, `log_every`, `eval_every`, `on_log`, `quiet`, ...
 
         Raises:
             RecipeError: The loss is no sum (or mean) over examples, or the run is one of other functions or data.
@@ -182,6 +201,8 @@ class FunctionPlan(RecipePlan):
             PlimsollError: Training is refused or fails. What was saved is whole.
             KeyboardInterrupt: It was interrupted, after it has saved: the same call continues.
         """
+        if validation_data is None and options.get("patience") is not None:
+            raise RecipeError("patience counts evaluations, and there is nothing to evaluate on: give validation_data=")
         length = {} if steps is None else {"steps": steps}
         recipe = self.given.recipe(init, data, validation_data, **length)
         if recipe.steps is None and recipe.epochs is None:
@@ -303,6 +324,9 @@ def plan(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(recipe).__name__}: plan(loss,"
             " params, batch, optimizer=...)"
         )
+    fields = [each.name for each in dataclasses.fields(OwnRecipe)]
+    known = [*options_of(plan), *options_of(plan_recipe), "supported", *fields]
+    require_options(options, known, verb="plimsoll.plan of a loss")
     functions = given(recipe, params, batch, optimizer=optimizer, reduction=reduction, **options)
     of = functions.recipe()
     planned = plan_recipe(of, name=name, **asked)
@@ -314,8 +338,9 @@ def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
     return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]
 
 
-def _planned(before: RecipePlan, recipe: Recipe, options: Mapping[str, Any]) -> RecipePlan:
+def _planned(before: SomePlan, recipe: Recipe, options: Mapping[str, Any]) -> SomePlan:
     """Returns another plan of the same kind as the one before."""
+    require_options(options, options_of(plan_recipe), verb="a plan's largest")
     planned = plan_recipe(recipe, name=before.recipe, **options)
     asked = {name: value for name, value in options.items() if name != "largest"}
     found = planned.largest_found
