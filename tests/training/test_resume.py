@@ -310,7 +310,8 @@ TOO_FAST = ("--learning-rate", "2", "--clip-norm", "0", "--eval-every", "2", "--
 
 @pytest.mark.slow
 def test_a_killed_run_ends_early_at_the_same_step_with_the_same_parameters(runs):
-    whole = runs.trained(*TOO_FAST)
+    whole = runs.prepared(*TOO_FAST)
+    assert runs.run(whole, *TOO_FAST).returncode == 0
     ended = json.loads((whole / "ledger.json").read_text())["ended_early"]
     counts = {row["step"]: row["evaluations_since_best"] for row in rows(whole) if "validation_loss" in row}
     assert ended == {"step": max(counts), "patience": 2}

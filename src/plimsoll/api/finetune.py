@@ -99,7 +99,8 @@ class Tune(Pinned):
         Raises:
             PlimsollError: The request is refused, or the training process fails.
         """
-        return train(self, say=say, **{"run": self.run, **options}, memory=memory, chip=chip)
+        how: dict[str, Any] = {"run": self.run, **options}
+        return train(self, say=say, **how, memory=memory, chip=chip)
 
     def export(
         self,

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from plimsoll.planned import Planned
 from plimsoll.processes import supervise
@@ -48,7 +48,7 @@ def output() -> Show:
     """Makes an output below the cell that runs, and returns the function that replaces it."""
     from IPython.display import HTML, display  # type: ignore[import-not-found]
 
-    handle = display(HTML(""), display_id=True)
+    handle: Any = display(HTML(""), display_id=True)
     return lambda html: handle.update(HTML(html))
 
 
@@ -99,5 +99,5 @@ def _logged(line: str) -> dict[str, Any]:
         logged = json.loads(line)
     except ValueError:
         logged = None
-    row = logged.get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
-    return row if isinstance(row, dict) else {"message": line.rstrip("\n")}
+    row: Any = cast(dict[str, Any], logged).get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
+    return cast(dict[str, Any], row) if isinstance(row, dict) else {"message": line.rstrip("\n")}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from plimsoll.api import compare, launch
 from plimsoll.api.keywords import options_of, require_options, with_fields
 from plimsoll.api.notebook import ShownPlan
-from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, unpinned
+from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
 from plimsoll.errors import RecipeError, unknown_attribute
@@ -108,7 +108,7 @@ class RecipePlan(ShownPlan):
             raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
         how = {name: value for name, value in self.options.items() if name not in OF_ONE_PLAN}
         require_options(options, options_of(plan_recipe), verb="a plan's compare")
-        how = {"say": lambda text: None, **how, "name": self.recipe, **options}
+        how: dict[str, Any] = {"say": printing(quiet=True), **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
         here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
         own = ComparedChip(
@@ -210,8 +210,8 @@ class FunctionPlan(RecipePlan):
         place = f"runs/{self.recipe}" if run is None else os.fspath(run)
         if is_address(place) or not RunFolder(place).has("plan.json"):
             ask("require_sound", {"recipe": to_dict(recipe)})
-        how = {name: self.options[name] for name in OF_TRAINING if name in self.options}
-        return launch.train(recipe, run=place, **{"name": self.recipe, **how, **options})
+        how: dict[str, Any] = {name: self.options[name] for name in OF_TRAINING if name in self.options}
+        return launch.train(recipe, run=place, **(how | {"name": self.recipe} | options))
 
     @cached_property
     def _loop(self) -> OwnLoop:
@@ -305,7 +305,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    asked = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
+    asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
     asked |= {option: options.pop(option) for option in options_of(plan_recipe) if option in options}
     if isinstance(recipe, Recipe | Pinned | str):
         of_a_loss = {"params": params, "batch": batch, "optimizer": optimizer}
