@@ -34,6 +34,7 @@ def with_fields(
     Raises:
         RecipeError: A name is neither a field of the recipe nor an option, or a value is of another kind.
     """
+    require_recipe(recipe, verb=verb)
     if not fields:
         return recipe
     if isinstance(recipe, Pinned):
@@ -53,6 +54,22 @@ def with_fields(
             + (hint or f": `plimsoll {verb} {called} --help` lists them")
         )
     return overridden(whole, fields, name=called)
+
+
+def require_recipe(recipe: object, *, verb: str) -> None:
+    """Raises RecipeError for what is neither a recipe nor a name of one.
+
+    Args:
+        recipe: What was given as one.
+        verb: Name of the function that was called.
+    """
+    if isinstance(recipe, Recipe | Pinned | str):
+        return
+    own = ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init, data)"
+    raise RecipeError(
+        f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
+        f" {type(recipe).__name__}{own if callable(recipe) else ''}"
+    )
 
 
 def require_options(options: Iterable[str], known: Iterable[str], *, verb: str) -> None:

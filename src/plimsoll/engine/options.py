@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal
 
 from plimsoll.errors import RecipeError
@@ -81,6 +82,8 @@ class TrainOptions:
         least["profiler_port"] = 1
         for name, smallest in least.items():
             value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+                raise RecipeError(f"--{name.replace('_', '-')} must be a whole number, got {value!r}")
             if value is not None and value < smallest:
                 raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
         if self.patience is not None and self.eval_every == 0:
