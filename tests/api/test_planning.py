@@ -1,10 +1,13 @@
 """The plan of a loss of one's own: what can be asked of it, its step for one's own loop, and training by it."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
 from functools import wraps
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,6 +26,7 @@ from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
+ROOT = Path(__file__).resolve().parents[2]
 PINS = {"micro_batch": 2, "remat": "none", "precision": "float32", "prefetch": 0, "async_save": False}
 """Levers, so that one step is compiled."""
 
@@ -238,6 +242,23 @@ def test_another_program_with_the_same_functions_continues_to_the_same_parameter
     done = scripted(tmp_path, tmp_path / "run", 12, text=other)
     assert "is a run of another loss: what it held when the run began" in done.stderr
     assert RunFolder(tmp_path / "run").saved_steps()[-1] == 12
+
+
+@pytest.mark.slow
+def test_the_example_that_begins_with_another_run_s_weights_runs(trained, tmp_path):
+    """Of docs/your-own.md: its tenth step is better than that of the run whose weights it took."""
+    shutil.copytree(trained / "run", tmp_path / "runs/mine")
+    section = (ROOT / "docs/your-own.md").read_text("utf-8").partition("## Weights of another run")[2]
+    example = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert example
+    program = f"{SCRIPT.partition('for max_steps')[0]}\nother_data = data(80, 2)\n{example[1]}"
+    done = scripted(tmp_path, text=program)
+    assert done.returncode == 0, done.stderr
+    tenth = [
+        next(row["loss"] for row in plimsoll.load(tmp_path / "runs" / name).metrics() if row["step"] == 10)
+        for name in ("further", "mine")
+    ]
+    assert tenth[0] < tenth[1]
 
 
 def newest(run):
