@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, cast
 
 from plimsoll.planned import Planned
@@ -46,10 +47,9 @@ def is_here() -> bool:
 
 def output() -> Show:
     """Makes an output below the cell that runs, and returns the function that replaces it."""
-    from IPython.display import HTML, display  # type: ignore[import-not-found]
-
-    handle: Any = display(HTML(""), display_id=True)
-    return lambda html: handle.update(HTML(html))
+    shown: Any = import_module("IPython.display")  # which is not installed where types are checked
+    handle = shown.display(shown.HTML(""), display_id=True)
+    return lambda html: handle.update(shown.HTML(html))
 
 
 def watched(

@@ -211,7 +211,8 @@ class FunctionPlan(RecipePlan):
         if is_address(place) or not RunFolder(place).has("plan.json"):
             ask("require_sound", {"recipe": to_dict(recipe)})
         how: dict[str, Any] = {name: self.options[name] for name in OF_TRAINING if name in self.options}
-        return launch.train(recipe, run=place, **(how | {"name": self.recipe} | options))
+        how |= {"name": self.recipe, **options}
+        return launch.train(recipe, run=place, **how)
 
     @cached_property
     def _loop(self) -> OwnLoop:

@@ -46,6 +46,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     recipe: Any = folder.read("recipe.json")
     if not isinstance(recipe, dict) or "kind" not in recipe:
         raise PlimsollError(f"{folder.path / 'recipe.json'} is of something else than a run of plimsoll: name a run")
+    recipe = cast(Facts, recipe)
     provenance.require_known_version(folder)
     planned, data, ledger = (_optional(folder, f"{name}.json") for name in ("plan", "data", "ledger"))
     columns, last = _metrics(folder)
