@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from plimsoll.api.finetune import finetune as finetune
     from plimsoll.api.launch import train as train
     from plimsoll.api.loader import loader as loader
+    from plimsoll.api.planning import FunctionPlan as FunctionPlan
+    from plimsoll.api.planning import RecipePlan as RecipePlan
     from plimsoll.api.planning import plan as plan
     from plimsoll.api.run import Run as Run
     from plimsoll.api.run import load as load
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "plan": "api.planning",
+    "RecipePlan": "api.planning",
+    "FunctionPlan": "api.planning",
     "train": "api.launch",
     "load": "api.run",
     "Run": "api.run",
@@ -75,11 +79,13 @@ __all__ = [
     "BudgetError",
     "CheckpointError",
     "DataError",
+    "FunctionPlan",
     "Hdf5",
     "OwnRecipe",
     "PlimsollError",
     "Recipe",
     "RecipeError",
+    "RecipePlan",
     "Run",
     "RunError",
     "StoppedError",
@@ -104,7 +110,9 @@ def __getattr__(name: str) -> Any:
 
         return version()
     if name not in _MODULES:
-        raise AttributeError(f"plimsoll has no {name!r}; it has {', '.join(__all__)}")
+        from plimsoll.errors import unknown_attribute
+
+        raise unknown_attribute("plimsoll", name, __all__)
     return getattr(importlib.import_module(f"plimsoll.{_MODULES[name]}"), name)
 
 

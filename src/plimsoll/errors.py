@@ -6,7 +6,9 @@ The exit code belongs to the class, so that the command line decides nothing.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+Shown = TypeVar("Shown", bound=BaseException)
 
 
 class PlimsollError(Exception):
@@ -24,6 +26,10 @@ class PlimsollError(Exception):
     """
 
     exit_code = 2
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython and notebooks print: the paragraph, without a traceback of our insides."""
+        return [f"{type(self).__name__}: {self}"]
 
     def reply(self) -> dict[str, Any]:
         """Returns this error as a JSON-serialisable dict, for another process, where `errors.raise_refusal` raises it.
@@ -45,6 +51,25 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
         refusal = PlimsollError(prefix + reply["refused"])
         refusal.exit_code = reply["exit_code"]
         raise refusal
+
+
+def as_paragraph(problem: Shown) -> Shown:
+    """Returns an exception of Python's own class, of which IPython then prints the message alone."""
+    problem._render_traceback_ = lambda: [f"{type(problem).__name__}: {problem}"]  # type: ignore[attr-defined]
+    return problem
+
+
+def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Returns an AttributeError that suggests a known name, or lists all of them.
+
+    Args:
+        owner: What has no such attribute, like "a run".
+        name: The attribute.
+        known: Attributes that it has.
+    """
+    known = [each for each in known if not each.startswith("_")]
+    hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+    return as_paragraph(AttributeError(f"{owner} has no {name!r}{hint}"))
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float = 0.6) -> str:

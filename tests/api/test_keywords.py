@@ -59,6 +59,50 @@ def test_what_is_no_option_is_refused_in_one_paragraph(function, options, said):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stepps": 3}, r"^the recipe code has no option stepps: did you mean steps\?$"),
+        ({"qqqq": 3}, r"^the recipe code has no option qqqq; it has "),
+        ({"steps": [1]}, r"^the recipe code does not take steps=\[1\]: "),
+        ({"batch_size": 0}, r"^--batch-size must be 1 or more, got 0$"),
+    ],
+)
+def test_a_preset_refuses_what_is_no_option_in_one_paragraph(options, said):
+    with pytest.raises(plimsoll.RecipeError, match=said) as refusal:
+        plimsoll.preset("code", **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_preset_takes_a_count_as_text():
+    assert plimsoll.preset("code", target_params="5M").target_params == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"patience": 0}, r"^--patience must be 1 or more, got 0$"),
+        ({"patience": "2"}, r"^--patience must be a whole number, got '2'$"),
+        ({"max_steps": 1.5}, r"^--max-steps must be a whole number, got 1\.5$"),
+        ({"log_every": True}, r"^--log-every must be a whole number, got True$"),
+        ({"patience": 2, "eval_every": 0}, r"^--patience 2 counts evaluations during training, and --eval-every 0"),
+    ],
+)
+def test_an_option_of_training_that_is_wrong_is_refused_in_one_paragraph(options, said):
+    with pytest.raises(plimsoll.RecipeError, match=said) as refusal:
+        plimsoll.train("stories", **options)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("function", [plimsoll.train, plimsoll.loader])
+def test_what_is_no_recipe_is_refused(function):
+    verb = function.__name__
+    with pytest.raises(plimsoll.RecipeError, match=rf"^plimsoll\.{verb} takes a recipe, the name of a .*, got a int$"):
+        function(3)
+    with pytest.raises(plimsoll.RecipeError, match=r"got a function\. A loss of your own is planned first"):
+        function(lambda params, batch: 0.0)
+
+
 def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
     from plimsoll.engine.options import TrainOptions
 

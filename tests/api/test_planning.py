@@ -1,10 +1,13 @@
 """The plan of a loss of one's own: what can be asked of it, its step for one's own loop, and training by it."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
 from functools import wraps
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,6 +26,7 @@ from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
+ROOT = Path(__file__).resolve().parents[2]
 PINS = {"micro_batch": 2, "remat": "none", "precision": "float32", "prefetch": 0, "async_save": False}
 """Levers, so that one step is compiled."""
 
@@ -82,6 +86,30 @@ def test_a_batch_of_another_shape_is_refused_and_the_state_is_kept(plan, cut):
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
+def test_a_state_that_an_earlier_step_has_taken_or_that_is_none_is_refused(plan):
+    batch = tuple(leaf[:BATCH] for leaf in data())
+    state = plan.start(init)
+    with pytest.raises(RecipeError, match=r"no state of the plan but a dict.*plan\.start\(lambda key: params\)"):
+        plan.step(plan.params(state), batch)
+    after, _ = plan.step(state, batch)
+    for use in (lambda: plan.step(state, batch), lambda: plan.params(state)):
+        with pytest.raises(RecipeError, match=r"earlier step has taken this state.*state, metrics = step") as refusal:
+            use()
+        assert "\n" not in str(refusal.value)
+    assert int(plan.step(after, batch)[0]["step"]) == 2
+
+
+def test_a_loop_may_begin_with_the_weights_of_another(plan):
+    first = plan.params(plan.start(init, seed=3))
+    again = plan.params(plan.start(lambda key: first))
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+
+
+def test_patience_needs_something_to_evaluate_on(plan):
+    with pytest.raises(RecipeError, match="there is nothing to evaluate on: give validation_data="):
+        plan.train(init, data(), steps=3, patience=2)
+
+
 def test_a_plan_of_another_chip_has_no_step_here(plan):
     elsewhere = replace(plan, plan=replace(plan.plan, chip="h100"))
     with pytest.raises(RecipeError, match="this plan is for h100, and JAX runs on cpu in this process"):
@@ -116,8 +144,18 @@ def test_what_is_no_loss_is_refused():
         plimsoll.plan(3)
     with pytest.raises(RecipeError, match="batch belong to a loss of your own"):
         plimsoll.plan("stories", batch=shapes()[1])
-    with pytest.raises(RecipeError, match="unexpected keyword argument 'stepps'"):
-        plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), stepps=3)
+    for wrong, said in {"stepps": "did you mean steps", "memroy": "did you mean memory"}.items():
+        with pytest.raises(RecipeError, match=rf"plimsoll\.plan of a loss has no option {wrong}: {said}\?$"):
+            plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), **{wrong: 3})
+    with pytest.raises(RecipeError, match=r"takes levers together: pins={'micro_batch': \.\.\.}"):
+        plimsoll.plan(loss, *shapes(), optimizer=optax.sgd(0.1), micro_batch=3)
+
+
+def test_a_misspelt_option_of_a_further_question_is_suggested(plan):
+    with pytest.raises(RecipeError, match=r"a plan's largest has no option withn: did you mean within\?$"):
+        plan.largest("batch_size", withn="9s")
+    with pytest.raises(RecipeError, match=r"a plan's compare has no option numeric: did you mean numerics\?$"):
+        plan.compare("rtx4090", numeric="exact")
 
 
 def test_it_is_compared_with_other_chips(plan):
@@ -204,6 +242,23 @@ def test_another_program_with_the_same_functions_continues_to_the_same_parameter
     done = scripted(tmp_path, tmp_path / "run", 12, text=other)
     assert "is a run of another loss: what it held when the run began" in done.stderr
     assert RunFolder(tmp_path / "run").saved_steps()[-1] == 12
+
+
+@pytest.mark.slow
+def test_the_example_that_begins_with_another_run_s_weights_runs(trained, tmp_path):
+    """Of docs/your-own.md: its tenth step is better than that of the run whose weights it took."""
+    shutil.copytree(trained / "run", tmp_path / "runs/mine")
+    section = (ROOT / "docs/your-own.md").read_text("utf-8").partition("## Weights of another run")[2]
+    example = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert example
+    program = f"{SCRIPT.partition('for max_steps')[0]}\nother_data = data(80, 2)\n{example[1]}"
+    done = scripted(tmp_path, text=program)
+    assert done.returncode == 0, done.stderr
+    tenth = [
+        next(row["loss"] for row in plimsoll.load(tmp_path / "runs" / name).metrics() if row["step"] == 10)
+        for name in ("further", "mine")
+    ]
+    assert tenth[0] < tenth[1]
 
 
 def newest(run):

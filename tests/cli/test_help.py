@@ -67,5 +67,5 @@ def test_planning_and_training_are_reached_without_jax():
 def test_a_name_that_is_not_there_is_an_attribute_error():
     import plimsoll
 
-    with pytest.raises(AttributeError, match="plimsoll has no 'plna'; it has"):
+    with pytest.raises(AttributeError, match="plimsoll has no 'plna': did you mean plan"):
         _ = plimsoll.plna

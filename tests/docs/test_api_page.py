@@ -20,7 +20,7 @@ NAMESPACE = {
     **{"plimsoll": plimsoll, "jax": jax, "jnp": jnp, "np": np, "dataclass": dataclass},
     "__name__": __name__,
 }
-OWNERS = {"plimsoll": plimsoll, "run": plimsoll.Run, "tune": plimsoll.Tune}
+OWNERS = {"plimsoll": plimsoll, "run": plimsoll.Run, "tune": plimsoll.Tune, "plan": plimsoll.FunctionPlan}
 """Objects of the examples that are only typed, or their classes."""
 
 

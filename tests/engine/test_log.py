@@ -9,7 +9,7 @@ from plimsoll.engine.log import SessionLog
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.loop import Schedule
+from plimsoll.training.schedule import Schedule
 
 STRICT = True
 

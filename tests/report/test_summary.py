@@ -1,7 +1,7 @@
 import math
 from dataclasses import replace
 
-from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary, where_and_next
+from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.units import GIB, MIB
 
 EPOCH = Epoch(
@@ -98,7 +98,7 @@ def test_a_run_that_stopped_early_is_not_called_complete():
 
 
 def test_a_run_ends_with_where_it_is_and_what_to_type():
-    text = where_and_next("runs/mine", finished=True, uses=["plimsoll sample {run}"])
+    text = where_and_next("runs/mine", OUTCOME, uses=["plimsoll sample {run}"])
     assert text.splitlines() == [
         "The run is in runs/mine",
         "Next:",
@@ -106,4 +106,27 @@ def test_a_run_ends_with_where_it_is_and_what_to_type():
         "  plimsoll sample runs/mine",
         "  plimsoll report runs/mine",
     ]
-    assert where_and_next("r", finished=False, uses=[]).splitlines()[2].strip().startswith("the same command again")
+    stopped = where_and_next("r", replace(OUTCOME, finished=False), uses=[])
+    assert stopped.splitlines()[2].strip().startswith("the same command again")
+
+
+def test_a_run_that_patience_has_ended_says_why_which_step_is_the_best_and_how_to_go_on():
+    why = early_end(12_000, 20_000, patience=3, best_by="loss")
+    ended = replace(OUTCOME, finished=False, ended_early=why)
+    text = final_summary(ended)
+    assert text.startswith(
+        "Training ended early at step 12,000 of 20,000: 3 evaluations in a row brought no lower validation loss"
+        " (--patience 3)\n"
+    )
+    assert "Best Validation Loss: 0.345679 at step 11,000" in lines(text)
+    assert where_and_next("r", ended, uses=[]).splitlines() == [
+        "The run is in r",
+        "Commands use step 11,000, the best one; --step last is step 12,000",
+        "Next:",
+        "  plimsoll evaluate r",
+        "  plimsoll report r",
+        "  the same command without --patience, which takes the steps that are left",
+    ]
+    assert "an evaluation brought no higher validation ndcg@10 (--patience 1)" in early_end(
+        6, 9, patience=1, best_by="ndcg@10"
+    )

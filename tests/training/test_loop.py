@@ -10,8 +10,9 @@ from plimsoll.errors import StoppedError
 from plimsoll.processes.interruption import Interruption
 from plimsoll.training import loop, memory
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.loop import Schedule, run_steps, summed, times
+from plimsoll.training.loop import run_steps, summed
 from plimsoll.training.program import Executables
+from plimsoll.training.schedule import Schedule, times
 from plimsoll.types import LossSum
 
 

@@ -17,9 +17,10 @@ from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, checkpoint, overruns
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.loop import Schedule, run_steps
+from plimsoll.training.loop import run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables
+from plimsoll.training.schedule import Schedule
 from plimsoll.units import MIB
 
 JaxError = jax.errors.JaxRuntimeError

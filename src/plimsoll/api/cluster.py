@@ -155,7 +155,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
 
     from plimsoll.training import allocator, distributed
 
-    code, scratch = 1, []
+    code = 1
+    scratch: list[Path] = []
     # Gloo prints a line for each device whenever devices first meet: only what Python prints is shown from here on.
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -169,7 +170,9 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         code = problem.exit_code
-    except jax.errors.JaxRuntimeError as problem:
+    except RuntimeError as problem:  # of JAX, which type checkers know by its base class
+        if not isinstance(problem, jax.errors.JaxRuntimeError):  # pyright: ignore[reportUnknownMemberType]
+            raise
         if allocator.refused(problem):
             raise
         print(f"error: {_lost(str(problem).splitlines()[0][:200])}", file=sys.stderr)

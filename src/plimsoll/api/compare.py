@@ -41,7 +41,7 @@ def compared(
         say: Called with a message before each chip.
         options: Of `plan`.
     """
-    rows = []
+    rows: list[ComparedChip] = []
     for chip, target in {chip: chips.chip(chip) for chip in names}.items():
         say(f"planning for {chip}")
         here = target.platform == "cpu"
@@ -125,7 +125,7 @@ class Setting(NamedTuple):
 def settings(recipe: Recipe, *, say: Say, **options: Any) -> list[Setting]:
     """Plans for each of the guide's machines, with these options of `plan`. CPU step times are by the rates of this
     one."""
-    rows = []
+    rows: list[Setting] = []
     for machine, chip, memory in MACHINES:
         say(f"planning for {machine}")
         budget = None if memory is None else memory - margin_bytes(memory)

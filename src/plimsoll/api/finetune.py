@@ -107,7 +107,8 @@ class Tune(Pinned):
             BudgetError: No plan fits the memory.
             PlimsollError: The request is invalid, or the training process fails.
         """
-        return train(self, say=say, **{"run": self.run, **options}, memory=memory, chip=chip)
+        how: dict[str, Any] = {"run": self.run, **options}
+        return train(self, say=say, **how, memory=memory, chip=chip)
 
     def export(
         self,

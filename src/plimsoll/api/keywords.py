@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.levers.registry import LEVERS
-from plimsoll.recipes.base import Pinned, Recipe, is_count
+from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of
-from plimsoll.units import parse_count
 
 
 def options_of(function: Callable[..., Any]) -> list[str]:
@@ -35,6 +34,7 @@ def with_fields(
     Raises:
         RecipeError: A name is neither a field of the recipe nor an option, or a value is of another kind.
     """
+    require_recipe(recipe, verb=verb)
     if not fields:
         return recipe
     if isinstance(recipe, Pinned):
@@ -53,13 +53,37 @@ def with_fields(
             f"neither plimsoll.{verb} nor the recipe {called} has an option {name}"
             + (hint or f": `plimsoll {verb} {called} --help` lists them")
         )
-    hints = get_type_hints(type(whole), include_extras=True)
-    values = {
-        name: parse_count(value) if isinstance(value, str) and is_count(hints[name]) else value
-        for name, value in fields.items()
-    }
-    try:
-        return overridden(whole, values)
-    except TypeError as problem:  # a value that cannot be compared with a number
-        given = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        raise RecipeError(f"the recipe {called} does not take {given}: {problem}") from None
+    return overridden(whole, fields, name=called)
+
+
+def require_recipe(recipe: object, *, verb: str) -> None:
+    """Raises RecipeError for what is neither a recipe nor a name of one.
+
+    Args:
+        recipe: What was given as one.
+        verb: Name of the function that was called.
+    """
+    if isinstance(recipe, Recipe | Pinned | str):
+        return
+    own = ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init, data)"
+    raise RecipeError(
+        f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
+        f" {type(recipe).__name__}{own if callable(recipe) else ''}"
+    )
+
+
+def require_options(options: Iterable[str], known: Iterable[str], *, verb: str) -> None:
+    """Raises RecipeError for the first option that is not known, with the one that was meant.
+
+    Args:
+        options: Names of the options that were given.
+        known: Names of those there are.
+        verb: What was called, like "plimsoll.plan of a loss".
+    """
+    known = [*known]
+    for name in options:
+        if name in LEVERS and name not in known:
+            raise RecipeError(f"{verb} takes levers together: pins={{{name!r}: ...}} keeps a value of {name}")
+        if name not in known:
+            hint = did_you_mean(name, [*known, *LEVERS]) or f"; there are {', '.join(known)}"
+            raise RecipeError(f"{verb} has no option {name}{hint}")

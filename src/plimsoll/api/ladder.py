@@ -15,7 +15,7 @@ import signal
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def predict(
     """
     target = chip_named(chip)
     ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=target.platform)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for rung in ladder:
         say(f"{rung.name}: planning")
         how: dict[str, Any] = {"numerics": rung.numerics, "pins": rung.pins, "memory": memory, "chip": chip}
@@ -181,7 +181,7 @@ def _predicted_row(rung: Rung, planned: Planned | None, problem: str | None) -> 
 
 
 @contextlib.contextmanager
-def _folder(folder: Path | str | None) -> Iterator[Path]:
+def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="plimsoll-ladder-") as temporary:
             yield Path(temporary)
@@ -347,7 +347,7 @@ def _train(recipe: Recipe, options: train.TrainOptions) -> None:
     ready = train.prepare_run(recipe, options, lambda text: None)
     try:
         with tempfile.TemporaryFile("w+") as errors:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
             code, received = watched(ready.command, ready.environment, kill=True, pass_fds=[ready.lock], **streams)
             errors.seek(0)
             words = errors.read().strip()

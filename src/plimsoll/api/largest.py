@@ -162,7 +162,7 @@ class _Finder:
         ((number, needed),) = known.items()
         planned = self.points[number].planned
         assert planned is not None
-        still = FIXED | (frozenset() if self.steps.option in OF_THE_MODEL else STATE)
+        still = FIXED if self.steps.option in OF_THE_MODEL else FIXED | STATE
         growing = sum(size for name, size in planned.ledger.predicted.items() if name not in still)
         share = 1 + (self.budget - needed) / max(1, growing)
         return self.steps.number(self.steps.value(number) * min(FURTHEST, max(1 / FURTHEST, share)))

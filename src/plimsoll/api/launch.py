@@ -14,7 +14,7 @@ from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import PlimsollError, RunError
+from plimsoll.errors import PlimsollError, RunError, as_paragraph
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.overrides import require_left_to_best_size
@@ -61,10 +61,11 @@ def train(
         say: Function that is called with messages of the planner, each a string. By default they are printed, unless
             `quiet`.
         options: Other options of `plimsoll train` (`log_every`, `save_every`, `eval_every`, `tracker`, ...) and of the
-            recipe (`dataset_id`, `steps`, `batch_size`, ...), with underscores.
+            recipe (`dataset_id`, `steps`, `batch_size`, ...), with underscores. `patience=3` is early stopping: it ends
+            training after 3 evaluations in a row without a lower validation loss.
 
     Returns:
-        The run, finished or stopped at `max_steps`.
+        The run, finished or stopped early; `Run.params` has its best checkpoint.
 
     Raises:
         RecipeError: An option is unknown, or contradicts another.
@@ -125,9 +126,8 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
         os.close(ready.lock)
         rows.close()
     if code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt(
-            f"training was interrupted: what {run.path} has saved is whole, the same call continues"
-        )
+        message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
+        raise as_paragraph(KeyboardInterrupt(message))
     if code:
         raise PlimsollError(f"training ended with code {code}: its own message says why")
     return run

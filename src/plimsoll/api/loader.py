@@ -7,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from plimsoll.api.keywords import require_recipe
 from plimsoll.errors import DataError, RunError
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.registry import preset
@@ -41,6 +42,7 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
         >>> next(batches)["input_ids"].shape  # doctest: +SKIP
         (64, 128)
     """
+    require_recipe(recipe, verb="loader")
     recipe = recipe.recipe if isinstance(recipe, Pinned) else preset(recipe) if isinstance(recipe, str) else recipe
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open

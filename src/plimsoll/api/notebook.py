@@ -10,7 +10,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from plimsoll.planned import Planned
 from plimsoll.processes import supervise
@@ -46,10 +47,9 @@ def is_here() -> bool:
 
 def output() -> Show:
     """Makes an output below the cell that runs, and returns the function that replaces it."""
-    from IPython.display import HTML, display  # type: ignore[import-not-found]
-
-    handle = display(HTML(""), display_id=True)
-    return lambda html: handle.update(HTML(html))
+    shown: Any = import_module("IPython.display")  # which is not installed where types are checked
+    handle = shown.display(shown.HTML(""), display_id=True)
+    return lambda html: handle.update(shown.HTML(html))
 
 
 def watched(
@@ -99,5 +99,5 @@ def _logged(line: str) -> dict[str, Any]:
         logged = json.loads(line)
     except ValueError:
         logged = None
-    row = logged.get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
-    return row if isinstance(row, dict) else {"message": line.rstrip("\n")}
+    row: Any = cast(dict[str, Any], logged).get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
+    return cast(dict[str, Any], row) if isinstance(row, dict) else {"message": line.rstrip("\n")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS, defaults
@@ -22,11 +22,12 @@ def read_plan_file(path: str) -> dict[str, Any]:
         RecipeError: The file cannot be read, is not a plan, or is one that did not fit.
     """
     try:
-        planned = json.loads(Path(path).expanduser().read_text("utf-8"))
+        planned: Any = json.loads(Path(path).expanduser().read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
     if not isinstance(planned, dict):
         raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")
+    planned = cast(dict[str, Any], planned)
     if planned.get("fits") is False and "plan" not in planned:  # `--floor` may print a plan over the budget
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
     return planned
@@ -39,7 +40,7 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
         RecipeError: The file is no plan, is of another batch, or contradicts `pins`.
     """
     content = read_plan_file(path).get("plan")
-    plan: dict[str, Any] = content if isinstance(content, dict) else {}
+    plan = cast(dict[str, Any], content) if isinstance(content, dict) else {}
     older = defaults()
     missing = [name for name in (*LEVERS, "accumulation") if name not in plan.keys() | older.keys()]
     if missing:

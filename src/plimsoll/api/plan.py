@@ -195,7 +195,11 @@ def plan(
         prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
         stack.callback(prune, cache, cache_limit)  # after a refusal, too
         number = 1 if card is not None else host.compilers()
-        how = {"about": about, "answers": cache / "answers", "longest": max(LONGEST_ANSWER, PATIENCE * seconds)}
+        how: dict[str, Any] = {
+            "about": about,
+            "answers": cache / "answers",
+            "longest": max(LONGEST_ANSWER, PATIENCE * seconds),
+        }
         children = [Child(command, variables, **how) for _ in range(number)]
         compiler = stack.enter_context(Pool(children))
         try:
@@ -207,7 +211,7 @@ def plan(
             raise
         if compiler.not_kept is not None:
             say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
-        further = {
+        further: dict[str, Any] = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),
             "estimate_band": calibration.estimate_band(planned.ledger),

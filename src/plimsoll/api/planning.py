@@ -6,19 +6,20 @@ where a recipe is planned; where functions are, they are traced in this process,
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from plimsoll.api import compare, launch
-from plimsoll.api.keywords import options_of, with_fields
+from plimsoll.api.keywords import options_of, require_options, with_fields
 from plimsoll.api.notebook import ShownPlan
-from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, unpinned
+from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, unknown_attribute
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
@@ -58,8 +59,13 @@ class Comparison(list[ComparedChip]):
 class RecipePlan(ShownPlan):
     """Plan of a recipe: how a training step is computed within a memory budget. Prints as a table.
 
-    Among its attributes are `fits`, `peak_bytes`, `step_seconds` (seconds per optimizer step) and `levers` (a value for
-    each memory-saving option, by name).
+    Among its attributes are `fits`, `peak_bytes`, `step_seconds` (seconds per optimizer step), `levers` (a value for
+    each memory-saving option, by name) and `ledger` (bytes by part).
+
+    Example:
+        >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP
+        >>> plan.fits, plan.peak_bytes, plan.step_seconds, plan.levers["micro_batch"]  # doctest: +SKIP
+        >>> plan.largest("seq_len").largest_found.value  # doctest: +SKIP
     """
 
     of: Recipe = field(compare=False)
@@ -69,7 +75,7 @@ class RecipePlan(ShownPlan):
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was named as a preset, so that `largest` may reset options that conflict with its own."""
 
-    def largest(self, option: str, **options: Any) -> RecipePlan:
+    def largest(self, option: str, **options: Any) -> Self:
         """Returns the plan with the largest value of an option that fits into memory.
 
         Args:
@@ -110,7 +116,8 @@ class RecipePlan(ShownPlan):
         if not others:
             raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
         how = {name: value for name, value in self.options.items() if name not in OF_ONE_PLAN}
-        how = {"say": lambda text: None, **how, "name": self.recipe, **options}
+        require_options(options, options_of(plan_recipe), verb="a plan's compare")
+        how: dict[str, Any] = {"say": printing(quiet=True), **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
         here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
         own = ComparedChip(
@@ -127,13 +134,22 @@ class RecipePlan(ShownPlan):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            known = [each for each in dir(self) if not each.startswith("_")]
-            raise AttributeError(f"a plan has no {name!r}" + (did_you_mean(name, known) or f"; it has {known}"))
+            raise unknown_attribute("a plan", name, dir(self))
+
+
+SomePlan = TypeVar("SomePlan", bound=RecipePlan)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FunctionPlan(RecipePlan):
-    """Plan of your own loss function: trains in a separate process, or returns the step for your own training loop."""
+    """Plan of your own loss function: trains in a separate process, or returns the step for your own training loop.
+
+    Example:
+        >>> plan = plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
+        >>> run = plan.train(init, data, steps=1000, run="runs/mine", patience=3)  # doctest: +SKIP
+        >>> state, step = plan.start(init), plan.step  # doctest: +SKIP
+        >>> state, metrics = step(state, batch)  # doctest: +SKIP
+    """
 
     given: Given = field(compare=False)
     """The functions and shapes that were planned for."""
@@ -191,7 +207,7 @@ class FunctionPlan(RecipePlan):
             steps: Optimizer steps of the whole run.
             run: Folder of the run, for checkpoints and logs. By default runs/NAME.
             validation_data: Examples that are never trained on, in the form of `data`. By default there are none.
-            options: Options of `plimsoll.train`: `max_steps`, `log_every`, `save_every`, `eval_every`, `on_log`, ...
+            options: Options of `plimsoll.train`: `max_steps`, `patience`, `log_every`, `eval_every`, `on_log`, ...
 
         Returns:
             The run, with metrics, parameters and checkpoints.
@@ -202,6 +218,8 @@ class FunctionPlan(RecipePlan):
             PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
             KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
         """
+        if validation_data is None and options.get("patience") is not None:
+            raise RecipeError("patience counts evaluations, and there is nothing to evaluate on: give validation_data=")
         length = {} if steps is None else {"steps": steps}
         recipe = self.given.recipe(init, data, validation_data, **length)
         if recipe.steps is None and recipe.epochs is None:
@@ -209,8 +227,9 @@ class FunctionPlan(RecipePlan):
         place = f"runs/{self.recipe}" if run is None else os.fspath(run)
         if is_address(place) or not RunFolder(place).has("plan.json"):
             ask("require_sound", {"recipe": to_dict(recipe)})
-        how = {name: self.options[name] for name in OF_TRAINING if name in self.options}
-        return launch.train(recipe, run=place, **{"name": self.recipe, **how, **options})
+        how: dict[str, Any] = {name: self.options[name] for name in OF_TRAINING if name in self.options}
+        how |= {"name": self.recipe, **options}
+        return launch.train(recipe, run=place, **how)
 
     @cached_property
     def _loop(self) -> OwnLoop:
@@ -314,7 +333,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    asked = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
+    asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
     asked |= {option: options.pop(option) for option in options_of(plan_recipe) if option in options}
     if isinstance(recipe, Recipe | Pinned | str):
         of_a_loss = {"params": params, "batch": batch, "optimizer": optimizer}
@@ -338,6 +357,9 @@ def plan(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(recipe).__name__}: plan(loss,"
             " params, batch, optimizer=...)"
         )
+    fields = [each.name for each in dataclasses.fields(OwnRecipe)]
+    known = [*options_of(plan), *options_of(plan_recipe), "supported", *fields]
+    require_options(options, known, verb="plimsoll.plan of a loss")
     functions = given(recipe, params, batch, optimizer=optimizer, reduction=reduction, **options)
     of = functions.recipe()
     planned = plan_recipe(of, name=name, **asked)
@@ -349,8 +371,9 @@ def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
     return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]
 
 
-def _planned(before: RecipePlan, recipe: Recipe, options: Mapping[str, Any]) -> RecipePlan:
+def _planned(before: SomePlan, recipe: Recipe, options: Mapping[str, Any]) -> SomePlan:
     """Returns another plan of the same kind as the one before."""
+    require_options(options, options_of(plan_recipe), verb="a plan's largest")
     planned = plan_recipe(recipe, name=before.recipe, **options)
     asked = {name: value for name, value in options.items() if name != "largest"}
     found = planned.largest_found

@@ -12,7 +12,7 @@ from plimsoll.api import run_page, use
 from plimsoll.api.export import GgufType, Place
 from plimsoll.api.export import export as write_export
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
-from plimsoll.errors import PlimsollError, as_written, did_you_mean
+from plimsoll.errors import PlimsollError, as_written, unknown_attribute
 from plimsoll.recipes.own.pickled import is_here, is_pickled
 from plimsoll.report.layout import UNKNOWN, format_known_bytes, known
 from plimsoll.report.metrics import read_rows
@@ -297,7 +297,7 @@ class Run:
                 raise AttributeError(name)
             if hasattr(self.folder, name):  # as of a RunFolder, which `train` returned before
                 return getattr(self.folder, name)
-            raise AttributeError(f"a run has no {name!r}" + (did_you_mean(name, dir(self)) or f"; it has {dir(self)}"))
+            raise unknown_attribute("a run", name, dir(self))
 
 
 def load(path: str | os.PathLike[str]) -> Run:

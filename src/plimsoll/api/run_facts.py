@@ -60,14 +60,14 @@ def run_row(path: Path, *, name: str) -> dict[str, Any]:
 
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
-    optional = {
+    optional: dict[str, dict[str, Any]] = {
         file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
     }
     rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
     steps = optional["data.json"].get("steps")
     state, saved = folder.state(steps), max(folder.saved_steps(), default=None)
     evaluations = [row for row in rows if row.get("validation_loss") is not None]
-    best = min(evaluations, key=lambda row: row["validation_loss"], default={})
+    best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
     exact = best.get("validation_exact_accuracy")
     return {
         "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),

@@ -7,7 +7,7 @@ too. What the model makes is computed in a process of its own, within the memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from plimsoll.api import commands
 from plimsoll.api.pins import PLAN_ADVICE, read_plan_file
@@ -43,9 +43,10 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         PlimsollError: The folder is no run, was written by a newer version, or has nothing to show yet.
     """
     folder = RunFolder(run)
-    recipe = folder.read("recipe.json")
+    recipe: Any = folder.read("recipe.json")
     if not isinstance(recipe, dict) or "kind" not in recipe:
         raise PlimsollError(f"{folder.path / 'recipe.json'} is of something else than a run of plimsoll: name a run")
+    recipe = cast(Facts, recipe)
     provenance.require_known_version(folder)
     planned, data, ledger = (_optional(folder, f"{name}.json") for name in ("plan", "data", "ledger"))
     columns, last = _metrics(folder)
@@ -90,8 +91,9 @@ def _of_known_levers(planned: Facts, left_out: list[str]) -> Facts:
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: without(part) for name, part in value.items() if name not in unknown}
-        return [without(part) for part in value] if isinstance(value, list) else value
+            parts = cast(dict[str, Any], value)
+            return {name: without(part) for name, part in parts.items() if name not in unknown}
+        return [without(part) for part in cast(list[Any], value)] if isinstance(value, list) else value
 
     left_out += [
         f"the lever {name}, {planned['plan'][name]}: the recipe's file registers it, and is not run for a page"

@@ -70,7 +70,8 @@ def _own_rungs(
     """Returns the same of a recipe with a ladder of its own."""
     lines = recipe.ladder
     _require_known(chosen, [rung.name for rung in lines])
-    ladder, left_out = [], {}
+    ladder: list[Rung] = []
+    left_out: dict[str, str] = {}
     for number, rung in enumerate(lines):
         if number and chosen and rung.name not in chosen:
             continue

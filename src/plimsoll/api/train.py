@@ -68,7 +68,8 @@ def prepare_run(
         if options.plan is not None and (options.replan or not folder.has("plan.json")):
             levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
         prepared = prepare_data(folder, recipe, say, longer=options.extend)
-        trained_by = (_plan_there(folder, options) or {}).get("plan", {}) if folder.saved_steps() else {}
+        there = _plan_there(folder, options) if folder.saved_steps() else None
+        trained_by: dict[str, Any] = {} if there is None else there.get("plan", {})
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
         accelerator.require_free(card, target, budget)
         levers = folder.planned()["plan"]

@@ -54,6 +54,8 @@ class Measurements:
     """Shared with the session, which logs them; they are kept in the ledger."""
     marks: dict[str, int] = field(default_factory=dict)
     evaluated: bool = False
+    ended_early: Mapping[str, Any] = field(default_factory=dict)
+    """Step at which evaluations without a better one ended the run, and their number (`patience`); else empty."""
     resumed: int | None = None
     held: dict[str, dict[int, int]] = field(default_factory=dict)
     """Bytes by device of the state and of its entries."""
@@ -195,6 +197,7 @@ class Measurements:
                 **self._split(shapes),
                 **host,
                 "resumed_from_step": self.resumed,
+                **({"ended_early": self.ended_early} if self.ended_early else {}),
                 "overruns": [overrun.to_dict() for overrun in overruns.read(self.folder)],
                 "notes": [*earlier.get("notes", []), *self.notes],
             },

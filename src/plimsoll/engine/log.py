@@ -14,13 +14,14 @@ from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from plimsoll.report.progress import progress
-from plimsoll.report.summary import Epoch, Outcome, epoch_summary, final_summary, where_and_next
+from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory
-from plimsoll.training.loop import Ended, Schedule, times
+from plimsoll.training.loop import Ended
 from plimsoll.training.profile import Profile
+from plimsoll.training.schedule import SINCE_BEST, Schedule, times
 from plimsoll.types import Source
 
 
@@ -178,7 +179,9 @@ class SessionLog:
         self._mark("evaluate")
         self.validation_loss = metrics["validation_loss"]
         self._track(done, {**metrics, "elapsed_seconds": self._elapsed()})
-        self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}")
+        since = metrics.get(SINCE_BEST, 0)
+        waited = f"; {since} of {self.schedule.patience} evaluations without a better one" if since else ""
+        self.say(f"step {done:,}: validation loss {self.validation_loss:.4f}{waited}")
         self._log_epoch()
         self.step_ended = time.monotonic()  # the next step's time is its own
 
@@ -237,13 +240,14 @@ class SessionLog:
                 resumed_from_step=self.resumed,
                 overruns=tuple(overrun_words(overrun) for overrun in ledger.get("overruns", ())),
                 finished=ended.step >= self.schedule.steps,
+                ended_early=self._early_end(ended),
                 rows_left_out=self.source.state().get("skipped", 0),
                 waited_share=self.source.waited_seconds / max(1e-9, time.monotonic() - self.started),
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
             uses = [part.command for part in self.recipe.shown if part.command]
-            self.say(where_and_next(self._run, finished=outcome.finished, uses=uses))
+            self.say(where_and_next(self._run, outcome, uses=uses))
         if (written := self.profile.close()) is not None:
             self.say(written)
         for tracker in self.trackers:
@@ -254,6 +258,12 @@ class SessionLog:
         self.bar.close()
         self.metrics.close()
         self.file.close()
+
+    def _early_end(self, ended: Ended) -> str:
+        patience, steps = self.schedule.patience, self.schedule.steps
+        if not ended.early or patience is None:
+            return ""
+        return early_end(ended.step, steps, patience=patience, best_by=self.schedule.best_by)
 
     def _elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal
 
 from plimsoll.errors import RecipeError
@@ -59,6 +60,9 @@ class TrainOptions:
     eval_every: int | None = None
     """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
     run."""
+    patience: int | None = None
+    """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
+    By default all steps are taken."""
     quiet: bool = False
     """Print only warnings and the result."""
     tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
@@ -79,11 +83,19 @@ class TrainOptions:
     """Seconds after which to stop early."""
 
     def __post_init__(self) -> None:
-        least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "profile": 0, "profiler_port": 1}
+        least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "patience": 1, "profile": 0}
+        least["profiler_port"] = 1
         for name, smallest in least.items():
             value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+                raise RecipeError(f"--{name.replace('_', '-')} must be a whole number, got {value!r}")
             if value is not None and value < smallest:
                 raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
+        if self.patience is not None and self.eval_every == 0:
+            raise RecipeError(
+                f"--patience {self.patience} counts evaluations during training, and --eval-every 0 evaluates only at"
+                " the end: give --eval-every a number of steps, or leave one of them out"
+            )
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
 

@@ -73,16 +73,23 @@ class OwnLoop:
 
         Raises:
             DataError: The batch has another shape, or is another pytree.
-            RecipeError: The first two examples of the first batch show that the loss is no sum over examples.
+            RecipeError: It is no state of this plan, or an earlier step has taken it; or the first two examples of the
+                first batch show that the loss is no sum over examples.
         """
         named = self._form.checked(batch, self._recipe.effective_batch)
         if not self._looked_at:
+            _require_state(state)
             self._require_sound(state, named)
-        state, report = self._step(state, named)
+        try:
+            state, report = self._step(state, named)
+        except (TypeError, ValueError, RuntimeError):
+            _require_state(state)
+            raise
         return state, _means(report)
 
     def params(self, state: Any) -> Any:
         """Returns the parameters in a state as the loss reads them."""
+        _require_state(state)
         params = state["params"]
         params = params | {"trainable": readable(params["trainable"])}
         return params["trainable"] if params.keys() == {"trainable"} else params
@@ -108,6 +115,20 @@ class OwnLoop:
             task, called = self._recipe.task(plain_compute()), self._recipe.called
             require_sound(task, first, called=called, params=params, of_a_mean=self._recipe.of_a_mean)
         self._looked_at = True
+
+
+def _require_state(state: Any) -> None:
+    """Raises RecipeError for what is no state of a plan, and for one that an earlier step has taken."""
+    if not isinstance(state, dict) or not {"params", "optimizer", "step"} <= state.keys():
+        raise RecipeError(
+            f"this is no state of the plan but a {type(state).__name__}: give what plan.start(init) or the step before"
+            " has returned. Parameters become a state by plan.start(lambda key: params)"
+        )
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
+        raise RecipeError(
+            "an earlier step has taken this state: it is donated, so that two of them are never in memory. Go on with"
+            " the state that the step returned: state, metrics = step(state, batch)"
+        )
 
 
 def _means(report: Mapping[str, Any]) -> dict[str, jax.Array]:

@@ -24,18 +24,20 @@ from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog, TimedSource
 from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
-from plimsoll.errors import RunError, StoppedError
+from plimsoll.errors import RecipeError, RunError, StoppedError
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
+from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder, note_holder
 from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.initial_weights import own_copies, with_initial
-from plimsoll.training.loop import Ended, Schedule, run_steps, summed
+from plimsoll.training.loop import Ended, run_steps, summed
 from plimsoll.training.on_device import OnDevice
+from plimsoll.training.schedule import EarlyStopping, Schedule, times
 from plimsoll.training.step import make_step
 from plimsoll.types import Batch, Source
 
@@ -114,6 +116,7 @@ class _Training:
         try:
             state, resumed = self._start(executables, checkpoints, loader)
             schedule, source = self._schedule(), TimedSource(loader, self.measured.marks)
+            self._require_validation(schedule)
             log = SessionLog(
                 self.session,
                 self.recipe,
@@ -144,8 +147,10 @@ class _Training:
                     log,
                     self.interruption,
                     self.guard.exceeded,
+                    self._early_stopping(schedule),
                 )
                 self.guard.session_ended(ended)
+                self.measured.ended_early = {"step": ended.step, "patience": schedule.patience} if ended.early else {}
             except Exception as problem:
                 lost = allocator.device_lost(problem)
                 if not allocator.refused(problem):
@@ -266,7 +271,38 @@ class _Training:
             evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
             best_by=self.recipe.best_by,
+            patience=session.patience,
         )
+
+    def _require_validation(self, schedule: Schedule) -> None:
+        """Raises RecipeError for --patience without a held-out set; notes that it can end nothing in a short run."""
+        if schedule.patience is None:
+            return
+        batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+        if next(iter(batches), None) is None:
+            raise RecipeError(
+                f"--patience {schedule.patience} needs a validation loss, and {self.folder.path} has no held-out set:"
+                f" {self.recipe.without_validation}; or leave --patience out"
+            )
+        evaluations = times(schedule.steps - 1, schedule.evaluate_every)
+        if schedule.patience >= evaluations:
+            self.notes.append(
+                f"--patience {schedule.patience} cannot end this run early: before its last step it evaluates"
+                f" {evaluations} times, every {schedule.evaluate_every:g} steps. --eval-every sets that"
+            )
+
+    def _early_stopping(self, schedule: Schedule) -> EarlyStopping:
+        """Returns the count of evaluations without a better one so far. Of several processes the first has the rows."""
+        stopping = EarlyStopping(schedule)
+        if schedule.patience is None:
+            return stopping
+        stopping.add_rows(read_rows(self.folder.metrics))
+        if distributed.processes() > 1:
+            board = distributed.Board()
+            if distributed.process() == 0:
+                board.write("early-stopping", [stopping.best, stopping.since_best])
+            stopping.best, stopping.since_best = board.read("early-stopping")
+        return stopping
 
 
 def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:

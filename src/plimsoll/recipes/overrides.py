@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from plimsoll.errors import RecipeError, did_you_mean
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.base import Recipe, is_count
+from plimsoll.units import parse_count
 
 FOUND_BY_BEST_SIZE = ("target_params", "steps")
 """Options that `--best-size` finds."""
@@ -67,22 +68,31 @@ def require_left_to_best_size(recipe: Recipe, given: Mapping[str, Any]) -> None:
         )
 
 
-def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
+def overridden(recipe: Recipe, options: Mapping[str, Any], *, name: str = "") -> Recipe:
     """Returns the recipe with the options, each of which may take the place of what the recipe has set.
 
     Args:
         recipe: Recipe to change.
-        options: Values by field.
+        options: Values by field; a count may be a text like "5M".
+        name: Name of the recipe, for refusals.
 
     Raises:
         RecipeError: The recipe has no such option, or refuses its value.
     """
     fields = [field.name for field in dataclasses.fields(recipe)]
-    for name in options:
-        if name not in fields:
-            hint = did_you_mean(name, fields) or f"; it has {', '.join(fields)}"
-            raise RecipeError(f"this recipe has no option {name}{hint}")
-    changed = dataclasses.replace(giving_way(recipe, options)[0], **options)
+    called = f"the recipe {name}" if name else "this recipe"
+    for option in options:
+        if option not in fields:
+            hint = did_you_mean(option, fields) or f"; it has {', '.join(fields)}"
+            raise RecipeError(f"{called} has no option {option}{hint}")
+    hints = get_type_hints(type(recipe), include_extras=True)
+    counts = {each for each, value in options.items() if isinstance(value, str) and is_count(hints[each])}
+    options = {each: parse_count(value) if each in counts else value for each, value in options.items()}
+    try:
+        changed = dataclasses.replace(giving_way(recipe, options)[0], **options)
+    except TypeError as problem:  # a value that cannot be compared with a number
+        given = ", ".join(f"{each}={value!r}" for each, value in options.items())
+        raise RecipeError(f"{called} does not take {given}: {problem}") from None
     require_one_side(recipe, options)
     return changed
 

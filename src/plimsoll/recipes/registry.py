@@ -158,7 +158,7 @@ def preset(name: str, **options: Any) -> Recipe:
         (256, None)
     """
     recipe = _preset(name)
-    return overridden(recipe, options) if options else recipe
+    return overridden(recipe, options, name=name) if options else recipe
 
 
 def _preset(name: str) -> Recipe:

@@ -57,6 +57,8 @@ class Outcome:
     """Rows skipped because they were not finite, if the source counts them; each counts once per epoch."""
     finished: bool = True
     """False if the run stopped early, by request or on an error."""
+    ended_early: str = ""
+    """Sentence (`early_end`) about the evaluations without a better one that ended the run; empty if they did not."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
@@ -99,20 +101,39 @@ def final_summary(outcome: Outcome) -> str:
         rows.append(("Over The Budget By:", format_bytes(measured - budget)))
     rows += [("Went Over:", overrun) for overrun in outcome.overruns]
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
+    title = outcome.ended_early or title
     return "\n".join([title, RULE, *columns(rows, align="ll")])
 
 
-def where_and_next(run: str, *, finished: bool, uses: Sequence[str]) -> str:
+def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
+    """Returns a sentence about a run that evaluations without a better one have ended.
+
+    Args:
+        step: Its last step.
+        steps: Length it would have had.
+        patience: Number of those evaluations.
+        best_by: Metric by which an evaluation is the best: the lowest "loss", or the highest value of any other.
+    """
+    better = "lower validation loss" if best_by == "loss" else f"higher validation {best_by}"
+    count = "an evaluation" if patience == 1 else f"{patience} evaluations in a row"
+    return f"Training ended early at step {step:,} of {steps:,}: {count} brought no {better} (--patience {patience})"
+
+
+def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str]) -> str:
     """Returns where a run is and the commands to type next, a line each.
 
     Args:
         run: Path of its folder, as a shell takes it.
-        finished: Whether all steps are taken; if not, the command that trained it comes first.
+        outcome: How it ended: where steps are left, the command that trained it comes first.
         uses: Commands of its recipe with {run} for the path, like "plimsoll sample {run}".
     """
     commands = ["plimsoll evaluate {run}", *uses, "plimsoll report {run}"]
     lines = [f"The run is in {run}", "Next:", *(f"  {command.format(run=run)}" for command in commands)]
-    if not finished:
+    if outcome.ended_early:
+        best, last = f"{outcome.best_step or outcome.steps:,}", f"{outcome.steps:,}"
+        lines[1:1] = [f"Commands use step {best}, the best one; --step last is step {last}"]
+        lines.append("  the same command without --patience, which takes the steps that are left")
+    elif not outcome.finished:
         lines.insert(2, "  the same command again, which continues it")
     return "\n".join(lines)
 

@@ -166,7 +166,17 @@ class RunFolder:
         saved = max(self.saved_steps(), default=None)
         if saved is None:
             return "nothing saved"
-        return "finished" if steps is not None and saved >= steps else f"stopped at step {saved:,}"
+        if steps is not None and saved >= steps:
+            return "finished"
+        return f"stopped {'early ' if self._ended_early(saved) else ''}at step {saved:,}"
+
+    def _ended_early(self, saved: int) -> bool:
+        """Returns whether `--patience` has ended the run at this step. A ledger that cannot be read says nothing."""
+        try:
+            ledger = self.read("ledger.json") if self.has("ledger.json") else {}
+            return ledger.get("ended_early", {}).get("step") == saved
+        except (RunError, AttributeError):
+            return False
 
     def lock(self) -> int:
         """Takes the lock of the run, so that no two processes write to it. Returns its file descriptor.

@@ -19,6 +19,7 @@ from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
+from plimsoll.training.schedule import EarlyStopping, Schedule
 from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch
 
@@ -32,30 +33,6 @@ next batch taken, while the other runs."""
 
 TIME_IS_UP, OVER_BUDGET = 100, 101
 """Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """Steps after which to stop, evaluate and save; all in optimizer steps."""
-
-    steps: int
-    """Length of the whole run."""
-    stop_at: int
-    """Last step of this session: `steps`, or earlier with --max-steps."""
-    stop_after_seconds: float = math.inf
-    evaluate_every: float = 0
-    """Steps between evaluations; 0: at the end only. An epoch need not be a whole number of steps."""
-    save_every: int = 0
-    best_by: str = "loss"
-    """Metric that chooses the best checkpoint: the lowest loss, or the highest value of any other."""
-
-    def due(self, every: float, done: int) -> bool:
-        return done == self.stop_at or (every > 0 and times(done, every) > times(done - 1, every))
-
-
-def times(done: int, every: float) -> int:
-    """Returns how often `every` steps are over."""
-    return int(done / every + 1e-9)
 
 
 class Batches(Protocol):
@@ -82,6 +59,8 @@ class Ended:
     """SIGINT or SIGTERM, if one of them ended it."""
     over: bool
     """Whether it ended because the budget was exceeded."""
+    early: bool = False
+    """Whether it ended because evaluations brought nothing better (`EarlyStopping`)."""
 
 
 def run_steps(
@@ -94,6 +73,7 @@ def run_steps(
     log: Log,
     interruption: Interruption,
     over_budget: Callable[[], bool] = lambda: False,
+    stopping: EarlyStopping | None = None,
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left, and returns the final state. `interruption` is in force already.
 
@@ -107,6 +87,7 @@ def run_steps(
     first = int(state["step"])
     deadline = time.monotonic() + schedule.stop_after_seconds
     flight, agreed = _InFlight(log, in_heap=executables.in_heap), Agreement()
+    stopping = stopping or EarlyStopping(schedule)
     evaluated_at = saved_at = first
     step = first
     reason = 0
@@ -121,7 +102,7 @@ def run_steps(
         return reason or (interruption.signal or 0 if agreed.alone else 0)
 
     with checkpoints:  # however it ends, a save that was started is finished
-        while step < schedule.stop_at and not (reason := agreed(request())):
+        while step < schedule.stop_at and not stopping.is_due and not (reason := agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
             flight.add(step, metrics)
@@ -129,7 +110,7 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
+                _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
                 best = checkpoints.best()  # a file, which would be read between all steps
             if schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
@@ -139,13 +120,14 @@ def run_steps(
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
         if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
-            _evaluate(state, step, loader, evaluate, checkpoints, log, schedule.best_by)
+            _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
     reason = reason_now()
     signal = reason if reason in NUMBERS else None
-    return state, Ended(step, signal, reason == OVER_BUDGET)
+    early = stopping.is_due and step < schedule.steps
+    return state, Ended(step, signal, reason == OVER_BUDGET, early)
 
 
 def _evaluate(
@@ -155,7 +137,7 @@ def _evaluate(
     evaluate: Callable[[Any], Mapping[str, float]],
     checkpoints: Checkpoints,
     log: Log,
-    best_by: str,
+    stopping: EarlyStopping,
 ) -> None:
     try:
         metrics = evaluate(evaluated(state))
@@ -166,12 +148,12 @@ def _evaluate(
     memory.trim()
     if not metrics:
         return
-    log.evaluation(step, metrics)
-    best, loss = checkpoints.best(), metrics["validation_loss"]
-    metric = None if best_by == "loss" else metrics[f"validation_{best_by}"]
-    standing = -loss if metric is None else metric
-    if best is None or standing > best.get("standing", -best["validation_loss"]):
-        checkpoints.mark_best(step, loss, standing=metric)
+    log.evaluation(step, {**metrics, **stopping.add(step, metrics)})
+    schedule = stopping.schedule
+    best, now = checkpoints.best(), schedule.standing(metrics)
+    if now > (-math.inf if best is None else best.get("standing", -best["validation_loss"])):  # a NaN is never better
+        metric = None if schedule.best_by == "loss" else now
+        checkpoints.mark_best(step, metrics["validation_loss"], standing=metric)
 
 
 def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], params: Any) -> dict[str, float]:

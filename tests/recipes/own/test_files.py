@@ -13,6 +13,7 @@ import plimsoll
 from own_files import ONE, SMALL, with_, write
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import files
+from plimsoll.recipes.own.user_code import as_recipe_error
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict, is_saved_as, name_of, to_dict
 
@@ -132,6 +133,8 @@ NO_RECIPE = {
     "an exit": ("import sys\nsys.exit(3)\n", "", "mine.py cannot be imported: SystemExit: 3\n  mine.py, line 2"),
     "no loss": (SMALL + "recipe = plimsoll.recipe(init=init, data=data, optimizer=None)", "", "mine.py cannot be imported: TypeError: recipe() missing 1 required keyword-only argument: 'loss'"),
     "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
+    "a misspelt field": (with_(stepps=3), "", "got an unexpected keyword argument 'stepps': did you mean steps?"),
+    "a wrong value": (with_(steps="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=[1]: '<=' not supported"),
     "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
     "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
     "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, embedding_bits, offload, frozen_offload, got speed"),
@@ -159,6 +162,24 @@ def test_only_the_users_own_lines_are_shown(tmp_path):
         "  mine.py, line 2: `x = deep.read()`",
         "  deep.py, line 4, in read: `return json.loads('{')`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/tmp/ipykernel_12/345.py", ["  a cell, line 2, in loss"]),
+        ("<ipython-input-3-abc>", ["  a cell, line 2, in loss"]),
+        ("<stdin>", ["  standard input, line 2, in loss"]),
+        ("/usr/lib/python3/json/decoder.py", []),
+    ],
+)
+def test_lines_of_cells_and_of_standard_input_are_the_users_too(tmp_path, file, shown):
+    """A notebook prints no traceback of a refusal, so the line that failed has to be in it."""
+    names = {}
+    exec(compile("def loss():\n    raise ValueError('no')", file, "exec"), names)
+    with pytest.raises(RecipeError) as refused, as_recipe_error("loss of your functions failed", tmp_path):
+        names["loss"]()
+    assert str(refused.value).splitlines() == ["loss of your functions failed: ValueError: no", *shown]
 
 
 @pytest.mark.parametrize(("depth", "shown"), [(7, 9), (8, 10), (40, 10), (3000, 10)])

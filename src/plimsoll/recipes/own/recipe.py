@@ -16,6 +16,7 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import sys
@@ -27,7 +28,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import DataError, RecipeError, did_you_mean
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import plain_compute
@@ -378,7 +379,12 @@ def recipe(
     }
     # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
     cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), members)
+    known = [field.name for field in dataclasses.fields(cls)]
+    if unknown := [name for name in fields if name not in known]:
+        hint = did_you_mean(unknown[0], [*given, "optimizer", "supported", *known])
+        raise RecipeError(f"plimsoll.recipe: got an unexpected keyword argument {unknown[0]!r}{hint}")
     try:
         return cls(**fields)
-    except TypeError as problem:
-        raise RecipeError(f"plimsoll.recipe: {str(problem).removeprefix('OwnRecipe.__init__() ')}") from None
+    except TypeError as problem:  # a value that cannot be compared with a number
+        values = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        raise RecipeError(f"plimsoll.recipe does not take {values}: {problem}") from None

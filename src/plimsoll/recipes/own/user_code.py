@@ -38,14 +38,24 @@ def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     calls = []
     for frame in traceback.extract_tb(problem.__traceback__):
-        path = Path(frame.filename)
-        if is_users(path, folder):
+        if file := _users_file(frame.filename, folder):
             place = "" if frame.name == "<module>" else f", in {frame.name}"
-            calls.append(f"  {path.relative_to(folder)}, line {frame.lineno}{place}: `{frame.line}`")
+            line = f": `{frame.line}`" if frame.line else ""  # another process does not have the lines of a cell
+            calls.append(f"  {file}, line {frame.lineno}{place}{line}")
     between = len(calls) - _FIRST - _LAST
     if between > 1:
         calls[_FIRST:-_LAST] = [f"  ... {between} calls between these"]
     return RecipeError("\n".join([*lines, *calls]))
+
+
+def _users_file(name: str, folder: Path) -> str:
+    """Returns what to call the file of a line of the user's code; empty if it is code of others."""
+    path = Path(name)
+    if is_users(path, folder):
+        return str(path.relative_to(folder))
+    if name.startswith("<ipython-input") or path.parent.name.startswith("ipykernel_"):
+        return "a cell"
+    return "standard input" if name == "<stdin>" else ""
 
 
 def is_users(path: Path, folder: Path) -> bool:

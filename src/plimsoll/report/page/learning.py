@@ -23,7 +23,7 @@ WAITED = 0.05
 """Share of a run's time spent waiting for data, from which on the page gives advice."""
 CHARTS_OF_METRICS = 4
 METRICS_OF_LOOP = {
-    *("step", "loss", "validation_loss", "weight", "mfu"),
+    *("step", "loss", "validation_loss", "evaluations_since_best", "weight", "mfu"),
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }

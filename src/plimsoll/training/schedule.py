@@ -1,0 +1,86 @@
+"""Steps after which a session evaluates, saves and stops; early stopping, when evaluations bring nothing better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SINCE_BEST = "evaluations_since_best"
+"""Name of the count of `EarlyStopping` in the logged row of an evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Steps after which to stop, evaluate and save; all in optimizer steps."""
+
+    steps: int
+    """Length of the whole run."""
+    stop_at: int
+    """Last step of this session: `steps`, or earlier with --max-steps."""
+    stop_after_seconds: float = math.inf
+    evaluate_every: float = 0
+    """Steps between evaluations; 0: at the end only. An epoch need not be a whole number of steps."""
+    save_every: int = 0
+    best_by: str = "loss"
+    """Metric that chooses the best checkpoint: the lowest loss, or the highest value of any other."""
+    patience: int | None = None
+    """Evaluations in a row without a better one after which training ends; None for never."""
+
+    def due(self, every: float, done: int) -> bool:
+        return done == self.stop_at or completes(every, done)
+
+    def standing(self, metrics: Mapping[str, Any]) -> float:
+        """Returns what an evaluation is compared by; higher is better.
+
+        Args:
+            metrics: Means over the held-out set, named with `validation_`.
+        """
+        value = float(metrics[f"validation_{self.best_by}"])
+        return -value if self.best_by == "loss" else value
+
+
+def times(done: int, every: float) -> int:
+    """Returns how often `every` steps are over."""
+    return int(done / every + 1e-9)
+
+
+def completes(every: float, done: int) -> bool:
+    """Returns whether step `done` completes another `every` steps; False where that is 0."""
+    return every > 0 and times(done, every) > times(done - 1, every)
+
+
+@dataclass
+class EarlyStopping:
+    """Count of the evaluations since the best one, by which training ends early. A NaN is never better.
+
+    Only evaluations after each `evaluate_every` steps count: one at the end of a session (`--max-steps`) does not. So a
+    run that is stopped or killed, and continued, ends at the same step as one that is not. The count is kept nowhere:
+    the logged rows of the evaluations have all that it needs.
+    """
+
+    schedule: Schedule
+    best: float = -math.inf
+    """Standing of the best evaluation."""
+    since_best: int = 0
+
+    def add(self, done: int, metrics: Mapping[str, Any]) -> dict[str, int]:
+        """Counts the evaluation after step `done`, and returns what its logged row gets."""
+        if self.schedule.patience is None or not completes(self.schedule.evaluate_every, done):
+            return {}
+        now = self.schedule.standing(metrics)
+        better = now > self.best
+        self.best, self.since_best = (now, 0) if better else (self.best, self.since_best + 1)
+        return {SINCE_BEST: self.since_best}
+
+    def add_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Counts the evaluations among the rows that earlier sessions have logged."""
+        for row in rows:
+            if "validation_loss" in row:
+                self.add(row["step"], row)
+
+    @property
+    def is_due(self) -> bool:
+        """True once training is to end."""
+        return self.schedule.patience is not None and self.since_best >= self.schedule.patience
