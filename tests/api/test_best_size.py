@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -240,7 +241,7 @@ def planner(monkeypatch):
     original = api_plan._problem
     monkeypatch.setattr(api_plan, "_problem", problem)
     monkeypatch.setattr(api_plan, "search", search)
-    monkeypatch.setattr(api_plan.disk, "needed", lambda size: {})
+    monkeypatch.setattr(api_plan.disk, "require_room", lambda folder, needed: None)
     monkeypatch.setattr(api_plan.Pool, "static", lambda self: type("Static", (), {"state_bytes": 0, "given_bytes": 0}))
     return made
 
@@ -345,3 +346,19 @@ def test_runs_that_differ_in_size_length_and_seed_alone_are_compared(tmp_path):
         Observed(1_000_000, effective_tokens(tokens, tokens / 4), 3.0, run=str(tmp_path / "c")),
     ]
     assert earlier_runs(tmp_path / "absent", TEXT) == []
+
+
+def test_the_whole_run_is_prepared_in_that_size_and_again(planner, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{number} words of a document that is like no other\n\n" for number in range(9_000)))
+    recipe = preset("stories", dataset_id=str(text), vocab_size=300)
+    options = TrainOptions(memory="1GiB", chip="cpu", run=str(tmp_path / "runs/one"), hours=0.5, best_size=True)
+    sessions = []
+    for _ in range(2):
+        ready = api_train.prepare_run(recipe, options, lambda text: None)
+        os.close(ready.lock)
+        sessions.append((RunFolder(options.run).read("recipe.json"), RunFolder(options.run).read("data.json")))
+    found = RunFolder(options.run).read("best-size.json")["fields"]
+    assert sessions[0] == sessions[1]
+    assert sessions[0][1]["steps"] == found["steps"]
+    assert {name: sessions[0][0]["fields"][name] for name in found} == found
