@@ -202,8 +202,9 @@ class _Search:
         return math.exp(seconds + (longer - seconds) * (at - size) / (larger - size))
 
     def _steps(self, step_seconds: float) -> int:
-        how = {"tokens_per_step": self.tokens_per_step, "held_out": self.held_out}
-        return steps_in(self.seconds, step_seconds=step_seconds, **how)
+        return steps_in(
+            self.seconds, step_seconds=step_seconds, tokens_per_step=self.tokens_per_step, held_out=self.held_out
+        )
 
     def _effective(self, step_seconds: float) -> float:
         """Returns the effective tokens of a run; 0 where the time is too short for a step."""
@@ -297,7 +298,8 @@ class _Search:
         return by_probable_laws(self.law, [(size, tokens) for size, tokens in sizes if tokens])
 
     def _notes(self, best: int) -> list[str]:
-        tried, notes = self._tried(best), []
+        tried = self._tried(best)
+        notes: list[str] = []
         assert tried.tokens is not None
         too_large = self._too_large()
         if too_large and best == max(self.plans) and self._loss(self._numbers()[-1]) < self._loss(best):

@@ -25,7 +25,7 @@ def earlier_runs(place: Path, recipe: Recipe) -> list[Observed]:
         place: Folder, which need not exist.
         recipe: The recipe, of any size.
     """
-    found = []
+    found: list[Observed] = []
     for path, below, files in os.walk(place):
         if "recipe.json" in files:
             below.clear()  # runs are not looked for inside runs

@@ -87,7 +87,7 @@ class LossLaw:
 
     def interval(self, parameters: float, tokens: float) -> tuple[float, float]:
         """Returns the ends of an interval that has the loss in about 95 of 100 cases."""
-        loss, gradient = self.loss(parameters, tokens), self._gradient(parameters, tokens)
+        loss, gradient = self.loss(parameters, tokens), self.gradient(parameters, tokens)
         spread = [sum(g * row[k] for g, row in zip(gradient, self.root, strict=True)) for k in range(len(PRIOR))]
         half = INTERVAL * math.hypot(NOISE, *spread)
         return loss * math.exp(-half), loss * math.exp(half)
@@ -108,7 +108,7 @@ class LossLaw:
         data *= (MIDDLE_TOKENS / tokens) ** (BETA + slope - twist)
         return E * math.exp(level), size, data
 
-    def _gradient(self, parameters: float, tokens: float) -> tuple[float, ...]:
+    def gradient(self, parameters: float, tokens: float) -> tuple[float, ...]:
         """Returns the derivatives of the log loss by the shift."""
         level, size, data = self._terms(parameters, tokens)
         by_size = size * math.log(MIDDLE_PARAMETERS / parameters)
@@ -128,7 +128,8 @@ def by_probable_laws(law: LossLaw, sizes: Sequence[tuple[float, float]]) -> tupl
     Returns:
         The range, and the share by which the chosen one's loss is above the lowest, at most, for 9 of 10 of the laws.
     """
-    best, excess = [], []
+    best: list[float] = []
+    excess: list[float] = []
     for sampled in law.samples(LAWS):
         losses = [sampled.loss(*size) for size in sizes]
         least = min(range(len(losses)), key=losses.__getitem__)
@@ -160,7 +161,7 @@ def corrected(runs: Sequence[Observed]) -> LossLaw:
     shift, damping = np.zeros(len(PRIOR)), 1e-3
     while True:
         law = LossLaw(_shift(shift))
-        slopes = np.array([law._gradient(run.parameters, run.tokens) for run in runs]) / NOISE
+        slopes = np.array([law.gradient(run.parameters, run.tokens) for run in runs]) / NOISE
         curvature = slopes.T @ slopes + prior
         downhill = slopes.T @ residuals(shift) - prior @ shift
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)

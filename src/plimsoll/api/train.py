@@ -102,8 +102,13 @@ def _of_best_size(
             " it with `plimsoll plan`, and give --target-params and --steps as that says"
         )
     if not folder.has("plan.json"):
-        place = {"memory": options.memory, "chip": target.name, "mesh": options.mesh, "within": options.within}
-        how = {"name": options.name, "numerics": options.numerics, "pins": options.pins, "say": say}
+        place: dict[str, Any] = {
+            "memory": options.memory,
+            "chip": target.name,
+            "mesh": options.mesh,
+            "within": options.within,
+        }
+        how: dict[str, Any] = {"name": options.name, "numerics": options.numerics, "pins": options.pins, "say": say}
         planned = plan(recipe, hours=hours, best_size=True, earlier_runs=folder.path.parent, **place, **how)
         assert planned.best_size_found is not None
         say("\n".join([*best_size_lines(planned.best_size_found), ""]))
