@@ -451,7 +451,10 @@ class Planned:
 
     @property
     def levers(self) -> dict[str, Any]:
-        """Names of all levers to the values that the plan gives them."""
+        """Dict from the name of each lever (memory-saving option) to the value that the plan chose for it.
+
+        Like {"micro_batch": 4, "remat": "block", ...}; levers that are off are in it, too.
+        """
         return self.plan.levers
 
     @property

@@ -57,10 +57,11 @@ class Comparison(list[ComparedChip]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecipePlan(ShownPlan):
-    """Plan of a recipe: how a training step is computed within a memory budget. Prints as a table.
+    """Plan that `plimsoll.plan` returns for a recipe: how a training step is computed within a memory budget.
 
-    Among its attributes are `fits`, `peak_bytes`, `step_seconds` (seconds per optimizer step), `levers` (a value for
-    each memory-saving option, by name) and `ledger` (bytes by part).
+    It prints as a table, and is not meant to be constructed by hand. `fits` says whether the predicted peak,
+    `peak_bytes`, is within the budget. `step_seconds` are the predicted seconds per optimizer step. `levers` has the
+    value of each memory-saving option by name, and `ledger` the predicted bytes by part.
 
     Example:
         >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP

@@ -85,9 +85,9 @@ def estimate_memory_usage(
 
     Returns:
         A dict of two estimates, all in MiB. The first is of plain NumPy arrays of inputs and labels with this `dtype`:
-        `full_load_mb` for the whole data set, `streaming_mb` for one batch, and `chunk_1000`, `chunk_5000`,
-        `chunk_10000` and `chunk_50000` for that many sequences. `memory_savings` is the share that streaming saves, as
-        text like "99.9%". The second is of plimsoll's loader with its buffers, which ignores `dtype`:
+        `full_load_mb` for the whole data set, and `streaming_mb` for one batch. `chunk_1000`, `chunk_5000`,
+        `chunk_10000` and `chunk_50000` are for that many sequences. `memory_savings` is the share that streaming
+        saves, as text like "99.9%". The second is of plimsoll's loader with its buffers, which ignores `dtype`:
         `plimsoll_streaming_mb` if it reads tokens from disk, and `plimsoll_full_load_mb` if it holds all in memory.
 
     Raises:

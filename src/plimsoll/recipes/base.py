@@ -247,17 +247,21 @@ class Recipe(ABC):
 
     @property
     def same_for_all_sizes(self) -> dict[str, Any]:
-        """Fields without which losses of two sizes cannot be compared, with their values at this size."""
+        """Fields that must be equal in models of different sizes if their validation losses are to be compared.
+
+        A dict from their names to the values of this recipe, like {"vocab_size": 4096}. `plimsoll plan --best-size`
+        gives them to every size that it tries. Empty by default.
+        """
         return {}
 
     @property
     def data_tokens(self) -> float | None:
-        """Number of tokens in the training data, about, without reading it; None where it is not known."""
+        """Approximate number of tokens in the training data, found without reading it; None if it is not known."""
         return None
 
     @property
     def held_out_tokens(self) -> float:
-        """Most tokens that an evaluation reads; 0 where that is not known before the data is prepared."""
+        """Upper bound of the tokens that one evaluation reads; 0 if it is not known before `prepare`."""
         return 0
 
     def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:

@@ -162,7 +162,10 @@ class OwnRecipe(Recipe):
 
     @property
     def short_name(self) -> str:
-        """Default name of a recipe whose code is not in a file but, for example, in a notebook: "recipe"."""
+        """Name in tables, and of the default run folder, if the code is not in a file but in a notebook: "recipe".
+
+        A recipe in a file is called by the name of the file instead.
+        """
         return "recipe"
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
