@@ -55,6 +55,7 @@ class Hdf5(ExampleSet):
         mix: int = MIX,
         skip_bad: bool = False,
     ) -> None:
+        """Opens the file. The class describes the arguments."""
         self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
