@@ -547,6 +547,21 @@ def _finetune_litgpt() -> str:
     return table(["model, method, micro-batch", "litgpt, GB", "ours, GB", "levers"], rows)
 
 
+def beside_peft() -> str:
+    """LoRA on this CPU beside PEFT and transformers, and how far the losses are apart."""
+    medians, ratios = read("finetune_beside_peft", "medians"), read("finetune_beside_peft", "ratios")
+    rows = [
+        [name, f"{side['tokens_per_second']:,.0f}", f"{side['peak_resident_bytes'] / MIB:,.0f} MiB"]
+        for name, side in (("PEFT, transformers", medians["peer"]), ("plimsoll", medians["plimsoll"]))
+    ]
+    rows.append(["ratio", *(f"{ratios[name]:.2f}" for name in ("tokens_per_second", "peak_resident_bytes"))])
+    apart = read("finetune_beside_peft", "largest_difference_of_losses")
+    told = f"Losses of the same step differ by at most {100 * apart:.2g} %."
+    return table(["", "tokens/s", "peak, resident"], rows) + "\n".join(
+        ["", told, source("finetune_beside_peft", "python benchmarks/finetune_beside_peft.py --rounds 3")]
+    )
+
+
 def _share(share: float, *, signed: bool = False) -> str:
     return (f"{share:+.0%}" if signed else f"{share:.0%}").replace("%", " %")
 
