@@ -107,32 +107,17 @@ def plan(
     recipe, pins = unpinned(recipe, pins)
     name, recipe = named(recipe, name)
     given = pins
+    _require_one_question(smallest=smallest, largest=largest, measure=measure, best_size=best_size or hours is not None)
     if best_size or hours is not None:
         require_hours(hours, best_size=best_size, memory=memory)
-        if smallest or largest is not None:
-            raise RecipeError(
-                "--best-size plans for the size with the lowest loss, and --floor and --largest for something else:"
-                " give one of them"
-            )
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
     else:
         found = accelerator.chip_named(chip)
     target, pins = over_devices(found, recipe, pins, mesh, processes=processes)
     card = card or (accelerator.card_here(target) if processes == 1 else None)
-    if measure and target.platform != "cpu" and card is None:
-        raise RecipeError(f"--measure times plans on the chip at hand, and {target.name} is not: leave it out")
-    if card is None and target.platform != "cpu" and not target.flops:
-        raise RecipeError(
-            f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
-            " Add it to a chip file (docs/chips.md)"
-        )
-    usual = WITHIN if largest is None else largest_option.WITHIN
-    seconds = usual[target.platform] if within is None else parse_seconds(within)
-    if not 0 < seconds <= MOST_SECONDS:
-        raise RecipeError(
-            f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
-        )
+    _require_plannable(target, card, measure=measure)
+    seconds = _seconds_for(target, within, largest=largest is not None)
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)
@@ -168,11 +153,6 @@ def plan(
             say=say,
         )
     if largest is not None:
-        if smallest or measure:
-            raise RecipeError(
-                f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
-                " --measure"
-            )
         return largest_option.find_largest(
             recipe,
             steps_of(recipe, largest, devices=target.devices),
@@ -190,42 +170,86 @@ def plan(
     if by_formula is not None:
         early(by_formula)
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
-    command, variables = _compile_process(target, card, budget, about, say, measure=measure)
+    command = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
         prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
         stack.callback(prune, cache, cache_limit)  # after a refusal, too
         number = 1 if card is not None else host.compilers()
-        how: dict[str, Any] = {
-            "about": about,
-            "answers": cache / "answers",
-            "longest": max(LONGEST_ANSWER, PATIENCE * seconds),
-        }
-        children = [Child(command, variables, **how) for _ in range(number)]
-        compiler = stack.enter_context(Pool(children))
-        try:
-            planned = search(problem, compiler, say, within=seconds, smallest=smallest, clock=compiler.clock)
-        except BudgetError as refusal:
-            estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
-            if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= budget):
-                refusal.verdict = "uncertain"
-            raise
-        if compiler.not_kept is not None:
-            say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
+        compiler = stack.enter_context(_compilers(number, command, about, cache, seconds))
+        planned = _searched(problem, compiler, say, within=seconds, smallest=smallest)
         further: dict[str, Any] = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),
             "estimate_band": calibration.estimate_band(planned.ledger),
             "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
         }
-        if target.platform == "cuda" and recipe.head_columns is not None:
-            chosen = planned.plan
-            further["without_cudnn"] = without_cudnn(
-                precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
-            )
-        if by_formula is not None:
-            further["at_once"] = replace(by_formula, chosen=of_plan(recipe, problem, planned.plan))
-        planned = notebook.ShownPlan(**vars(planned) | further)
-        return replace(planned, remarks=recipe.remarks(planned))
+    if target.platform == "cuda" and recipe.head_columns is not None:
+        chosen = planned.plan
+        further["without_cudnn"] = without_cudnn(
+            precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
+        )
+    if by_formula is not None:
+        further["at_once"] = replace(by_formula, chosen=of_plan(recipe, problem, planned.plan))
+    planned = notebook.ShownPlan(**vars(planned) | further)
+    return replace(planned, remarks=recipe.remarks(planned))
+
+
+def _require_one_question(*, smallest: bool, largest: str | None, measure: bool, best_size: bool) -> None:
+    """Raises RecipeError where two things are looked for at once."""
+    if best_size and (smallest or largest is not None):
+        raise RecipeError(
+            "--best-size plans for the size with the lowest loss, and --floor and --largest for something else:"
+            " give one of them"
+        )
+    if largest is not None and (smallest or measure):
+        raise RecipeError(
+            f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
+            " --measure"
+        )
+
+
+def _require_plannable(target: Chip, card: Card | None, *, measure: bool) -> None:
+    """Raises RecipeError where plans cannot be timed though they are to be, or the chip's rates are not known."""
+    if measure and target.platform != "cpu" and card is None:
+        raise RecipeError(f"--measure times plans on the chip at hand, and {target.name} is not: leave it out")
+    if card is None and target.platform != "cpu" and not target.flops:
+        raise RecipeError(
+            f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
+            " Add it to a chip file (docs/chips.md)"
+        )
+
+
+def _seconds_for(target: Chip, within: str | float | None, *, largest: bool) -> float:
+    """Returns the seconds that planning may take."""
+    usual = largest_option.WITHIN if largest else WITHIN
+    seconds = usual[target.platform] if within is None else parse_seconds(within)
+    if not 0 < seconds <= MOST_SECONDS:
+        raise RecipeError(
+            f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
+        )
+    return seconds
+
+
+def _compilers(
+    number: int, command: tuple[list[str], dict[str, str]], about: Mapping[str, Any], cache: Path, seconds: float
+) -> Pool:
+    """Returns compile processes whose answers are kept, each of which may take PATIENCE times what planning may."""
+    longest = max(LONGEST_ANSWER, PATIENCE * seconds)
+    return Pool([Child(*command, about=about, answers=cache / "answers", longest=longest) for _ in range(number)])
+
+
+def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smallest: bool) -> Planned:
+    """Returns what the search finds. A refusal whose bytes are estimated may be wrong, and is `uncertain` then."""
+    try:
+        planned = search(problem, compiler, say, within=within, smallest=smallest, clock=compiler.clock)
+    except BudgetError as refusal:
+        estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
+        if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= problem.budget_bytes):
+            refusal.verdict = "uncertain"
+        raise
+    if compiler.not_kept is not None:
+        say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
+    return planned
 
 
 def _compile_process(
