@@ -144,11 +144,11 @@ class Measurements:
         components, highest = in_session, max(peak, before.get("peak_bytes") or 0)
         phases, below = self._phases(log), dict.fromkeys(self._took_place(log), peak)
         if "components" in earlier:
-            if not {"train", "save"} & log.seen:
-                # The same command after the end takes no step, so it measures no part: what the steps took stays.
-                phases, below = {}, {}
-            if highest > peak or not {"train", "save"} & log.seen:
-                components = {name: part["measured"] for name, part in earlier["components"].items()}
+            kept = {name: part["measured"] for name, part in earlier["components"].items()}
+            if not {"train", "save"} & log.seen:  # the same command after the end takes no step: what those took stays
+                return kept, dict(before)
+            if highest > peak:
+                components = kept
         phases = largest_by_phase(before.get("phases", {}), phases)
         below = largest_by_phase(before.get("phases_at_most", {}), below)
         bounds = {name: size for name, size in below.items() if name not in phases}
