@@ -214,9 +214,12 @@ def test_a_budget_and_a_recipe_with_sizes_are_needed(command, capsys, tmp_path, 
 
 def test_another_kind_of_plan_beside_it_is_refused(capsys):
     words = ["plan", "stories", "--memory", "1GiB", "--hours", "6", "--best-size"]
-    for other in (["--floor"], ["--largest", "seq-len"], ["--compare", "h200"], ["--settings"], ["--frontier"]):
+    for other in (["--compare", "h200"], ["--settings"], ["--frontier"]):
         assert main([*words, *other]) == 2
         assert f"{other[0]} asks for something else" in capsys.readouterr().err
+    for other in (["--floor"], ["--largest", "seq-len"]):
+        assert main([*words, *other]) == 2
+        assert "--floor and --largest for something else: give one of them" in capsys.readouterr().err
     with pytest.raises(RecipeError, match="give one of them"):
         plimsoll.plan("stories", memory="1GiB", hours=6, best_size=True, largest="seq_len")
     with pytest.raises(RecipeError, match="--target-params 5M says that already"):

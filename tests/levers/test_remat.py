@@ -9,6 +9,8 @@ import optax
 import pytest
 
 from compiled_bytes import temporary_bytes
+from plimsoll.levers.lever import Problem
+from plimsoll.levers.records.blocks import REMAT
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks, unrolls
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
@@ -179,3 +181,20 @@ def test_a_scan_on_a_cpu_keeps_bits_and_no_float32_copies(remat, saved):
     assert stacks == [False, True]
     for one, other in zip(*(jax.tree.leaves(each(x, (up, down))) for each in compiled.values()), strict=True):
         np.testing.assert_array_equal(np.asarray(one, np.float32), np.asarray(other, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changed", "least"),
+    [
+        ({}, "dots"),
+        ({"pins": {"remat": "none"}}, "none"),
+        ({"platform": "cuda"}, "none"),
+        ({"supported": ("remat",)}, "none"),
+        ({"numerics": "exact"}, "none"),
+        ({"pins": {"precision": "float32"}}, "none"),
+    ],
+)
+def test_frozen_layers_in_bfloat16_on_a_cpu_are_not_tried_with_everything_kept(changed, least):
+    asked = {"platform": "cpu", "numerics": "mixed", "supported": ("remat", "frozen_bits"), "pins": {}} | changed
+    problem = Problem(recipe="text", chip="any", effective_batch=8, loss_chunks=(), **asked)
+    assert REMAT.tried(problem, None)[0] == least

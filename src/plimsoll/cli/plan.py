@@ -154,8 +154,8 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
 
 
 def _require_best_size_alone(options: PlanOptions) -> None:
-    """Raises RecipeError where another kind of plan is asked for, too."""
-    names = ("settings", "compare", "largest", "floor", "frontier")
+    """Raises RecipeError where several plans are asked for, too. `api.plan` refuses --floor and --largest."""
+    names = ("settings", "compare", "frontier")
     if others := [f"--{name}" for name in names if getattr(options, name)]:
         raise RecipeError(
             f"--best-size plans for the size with the lowest predicted loss, and {', '.join(others)} asks for something"

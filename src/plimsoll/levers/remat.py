@@ -18,8 +18,7 @@ the whole stack to float32 and back, and hold a float32 copy of it in the backwa
 """
 
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -36,9 +35,7 @@ from plimsoll.types import Compute, Remat
 DOT = "dot"
 """Name that models give to the results `dots` keeps."""
 INPUT = "block input"
-"""Name of what `offload` sends to the host."""
-
-
+"""Name of what `offload` sends to the host, and of what a scan on a CPU keeps of a block's input."""
 _BITS: ContextVar[bool] = ContextVar("bits", default=False)
 """Whether what the block that is traced now keeps is kept as bits."""
 
@@ -72,14 +69,10 @@ def rematerialised(
     if remat == "none":
         return block
     if remat != "offload":
+        names = [DOT] if remat == "dots" else []
         if scanned and platform == "cpu":
-            names = (INPUT, DOT) if remat == "dots" else (INPUT,)
-            return jax.checkpoint(
-                _keeping_bits(block),
-                policy=jax.checkpoint_policies.save_only_these_names(*names),
-                prevent_cse=False,
-            )
-        policy = jax.checkpoint_policies.save_only_these_names(DOT) if remat == "dots" else None
+            block, names = _keeping_bits(block), [INPUT, *names]
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
         return jax.checkpoint(block, policy=policy, prevent_cse=not scanned)
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
@@ -132,19 +125,13 @@ def _keeping_bits(block: Callable[..., Array]) -> Callable[..., Array]:
     """Returns the block, such that what it keeps, its input included, is named and kept as bits."""
 
     def kept(x: Array, *rest: Any) -> Array:
-        with _as_bits():
+        before = _BITS.set(True)
+        try:
             return block(_named_bits(INPUT, x), *rest)
+        finally:
+            _BITS.reset(before)
 
     return kept
-
-
-@contextmanager
-def _as_bits() -> Iterator[None]:
-    before = _BITS.set(True)
-    try:
-        yield
-    finally:
-        _BITS.reset(before)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -584,17 +584,17 @@ class Recipe(ABC):
     def training_data_changed(self, prepared: Prepared) -> str | None:
         """Checks, before training starts or resumes, that the training data is still what `prepare` has seen.
 
-        By default the same as `data_changed`, which evaluation uses too. Recipes override it to check files that only
+        By default it is `data_changed`, which evaluation uses too. Recipes override it to check files that only
         training reads.
 
         Args:
             prepared: Result of `prepare` at the start of the run.
 
         Returns:
-            A note for the user if files were written or copied since then but seem to be the same, else None.
+            A note for the user, or None, as `data_changed` does.
 
         Raises:
-            DataError: It is different data. Changes that only a complete read would find may go unnoticed.
+            DataError: It is different data.
         """
         return self.data_changed(prepared)
 

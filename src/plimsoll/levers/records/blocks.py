@@ -16,13 +16,14 @@ def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
 
 
 def _worth_recomputing(problem: Problem, _rates: Rates) -> list[str]:
-    """Returns how much may be recomputed; frozen layers are a loop, in which keeping everything is slowest on a CPU.
+    """Returns the values to try: not "none" for frozen layers in bfloat16 on a CPU, where it is the slowest.
 
-    XLA turns what is kept there to float32 and back, the whole stack in each layer: a step of 135M took 8.0 s for 6.2
-    with "dots", in twice the memory (docs/log.md, "A scan on a CPU keeps bits").
+    Frozen layers are a loop, and XLA turns what it keeps to float32 and back there, the whole stack in each layer: a
+    step of 135M took 8.0 s for 6.2 with "dots", in twice the memory (docs/log.md, "A scan on a CPU keeps bits").
     """
     frozen_on_cpu = problem.platform == "cpu" and "frozen_bits" in problem.supported
-    return [value for value in REMAT.values if not (frozen_on_cpu and value == "none")]
+    in_float32 = problem.numerics == "exact" or problem.pins.get("precision") == "float32"
+    return [value for value in REMAT.values if value != "none" or not frozen_on_cpu or in_float32]
 
 
 REMAT = Lever(
@@ -43,7 +44,7 @@ REMAT = Lever(
     needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
     worth_trying=_worth_recomputing,
     refused=_nowhere_to_go,
-    sets_apart=("cpu",),  # which widens products that are kept in bfloat16, and not what is kept besides
+    sets_apart=("cpu",),  # which holds float32 copies beside what "none" keeps in bfloat16
     rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),
     words=lambda value: f"remat {value}",
     label="rematerialisation",
