@@ -3,6 +3,7 @@
 import logging
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -50,3 +51,23 @@ def test_what_is_not_given_stays_and_what_is_replaced_is_given_back():
 
 def test_where_nothing_is_given_nothing_changes():
     assert with_initial(state(), lambda params: params, None) is None
+
+
+def test_weights_in_16_bits_are_given_as_numbers_and_kept_as_bits():
+    drawn = {name: jax.device_put(np.arange(64, dtype=np.uint16)) for name in ("kept", "bfloat16", "float32")}
+    own = dict(drawn)
+    given = np.linspace(-2, 2, 64, dtype=np.float32)
+
+    def begin(params):
+        weights = params["trainable"]
+        assert {leaf.dtype for leaf in weights.values()} == {np.dtype(jnp.bfloat16)}
+        numbers = {"bfloat16": jax.device_put(given.astype(jnp.bfloat16)), "float32": given}
+        return params | {"trainable": weights | numbers}
+
+    found = with_initial({"params": {"trainable": drawn, "frozen": {}}}, begin, None)
+    assert found is not None
+    weights = found["params"]["trainable"]
+    np.testing.assert_array_equal(np.asarray(weights["kept"]), np.arange(64))
+    for name in ("bfloat16", "float32"):
+        np.testing.assert_array_equal(np.asarray(weights[name]), given.astype(jnp.bfloat16).view(np.uint16))
+        assert own[name].is_deleted()

@@ -52,6 +52,8 @@ NF4_LEVELS = (
 )  # fmt: skip
 """The 16 values of NF4, as published (Dettmers et al. 2023, appendix E): zero, and quantiles of N(0, 1) scaled to
 [-1, 1], in equal steps of probability, 8 above zero and 7 below (equation 4)."""
+NF4_BORDERS = (np.array(NF4_LEVELS[1:], np.float32) + np.array(NF4_LEVELS[:-1], np.float32)) / 2
+"""Values halfway between two levels, which still belong to the lower one."""
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales", "layer"], meta_fields=["bits", "rows"])
@@ -89,14 +91,35 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
     scales = largest.astype(jnp.bfloat16)
     if bits == 8:
         scale = scales.astype(jnp.float32)[..., None, :]
-        unit = grouped / jnp.where(scale > 0, scale, 1)
+        unit = grouped * (1 / jnp.where(scale > 0, scale, 1))
         codes = jnp.clip(jnp.round(unit * 127), -127, 127).astype(jnp.int8)
     else:
         unit = grouped * (1 / jnp.maximum(largest, LEAST))[..., None, :]  # as bitsandbytes rounds it
-        levels = np.array(NF4_LEVELS, np.float32)
-        codes = jnp.searchsorted(jnp.asarray((levels[1:] + levels[:-1]) / 2), unit).astype(jnp.uint8)
+        codes = jnp.searchsorted(jnp.asarray(NF4_BORDERS), unit).astype(jnp.uint8)
         codes = codes[..., 0::2, :] | (codes[..., 1::2, :] << 4)
     return Packed(codes.reshape(*lead, -1, cols), scales, bits, rows)
+
+
+def packed_rows(rows: Float[np.ndarray, "cols rows"], bits: Literal[8, 4]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns codes and scales of `packed(rows.T, bits)`, transposed, to the bit, in NumPy: nothing is compiled.
+
+    A process grows by tens of MiB where it compiles for the first time, more than a small model takes.
+    """
+    filled = np.pad(rows.astype(np.float32), [(0, 0), (0, -rows.shape[1] % GROUP)])
+    grouped = filled.reshape(len(rows), -1, GROUP)
+    largest = np.max(np.abs(grouped), axis=-1, keepdims=True)
+    scales = largest.astype(jnp.bfloat16)
+    if bits == 8:
+        scale = scales.astype(np.float32)
+        grouped *= np.float32(1) / np.where(scale > 0, scale, np.float32(1))
+        codes = np.clip(np.round(grouped * np.float32(127)), -127, 127).astype(np.int8)
+    else:
+        grouped *= np.float32(1) / np.maximum(largest, np.float32(LEAST))
+        codes = np.zeros(grouped.shape, np.uint8)
+        for border in NF4_BORDERS:
+            codes += grouped > border
+        codes = codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return codes.reshape(len(rows), -1), scales[..., 0]
 
 
 def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:

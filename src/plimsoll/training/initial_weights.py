@@ -23,44 +23,49 @@ COMPILING_BYTES = 32 * 2**20
 def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
     """Returns the `params` that `begin` makes of the random ones, and their `ema`; None where it leaves them alone.
 
-    Random weights that are not used any more are deleted. Of weights in 24 bits the last 8, which the optimizer keeps,
-    stay random: less than half a step of the bfloat16 beside them.
+    Random weights that are replaced are deleted. `begin` sees weights in 16 or 24 bits as bfloat16. The last 8 of 24,
+    which the optimizer keeps, stay random: less than half a step of the bfloat16 beside them.
     """
 
-    def as_float32(leaf: Any) -> Any:
-        return leaf if leaf.dtype != jnp.uint16 else np.asarray(leaf).view(jnp.bfloat16).astype(np.float32)
+    def as_number(leaf: Any) -> Any:
+        return leaf if leaf.dtype != jnp.uint16 else np.asarray(leaf).view(jnp.bfloat16)
 
-    def as_stored(leaf: Any, stored: Any) -> Any:
-        return leaf if stored.dtype != jnp.uint16 else np.asarray(leaf).astype(jnp.bfloat16).view(np.uint16)
-
-    stored = state["params"]["trainable"]
-    random = state["params"] | {"trainable": jax.tree.map(as_float32, stored)}
+    own = state["params"]
+    random = own | {"trainable": jax.tree.map(as_number, own["trainable"])}
     params = begin(random)
     if params is random:
         return None
-    weights = jax.tree.map(as_stored, params["trainable"], stored)
-    whole = own_copies(params | {"trainable": weights}, state["params"])
+    del random
+    whole = own_copies(params, own)
     if average is None:
         return {"params": whole}
     return {"params": whole, "ema": jax.tree.map(copied, average.start(whole["trainable"]))}
 
 
 def own_copies(tree: Any, own: Any) -> Any:
-    """Returns the tree with leaves that share no bytes with others, since they will be donated.
+    """Returns the tree in the form of `own`, with leaves that share no bytes with others, since they will be donated.
 
-    Leaves of `own` stay as they are; the originals of the others are deleted.
+    Leaves of `own` stay as they are. The originals of the others are deleted, and those of `own` that they replace.
     """
-    ids = {id(leaf) for leaf in jax.tree.leaves(own)}
+    ids = {id(leaf) for leaf in jax.tree.leaves(tree)}
 
-    def owned(leaf: Any) -> Any:
-        if id(leaf) in ids:
+    def owned(leaf: Any, old: Any) -> Any:
+        if leaf is old:
             return leaf
-        copy = copied(leaf)
-        if isinstance(leaf, jax.Array):
-            leaf.delete()
+        copy = copied(_as_stored(leaf, old.dtype))
+        for given in (leaf, *([] if id(old) in ids else [old])):
+            if isinstance(given, jax.Array):
+                given.delete()
         return copy
 
-    return jax.tree.map(owned, tree)
+    return jax.tree.map(owned, tree, own)
+
+
+def _as_stored(leaf: Any, dtype: Any) -> Any:
+    """Returns numbers as bits of bfloat16 where the state keeps those, else the leaf."""
+    if dtype != jnp.uint16 or leaf.dtype == jnp.uint16:
+        return leaf
+    return np.asarray(leaf).astype(jnp.bfloat16, copy=False).view(np.uint16)
 
 
 def copied(leaf: Any) -> jax.Array:

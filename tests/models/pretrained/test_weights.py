@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import struct
 
 import jax
@@ -58,6 +59,15 @@ def test_what_is_loaded_is_what_would_be_stored(tmp_path, monkeypatch, bits, pie
     found = load(write(tmp_path, LLAMA, tensors), LLAMA, bits=bits)
     require_same(found, kept(expected_tree(LLAMA, tensors), bits))
     assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, stored_like(LLAMA, bits))
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_nothing_is_compiled_to_read_them(tmp_path, bits, caplog):
+    """A process grows by tens of MiB where it first compiles, and the plan has no room for that."""
+    folder, like = write(tmp_path, LLAMA), stored_like(LLAMA, bits)
+    with jax.log_compiles(), caplog.at_level(logging.DEBUG):
+        load(folder, LLAMA, like=like)
+    assert not [record.message for record in caplog.records if "ompil" in record.message]
 
 
 def test_stacks_are_kept_as_bits_and_tables_as_numbers():

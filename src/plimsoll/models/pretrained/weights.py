@@ -7,7 +7,6 @@ and written into their place in the stack of layers.
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.levers.frozen import FrozenBits, Packed, packed, stored
+from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.model import Pretrained, norm_start
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
@@ -23,7 +22,7 @@ from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PACKED_PIECE = 2**16
-"""Numbers that are packed at a time, which takes up to 32 times their bytes for a moment."""
+"""Numbers that are packed at a time."""
 ALIGNED = 64
 """Bytes to which a buffer must be aligned for JAX to take it on a CPU without a copy."""
 
@@ -125,13 +124,10 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
         codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
         for number, tensor in enumerate(tensors):
             place = (number,) if stacked else ()
-            pieces = pieces_of(tensor.shape, PACKED_PIECE)
-            rows = np.zeros((pieces[0][1], tensor.shape[1]), np.float32)  # one shape, so that it is compiled once
-            for first, last in pieces:  # rows as published, columns here; the codes of the padding are cut off
-                rows[: last - first] = _numbers(tensor, first, last)
-                part = _packed_rows(rows.copy(), like.bits)  # JAX may read it in place, and later
-                codes[place][:, first:last] = np.asarray(part.codes)[:, : last - first]
-                scales[place][:, first:last] = np.asarray(part.scales)[:, : last - first]
+            for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # rows as published, columns here
+                packed = packed_rows(_numbers(tensor, first, last), like.bits)
+                for part, rows in zip((codes, scales), packed, strict=True):
+                    part[place][:, first:last] = rows.T
         return Packed(jax.device_put(codes), jax.device_put(scales), like.bits, like.rows)
     whole = _buffer(like.shape, like.dtype)
     for number, tensor in enumerate(tensors):
@@ -145,11 +141,6 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
             else:
                 place[first:last] = numbers
     return jax.device_put(whole)
-
-
-@partial(jax.jit, static_argnums=1)
-def _packed_rows(rows: jax.Array, bits: Any) -> Packed:
-    return packed(rows.T, bits)
 
 
 def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:
