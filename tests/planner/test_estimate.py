@@ -82,6 +82,13 @@ def test_phases_start_and_evaluate_have_their_own_temporaries():
     assert phases["evaluate"] == BASE + 9 * MIB + 3 * MIB
 
 
+def test_weights_that_are_read_at_the_start_are_held_twice_there_alone():
+    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
+    reading = replace(STATIC, initial_bytes=40 * MIB)
+    without, found = (ledger(plan(), problem(GIB), static=static, **of).phases for static in (STATIC, reading))
+    assert found == without | {"start": without["start"] + 40 * MIB}
+
+
 @given(temp=st.integers(0, 2**40), in_background=st.booleans())
 def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
     found = priced(plan(async_save=in_background), temp)

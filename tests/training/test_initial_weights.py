@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plimsoll.levers.ema import Average
-from plimsoll.training.initial_weights import copied, with_initial
+from plimsoll.training.initial_weights import copied, twice_at_first, with_initial
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint16", "int8"])
@@ -71,3 +71,9 @@ def test_weights_in_16_bits_are_given_as_numbers_and_kept_as_bits():
     for name in ("bfloat16", "float32"):
         np.testing.assert_array_equal(np.asarray(weights[name]), given.astype(jnp.bfloat16).view(np.uint16))
         assert own[name].is_deleted()
+
+
+def test_twice_at_first_are_the_largest_array_and_what_is_learned_in_16_bits():
+    shapes = {"a": jax.ShapeDtypeStruct((100,), jnp.uint16), "b": jax.ShapeDtypeStruct((30,), jnp.float32)}
+    assert twice_at_first({"trainable": shapes, "frozen": {}}) == 200 + 200
+    assert twice_at_first({"trainable": {}, "frozen": shapes}) == 200

@@ -34,8 +34,10 @@ from plimsoll.planner.hlo.packed import packed_bytes
 from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.processes import environment
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
+from plimsoll.training.initial_weights import twice_at_first
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Precision, Storage
@@ -120,6 +122,7 @@ class LocalCompiler:
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
             given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.frozen_is_given else 0,
+            initial_bytes=0 if type(self.recipe).begin is Recipe.begin else twice_at_first(state["params"]),
             movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 

@@ -90,7 +90,9 @@ def _one_memory(
         save["state copy while saving"] = saved
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
-        "start": base | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes},
+        "start": base
+        | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes}
+        | {"initial weights": static.initial_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | data,
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,

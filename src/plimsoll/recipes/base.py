@@ -276,8 +276,9 @@ class Recipe(ABC):
             None, the default, if the recipe has no such formula. Else a dict with `parameters` (their number) and bytes
             of one device: `parameter_bytes`, `optimizer_bytes`, `other_bytes` (step counter and PRNG keys) and
             `largest_leaf_bytes` (the largest array). Optional are `ema_bytes`, `batch_bytes` (one effective batch),
-            `whole_state_bytes` (the sum), `given_bytes` (frozen weights that checkpoints leave out) and `movable`:
-            bytes that `offload` can put into host memory, by the keys `optimizer`, `ema` and `frozen`.
+            `whole_state_bytes` (the sum), `given_bytes` (frozen weights that checkpoints leave out), `initial_bytes`
+            (weights that are in memory twice while they are loaded from files) and `movable`: bytes that `offload` can
+            put into host memory, by the keys `optimizer`, `ema` and `frozen`.
         """
         return None
 

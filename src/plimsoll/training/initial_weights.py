@@ -1,6 +1,6 @@
 """A state whose initial weights are given, as those of a published model, in the form in which the state keeps them.
 
-In NumPy and `device_put`: nothing small is compiled in the training process, which takes more than a small model.
+By `device_put` alone: a process that compiles for the first time grows by more than a small model takes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.levers.ema import Average
-
-ALIGNED = 64
-"""Alignment in bytes of XLA's buffers on a CPU: JAX may take over NumPy's memory that has it."""
-COMPILING_BYTES = 32 * 2**20
-"""Growth of a process, about, when it compiles something for the first time."""
 
 
 def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
@@ -70,11 +65,15 @@ def _as_stored(leaf: Any, dtype: Any) -> Any:
 
 def copied(leaf: Any) -> jax.Array:
     """Returns a copy in memory of JAX's own, which may be donated."""
-    if leaf.nbytes > COMPILING_BYTES:
-        return jax.block_until_ready(jnp.array(leaf, copy=True))
-    leaf = np.asarray(leaf)
-    room = np.empty(leaf.nbytes + 2 * ALIGNED, np.uint8)
-    start = -room.ctypes.data % ALIGNED + leaf.itemsize  # where no buffer begins, so that it is not taken over
-    copy = room[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-    copy[...] = leaf
-    return jax.block_until_ready(jax.device_put(copy))
+    leaf = leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)  # which takes over aligned memory of NumPy's
+    return jax.block_until_ready(jax.device_put(leaf, may_alias=False))
+
+
+def twice_at_first(params: Any) -> int:
+    """Returns the bytes of such parameters (shapes are enough) that `with_initial` holds twice for a moment."""
+
+    def size(leaf: Any) -> int:
+        return leaf.size * leaf.dtype.itemsize
+
+    as_bits = sum(size(leaf) for leaf in jax.tree.leaves(params["trainable"]) if leaf.dtype == jnp.uint16)
+    return as_bits + max(map(size, jax.tree.leaves(params)))

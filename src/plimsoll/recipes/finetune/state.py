@@ -85,6 +85,8 @@ def static_bytes(recipe: Any, storage: Storage) -> dict[str, Any]:
         "batch_bytes": ROW_BYTES * recipe.seq_len * recipe.effective_batch,
         "whole_state_bytes": parameters + optimizer + ema + OTHER_BYTES,
         "given_bytes": _sum(given),
+        "initial_bytes": max(part.bytes for part in (*given, *weights))
+        + _sum(part for part in weights if part.itemsize == 2),
         "movable": {
             "optimizer": _sum(part for part in moments if _moves(part) and part.itemsize == 4),
             "ema": _sum(part for part in average if _moves(part) and part.itemsize == 4),
