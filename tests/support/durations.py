@@ -14,7 +14,7 @@ import pytest
 FILE = Path(__file__).parents[1] / "durations.json"
 LIMIT_OF_A_TEST, LIMIT_OF_ALL = 5.0, 1200.0
 """CPU seconds that a test without the mark `slow` may take, and all of them together."""
-LIMIT_OF_QUICK = 0.25
+LIMIT_OF_QUICK = 0.15
 """CPU seconds up to which a test is one of `make test-quick`, the fixtures that it shares with others included."""
 UNNOTICED = 0.01
 """CPU seconds below which a test is not worth a line of the file: it is recorded as one of many."""
