@@ -2,6 +2,7 @@
 """Recipes in a user's files: which one is meant, how it comes back in another process, what is refused."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -209,6 +210,17 @@ def test_a_recipe_that_is_in_no_file_is_identified_by_what_it_computes():
         assert from_dict(saved[-1]) == names["recipe"]
     assert saved[0]["code"] == saved[1]["code"]
     assert [name for name in saved[0]["code"] if saved[2]["code"][name] != saved[0]["code"][name]] == ["optimizer"]
+
+
+def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_either(monkeypatch):
+    names = {"__name__": "__main__"}
+    exec(ONE, names)
+    monkeypatch.setitem(sys.modules, "__main__", importlib.import_module("plimsoll.worker"))
+    assert "code" in to_dict(names["recipe"])
+    assert names["recipe"].called == "OwnRecipe"
+    with pytest.raises(RecipeError) as refused, names["recipe"].guard("loss"):
+        raise ValueError("no")
+    assert "user_code.py" not in str(refused.value)  # without lines of ours
 
 
 def test_a_field_that_is_no_option_is_refused(tmp_path):

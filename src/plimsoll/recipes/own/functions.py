@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from plimsoll.errors import DataError, RecipeError
@@ -18,6 +17,7 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.own.arrays import kept
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.own.recipe import recipe as recipe_of
+from plimsoll.recipes.own.user_code import file_of
 from plimsoll.recipes.saved import from_dict
 
 Reduction = Literal["sum", "mean"]
@@ -187,8 +187,8 @@ class FunctionRecipe(OwnRecipe):
 
     @property
     def short_name(self) -> str:
-        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
-        return Path(file).stem if file and Path(file).is_file() else "functions"
+        file = file_of(sys.modules.get(type(self).__module__))
+        return file.stem if file else "functions"
 
 
 def given(
