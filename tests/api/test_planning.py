@@ -110,6 +110,25 @@ def test_patience_needs_something_to_evaluate_on(plan):
         plan.train(init, data(), steps=3, patience=2)
 
 
+def test_train_needs_data(plan):
+    with pytest.raises(DataError, match="train needs examples, and data is None"):
+        plan.train(init, None, steps=3)
+
+
+def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(plan, monkeypatch):
+    monkeypatch.setattr(planning, "ask", lambda verb, question: {})
+    monkeypatch.setattr(planning.launch, "train", lambda recipe, **options: (recipe, options["run"]))
+    recipe, run = plan.train(init, data(), epochs=2, run="")
+    assert (recipe.epochs, recipe.steps, run) == (2, None, "runs/mine")
+    with pytest.raises(RecipeError, match="nothing says how long to train: give train steps=, or epochs="):
+        plan.train(init, data())
+
+
+def test_what_cannot_be_called_with_rows_is_refused_before_training():
+    with pytest.raises(RecipeError, match="on_log is called with each row of metrics, and a int cannot be"):
+        plimsoll.train("code", on_log=3)
+
+
 def test_a_plan_of_another_chip_has_no_step_here(plan):
     elsewhere = replace(plan, plan=replace(plan.plan, chip="h100"))
     with pytest.raises(RecipeError, match="this plan is for h100, and JAX runs on cpu in this process"):
