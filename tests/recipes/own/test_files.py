@@ -135,7 +135,7 @@ NO_RECIPE = {
     "no loss": (SMALL + "recipe = plimsoll.recipe(init=init, data=data, optimizer=None)", "", "mine.py cannot be imported: TypeError: recipe() missing 1 required keyword-only argument: 'loss'"),
     "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
     "a misspelt field": (with_(stepps=3), "", "got an unexpected keyword argument 'stepps': did you mean steps?"),
-    "a wrong value": (with_(steps="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=[1]: '<=' not supported"),
+    "a wrong value": (with_(ema_decay="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=5, ema_decay=[1]: '<=' not supported"),
     "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
     "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
     "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, embedding_bits, offload, frozen_offload, got speed"),
