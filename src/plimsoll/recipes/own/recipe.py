@@ -17,6 +17,7 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import shutil
 import sys
@@ -373,6 +374,12 @@ def recipe(
         raise RecipeError(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
+        )
+    if not is_built and next(iter(inspect.signature(given_optimizer).parameters), "") == "learning_rate":
+        called = getattr(given_optimizer, "func", given_optimizer).__name__
+        raise RecipeError(
+            f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
+            f" rate: call it, like {called}(1e-3)"
         )
     members: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
     members |= {
