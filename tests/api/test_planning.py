@@ -175,6 +175,17 @@ def test_a_misspelt_option_of_a_further_question_is_suggested(plan):
         plan.largest("batch_size", withn="9s")
     with pytest.raises(RecipeError, match=r"a plan's compare has no option numeric: did you mean numerics\?$"):
         plan.compare("rtx4090", numeric="exact")
+    with pytest.raises(RecipeError, match=r"a plan's compare has no option prise: did you mean prices\?$"):
+        plan.compare("rtx4090", prise={})
+
+
+@pytest.mark.parametrize("call", [plimsoll.plan, plimsoll.train])
+def test_a_misspelt_lever_is_suggested(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=r"none called micro_bach: did you mean micro_batch\?$"):
+        call("code", chip="cpu", memory="1GiB", pins={"micro_bach": 8})
+    with pytest.raises(RecipeError, match=r'pins are levers by name, like {"micro_batch": 8}, got a str'):
+        call("code", chip="cpu", memory="1GiB", pins="micro_batch")
 
 
 def test_it_is_compared_with_other_chips(plan):

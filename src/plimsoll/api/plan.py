@@ -329,7 +329,13 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
 def unpinned(
     recipe: Recipe | Pinned | str, pins: Mapping[str, Any] | None = None
 ) -> tuple[Recipe | str, dict[str, Any]]:
-    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`."""
+    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`.
+
+    Raises:
+        RecipeError: `pins` are no values by name.
+    """
+    if not isinstance(pins, Mapping | None):
+        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {type(pins).__name__}')
     if isinstance(recipe, Pinned):
         return recipe.recipe, {**recipe.pins, **(pins or {})}
     return recipe, dict(pins or {})

@@ -117,7 +117,7 @@ class RecipePlan(ShownPlan):
         if not others:
             raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
         how = {name: value for name, value in self.options.items() if name not in OF_ONE_PLAN}
-        require_options(options, options_of(plan_recipe), verb="a plan's compare")
+        require_options(options, ["prices", *options_of(plan_recipe)], verb="a plan's compare")
         how: dict[str, Any] = {"say": printing(quiet=True), **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
         here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
