@@ -177,6 +177,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
+            if type(obj).__name__ == "_Missing" and type(obj).__module__ == "equinox._module._flatten":
+                return "MISSING"  # compared by identity: a module that leaves a field at its default holds it
             reduced: Any = super().reducer_override(obj)
             if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
                 make, (meta, name, bases, namespace, *rest), *state = tuple[Any, ...](reduced)
