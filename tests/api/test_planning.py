@@ -20,7 +20,8 @@ from once import made_once
 from own_functions import BATCH, data, init, loss, mean, shapes
 from plimsoll.api import planning
 from plimsoll.api.notebook import ShownPlan
-from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
+from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
@@ -127,6 +128,16 @@ def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(pla
 def test_what_cannot_be_called_with_rows_is_refused_before_training():
     with pytest.raises(RecipeError, match="on_log is called with each row of metrics, and a int cannot be"):
         plimsoll.train("code", on_log=3)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, StoppedError), (2, PlimsollError)])
+def test_training_that_stopped_itself_raises_stopped_error(tmp_path, monkeypatch, code, kind):
+    ready = Ready(["train"], {}, os.open(tmp_path, os.O_RDONLY))
+    monkeypatch.setattr(planning.launch, "prepare_run", lambda *_: ready)
+    monkeypatch.setattr(planning.launch.supervise, "watched", lambda *_, **__: (code, None))
+    with pytest.raises(PlimsollError, match=f"ended with code {code}") as raised:
+        plimsoll.train("code", run=tmp_path)
+    assert type(raised.value) is kind
 
 
 def test_a_plan_of_another_chip_has_no_step_here(plan):

@@ -334,7 +334,8 @@ def unpinned(
     Raises:
         RecipeError: `pins` are no values by name.
     """
-    if not isinstance(pins, Mapping | None):
+    given: object = pins
+    if not isinstance(given, Mapping | None):
         raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {type(pins).__name__}')
     if isinstance(recipe, Pinned):
         return recipe.recipe, {**recipe.pins, **(pins or {})}
