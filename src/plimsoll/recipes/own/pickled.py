@@ -66,7 +66,7 @@ def describe(recipe: Any) -> dict[str, Any]:
 
 def is_pickled(saved: Mapping[str, Any]) -> bool:
     """Returns whether a saved recipe is of code that is in no file."""
-    return isinstance(saved.get("code"), Mapping)
+    return isinstance(saved, Mapping) and isinstance(saved.get("code"), Mapping)
 
 
 def is_here(saved: Mapping[str, Any]) -> bool:
