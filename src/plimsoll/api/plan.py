@@ -334,12 +334,12 @@ def unpinned(
     Raises:
         RecipeError: `pins` are no values by name.
     """
-    given: object = pins
-    if not isinstance(given, Mapping | None):
-        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {type(pins).__name__}')
-    if isinstance(recipe, Pinned):
-        return recipe.recipe, {**recipe.pins, **(pins or {})}
-    return recipe, dict(pins or {})
+    try:
+        given = dict(pins or {})
+    except (TypeError, ValueError):
+        kind = type(pins).__name__
+        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
+    return (recipe.recipe, {**recipe.pins, **given}) if isinstance(recipe, Pinned) else (recipe, given)
 
 
 def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
