@@ -146,6 +146,11 @@ def test_a_plan_of_another_chip_has_no_step_here(plan):
         elsewhere.start(init)
 
 
+def test_a_process_with_64_bit_numbers_has_no_step(plan):
+    with jax.enable_x64(True), pytest.raises(RecipeError, match="leave jax_enable_x64 off where start and step"):
+        replace(plan).start(init)
+
+
 def test_adamw_needs_the_length_of_its_schedule(plan):
     of_adamw = replace(plan.given, optimizer=plimsoll.AdamW(learning_rate=1e-3))
     with pytest.raises(RecipeError, match=r"say how long it is, plimsoll\.plan\(\.\.\., steps=1000\)"):
