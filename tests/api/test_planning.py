@@ -324,6 +324,8 @@ def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, mon
     recipe = plimsoll.preset("stories", seq_len=64)
     found = plimsoll.plan(Pinned(recipe=recipe, pins={"remat": "block"}), memory="1GiB", steps=7, within="9s")
     assert found.of == replace(recipe, steps=7, epochs=None)
+    with pytest.raises(AttributeError, match=r"plan of a recipe has no 'train': plimsoll\.train\(recipe, memory="):
+        _ = found.train
     found.largest("seq_len")
     assert asked[1][0] == found.of
     assert asked[1][1] | {"say": None, "name": None} == {

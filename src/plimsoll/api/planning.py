@@ -19,7 +19,7 @@ from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
-from plimsoll.errors import DataError, RecipeError, unknown_attribute
+from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
@@ -135,6 +135,9 @@ class RecipePlan(ShownPlan):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
+            if name in ("train", "start", "step"):  # which the plan of a loss has
+                message = f"the plan of a recipe has no {name!r}: plimsoll.train(recipe, memory=...) trains the recipe"
+                raise as_paragraph(AttributeError(message))
             raise unknown_attribute("a plan", name, dir(self))
 
 
