@@ -1,10 +1,20 @@
 """The exit code belongs to the refusal's class, and the command line prints one paragraph of it."""
 
+import json
+
 import pytest
 
 from plimsoll import errors
 from plimsoll.cli import main as cli
-from plimsoll.errors import BudgetError, DeviceLostError, PlimsollError, StoppedError
+from plimsoll.errors import (
+    BudgetError,
+    CheckpointError,
+    DeviceLostError,
+    PlimsollError,
+    RecipeError,
+    StoppedError,
+    raise_refusal,
+)
 
 
 def every_error():
@@ -20,6 +30,17 @@ def test_refusals_exit_with_2_and_a_run_that_stopped_itself_with_3():
 def test_a_budget_error_carries_its_numbers():
     problem = BudgetError("no", budget_bytes=5, floor_bytes=None)
     assert (problem.budget_bytes, problem.floor_bytes, str(problem)) == (5, None, "no")
+
+
+@pytest.mark.parametrize("kind", [PlimsollError, RecipeError, CheckpointError, StoppedError])
+def test_a_refusal_of_another_process_has_its_class_here(kind):
+    with pytest.raises(kind, match="it says: no") as raised:
+        raise_refusal(json.loads(json.dumps(kind("no").reply())), prefix="it says: ")
+    assert type(raised.value) is kind
+    assert raised.value.exit_code == kind.exit_code
+    with pytest.raises(PlimsollError, match="no") as of_more:
+        raise_refusal(BudgetError("no", budget_bytes=1, floor_bytes=2).reply())
+    assert type(of_more.value) is PlimsollError
 
 
 @pytest.mark.parametrize(

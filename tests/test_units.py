@@ -152,6 +152,7 @@ class Bounded:
         ({"learning_rate": math.inf}, "--learning-rate must be above 0 and finite, got inf"),
         ({"momentum": -0.5}, "--momentum must be 0 or more and finite, got -0.5"),
         ({"max_phase": 7.0}, "--max-phase must be above 0 and at most 6.25, got 7"),
+        ({"batch_size": "8"}, "--batch-size must be a number, 1 or more, got '8'"),
         ({"share": 1.0}, "--share must be above 0 and below 1, got 1"),
     ],
 )

@@ -35,20 +35,24 @@ class PlimsollError(Exception):
         """Returns this error as a JSON-serialisable dict, for another process, where `errors.raise_refusal` raises it.
 
         Returns:
-            The message as "refused", and the exit code as "exit_code", like {"refused": "...", "exit_code": 2}.
+            The message as "refused", the exit code and the name of the class, like {"refused": "...", "exit_code": 2,
+            "kind": "RunError"}.
         """
-        return {"refused": str(self), "exit_code": self.exit_code}
+        return {"refused": str(self), "exit_code": self.exit_code, "kind": type(self).__name__}
 
 
 def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
     """Raises the error that another process has replied with; does nothing if the reply is not an error.
+
+    Its class is the same if a message is all that the class takes, else PlimsollError.
 
     Args:
         reply: Dict from the other process, which may come from `PlimsollError.reply`.
         prefix: Text to put before the error's message.
     """
     if "refused" in reply:
-        refusal = PlimsollError(prefix + reply["refused"])
+        kinds = {each.__name__: each for each in (RecipeError, DataError, RunError, CheckpointError, StoppedError)}
+        refusal = kinds.get(reply.get("kind", ""), PlimsollError)(prefix + reply["refused"])
         refusal.exit_code = reply["exit_code"]
         raise refusal
 

@@ -8,6 +8,7 @@ import operator
 import re
 from dataclasses import asdict
 from functools import cache
+from numbers import Real
 from typing import Any, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -87,7 +88,7 @@ def whole_number(text: str) -> int | None:
 
 
 def require_bounds(options: Any, refusal: type[PlimsollError] = RecipeError) -> None:
-    """Raises `refusal` where a number is outside of the bounds that its field's annotation has.
+    """Raises `refusal` where a field with bounds is no number, or one outside of the bounds that its annotation has.
 
     Bounds stand in `Annotated`, like `Annotated[int, Ge(1)]` or `Annotated[float, Interval(ge=0, lt=1)]`. None is
     inside of all bounds, and NaN of none.
@@ -98,6 +99,8 @@ def require_bounds(options: Any, refusal: type[PlimsollError] = RecipeError) -> 
     """
     for name, bounds in _bounds(type(options)).items():
         value = getattr(options, name)
+        if not isinstance(value, Real | None):
+            raise refusal(f"--{name.replace('_', '-')} must be a number, {_bounds_in_words(**bounds)}, got {value!r}")
         if value is not None and not all(getattr(operator, how)(value, bound) for how, bound in bounds.items()):
             shown = f"{value:g}" if isinstance(value, float) else f"{value:,}"
             raise refusal(f"--{name.replace('_', '-')} must be {_bounds_in_words(**bounds)}, got {shown}")

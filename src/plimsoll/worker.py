@@ -179,7 +179,7 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads the request from standard input, writes {"answer": ...} or {"refused": why, "exit_code": n}."""
+    """Reads the request from standard input, writes {"answer": ...} or what `PlimsollError.reply` returns."""
     from plimsoll.errors import PlimsollError
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it

@@ -365,3 +365,8 @@ def test_the_whole_run_is_prepared_in_that_size_and_again(planner, tmp_path):
     assert sessions[0] == sessions[1]
     assert sessions[0][1]["steps"] == found["steps"]
     assert {name: sessions[0][0]["fields"][name] for name in found} == found
+
+
+def test_hours_that_are_no_number_are_refused():
+    with pytest.raises(plimsoll.RecipeError, match="--hours must be a number of hours, got 'six'"):
+        plimsoll.plan("code", memory="1GiB", hours="six", best_size=True)

@@ -48,7 +48,8 @@ def test_fields_of_the_recipe_are_taken_out_of_the_keywords(function, recipe_of)
         ({"memroy": "1GiB"}, r"has an option memroy: did you mean memory\?$"),
         ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
         ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),
-        ({"steps": [1]}, r"^the recipe stories does not take steps=\[1\]: "),
+        ({"ema_decay": [1]}, r"^the recipe stories does not take ema_decay=\[1\]: "),
+        ({"steps": [1]}, r"^--steps must be a whole number, got \[1\]$"),
         ({"steps": 0}, r"^--steps must be from 1 to"),
     ],
 )
@@ -64,7 +65,7 @@ def test_what_is_no_option_is_refused_in_one_paragraph(function, options, said):
     [
         ({"stepps": 3}, r"^the recipe code has no option stepps: did you mean steps\?$"),
         ({"qqqq": 3}, r"^the recipe code has no option qqqq; it has "),
-        ({"steps": [1]}, r"^the recipe code does not take steps=\[1\]: "),
+        ({"ema_decay": [1]}, r"^the recipe code does not take ema_decay=\[1\]: "),
         ({"batch_size": 0}, r"^--batch-size must be 1 or more, got 0$"),
     ],
 )

@@ -20,7 +20,8 @@ from once import made_once
 from own_functions import BATCH, data, init, loss, mean, shapes
 from plimsoll.api import planning
 from plimsoll.api.notebook import ShownPlan
-from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
+from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
 from plimsoll.runs.folder import RunFolder
@@ -110,10 +111,44 @@ def test_patience_needs_something_to_evaluate_on(plan):
         plan.train(init, data(), steps=3, patience=2)
 
 
+def test_train_needs_data(plan):
+    with pytest.raises(DataError, match="train needs examples, and data is None"):
+        plan.train(init, None, steps=3)
+
+
+def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(plan, monkeypatch):
+    monkeypatch.setattr(planning, "ask", lambda verb, question: {})
+    monkeypatch.setattr(planning.launch, "train", lambda recipe, **options: (recipe, options["run"]))
+    recipe, run = plan.train(init, data(), epochs=2, run="")
+    assert (recipe.epochs, recipe.steps, run) == (2, None, "runs/mine")
+    with pytest.raises(RecipeError, match="nothing says how long to train: give train steps=, or epochs="):
+        plan.train(init, data())
+
+
+def test_what_cannot_be_called_with_rows_is_refused_before_training():
+    with pytest.raises(RecipeError, match="on_log is called with each row of metrics, and a int cannot be"):
+        plimsoll.train("code", on_log=3)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, StoppedError), (2, PlimsollError)])
+def test_training_that_stopped_itself_raises_stopped_error(tmp_path, monkeypatch, code, kind):
+    ready = Ready(["train"], {}, os.open(tmp_path, os.O_RDONLY))
+    monkeypatch.setattr(planning.launch, "prepare_run", lambda *_: ready)
+    monkeypatch.setattr(planning.launch.supervise, "watched", lambda *_, **__: (code, None))
+    with pytest.raises(PlimsollError, match=f"ended with code {code}") as raised:
+        plimsoll.train("code", run=tmp_path)
+    assert type(raised.value) is kind
+
+
 def test_a_plan_of_another_chip_has_no_step_here(plan):
     elsewhere = replace(plan, plan=replace(plan.plan, chip="h100"))
     with pytest.raises(RecipeError, match="this plan is for h100, and JAX runs on cpu in this process"):
         elsewhere.start(init)
+
+
+def test_a_process_with_64_bit_numbers_has_no_step(plan):
+    with jax.enable_x64(True), pytest.raises(RecipeError, match="leave jax_enable_x64 off where start and step"):
+        replace(plan).start(init)
 
 
 def test_adamw_needs_the_length_of_its_schedule(plan):
@@ -156,6 +191,17 @@ def test_a_misspelt_option_of_a_further_question_is_suggested(plan):
         plan.largest("batch_size", withn="9s")
     with pytest.raises(RecipeError, match=r"a plan's compare has no option numeric: did you mean numerics\?$"):
         plan.compare("rtx4090", numeric="exact")
+    with pytest.raises(RecipeError, match=r"a plan's compare has no option prise: did you mean prices\?$"):
+        plan.compare("rtx4090", prise={})
+
+
+@pytest.mark.parametrize("call", [plimsoll.plan, plimsoll.train])
+def test_a_misspelt_lever_is_suggested(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=r"none called micro_bach: did you mean micro_batch\?$"):
+        call("code", chip="cpu", memory="1GiB", pins={"micro_bach": 8})
+    with pytest.raises(RecipeError, match=r'pins are levers by name, like {"micro_batch": 8}, got a str'):
+        call("code", chip="cpu", memory="1GiB", pins="micro_batch")
 
 
 def test_it_is_compared_with_other_chips(plan):
@@ -278,6 +324,8 @@ def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, mon
     recipe = plimsoll.preset("stories", seq_len=64)
     found = plimsoll.plan(Pinned(recipe=recipe, pins={"remat": "block"}), memory="1GiB", steps=7, within="9s")
     assert found.of == replace(recipe, steps=7, epochs=None)
+    with pytest.raises(AttributeError, match=r"plan of a recipe has no 'train': plimsoll\.train\(recipe, memory="):
+        _ = found.train
     found.largest("seq_len")
     assert asked[1][0] == found.of
     assert asked[1][1] | {"say": None, "name": None} == {

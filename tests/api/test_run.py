@@ -62,6 +62,8 @@ def test_it_prints_how_far_it_came_and_its_bytes(run):
 def test_what_cannot_be_read_is_said_in_its_words_and_nothing_fails(trained, tmp_path):
     run = plimsoll.load(shutil.copytree(trained, tmp_path / "run"))
     (run.path / "ledger.json").write_text("{}")
+    with pytest.raises(plimsoll.PlimsollError, match=r"ledger\.json of .* is not as plimsoll writes it"):
+        _ = run.ledger
     assert "loss: 5." in repr(run)
     assert "predicted: -, measured: -, budget: -" in repr(run)
     (run.path / "metrics.jsonl").write_text("nonsense\n")
@@ -152,6 +154,10 @@ def test_what_its_recipe_does_not_do_is_refused(run):
         run.sample(tokens=0)
     with pytest.raises(plimsoll.PlimsollError, match="--picture draws journeys"):
         run.evaluate(picture="a.svg")
+    with pytest.raises(plimsoll.PlimsollError, match="the prompt is a int, and must be a text"):
+        run.sample(3)
+    with pytest.raises(plimsoll.PlimsollError, match="the puzzle is a list, and must be a text"):
+        run.solve(["12", "34"])
 
 
 def test_it_is_exported_by_the_name_of_the_place(run, tmp_path):
@@ -161,6 +167,11 @@ def test_it_is_exported_by_the_name_of_the_place(run, tmp_path):
     assert (tmp_path / "folder/model.safetensors").is_file()
     with pytest.raises(plimsoll.RecipeError, match="export writes nothing without a place"):
         run.export()
+    with pytest.raises(plimsoll.RecipeError, match="--gguf-type q4 is not one of bf16, f16, f32, q8_0"):
+        run.export(tmp_path / "other.gguf", gguf_type="q4")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(plimsoll.RecipeError, match=r"--merged .*/file/model cannot be written \("):
+        run.export(tmp_path / "file" / "model")
 
 
 def test_its_report_is_a_page(run, tmp_path):

@@ -40,6 +40,7 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
         ({"gradient_accumulation_steps": -1}, "--gradient-accumulation-steps must be 1 or more, got -1"),
         ({"steps": 0}, "--steps must be from 1 to 2,147,483,647, got 0"),
+        ({"steps": 1.5}, "--steps must be a whole number, got 1.5"),
         ({"epochs": 0.0}, "--epochs must be above 0 and finite, got 0"),
         ({"epochs": float("nan")}, "--epochs must be above 0 and finite, got nan"),
         ({"epochs": float("inf")}, "--epochs must be above 0 and finite, got inf"),

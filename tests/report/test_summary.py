@@ -106,6 +106,14 @@ def test_a_run_ends_with_where_it_is_and_what_to_type():
         "  plimsoll sample runs/mine",
         "  plimsoll report runs/mine",
     ]
+    text = where_and_next("runs/mine", OUTCOME, uses=[], of_functions=True)  # which no command has
+    assert text.splitlines() == [
+        "The run is in runs/mine",
+        "Next:",
+        "  plimsoll report runs/mine",
+        "  in Python, plimsoll.load(...).params() and .metrics()",
+        "  where its functions are, evaluate() of the run that train returned",
+    ]
     stopped = where_and_next("r", replace(OUTCOME, finished=False), uses=[])
     assert stopped.splitlines()[2].strip().startswith("the same command again")
 

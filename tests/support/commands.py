@@ -83,7 +83,7 @@ class _Workers:
         try:
             reply = {"answer": worker.answer(command[3], json.loads(input))}
         except PlimsollError as problem:
-            reply = {"refused": str(problem), "exit_code": problem.exit_code}
+            reply = problem.reply()
         return subprocess.CompletedProcess(command, 0, json.dumps(reply), None)
 
 

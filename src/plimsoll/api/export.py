@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from plimsoll.errors import RecipeError
 from plimsoll.processes.request import ask
@@ -52,6 +52,8 @@ def export(
         )
     if gguf_type is not None and gguf is None:
         raise RecipeError(f"--gguf-type {gguf_type} is the type of a GGUF file's kernels: name the file with --gguf")
+    if gguf_type is not None and gguf_type not in get_args(GgufType):
+        raise RecipeError(f"--gguf-type {gguf_type} is not one of {', '.join(get_args(GgufType))}")
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
     if "export" not in class_of(saved).verbs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import MOST_STEPS
 
@@ -27,6 +29,8 @@ def require_hours(hours: float | None, *, best_size: bool, memory: str | int | N
             "--best-size looks for the size with the lowest loss after a time, and none is given: add --hours, like"
             " --hours 6"
         )
+    if not isinstance(hours, Real):
+        raise RecipeError(f"--hours must be a number of hours, got {hours!r}")
     if not best_size:
         raise RecipeError(
             f"--hours {hours:g} is the time for which --best-size finds a size and steps: add --best-size, or leave"

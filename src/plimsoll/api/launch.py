@@ -14,7 +14,7 @@ from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import PlimsollError, RunError, as_paragraph
+from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.overrides import require_left_to_best_size
@@ -70,6 +70,7 @@ def train(
     Raises:
         RecipeError: An option is unknown, or contradicts another.
         BudgetError: No plan fits the budget.
+        StoppedError: Training stopped itself, for example because the loss became NaN.
         PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
         KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
 
@@ -77,6 +78,8 @@ def train(
         >>> run = plimsoll.train("code", memory="768MiB", run="runs/code", max_steps=200)  # doctest: +SKIP
         >>> run.evaluate()["loss"]  # doctest: +SKIP
     """
+    if not (on_log is None or callable(on_log)):
+        raise RecipeError(f"on_log is called with each row of metrics, and a {type(on_log).__name__} cannot be")
     say = say or printing(quiet=quiet)
     known = [field.name for field in dataclasses.fields(TrainOptions)]
     fields = {option: value for option, value in options.items() if option not in known}
@@ -90,7 +93,7 @@ def train(
     given = TrainOptions(
         memory=memory,
         chip=chip,
-        run=f"runs/{name}" if run is None else os.fspath(run),
+        run=os.fspath(run) if run else f"runs/{name}",
         max_steps=max_steps,
         quiet=quiet,
         name=name,
@@ -129,5 +132,6 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
         message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))
     if code:
-        raise PlimsollError(f"training ended with code {code}: its own message says why")
+        kind = StoppedError if code == StoppedError.exit_code else PlimsollError
+        raise kind(f"training ended with code {code}: its own message says why")
     return run

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.levers.registry import LEVERS, defaults
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
@@ -66,8 +66,11 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
 
 
 def require_levers(pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError where a pinned value is no value of its lever."""
+    """Raises RecipeError where a pin is of no lever, or its value is none of the lever's."""
     for name, value in pins.items():
+        if name not in LEVERS:
+            hint = did_you_mean(str(name), LEVERS) or f"; there are {', '.join(LEVERS)}"
+            raise RecipeError(f"pins name levers, and there is none called {name}{hint}")
         if not LEVERS[name].allows(value):
             raise RecipeError(f"{LEVERS[name].flag} cannot be {value!r}: `plimsoll plan --help` says what it can")
 

@@ -329,10 +329,17 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
 def unpinned(
     recipe: Recipe | Pinned | str, pins: Mapping[str, Any] | None = None
 ) -> tuple[Recipe | str, dict[str, Any]]:
-    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`."""
-    if isinstance(recipe, Pinned):
-        return recipe.recipe, {**recipe.pins, **(pins or {})}
-    return recipe, dict(pins or {})
+    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`.
+
+    Raises:
+        RecipeError: `pins` are no values by name.
+    """
+    try:
+        given = dict(pins or {})
+    except (TypeError, ValueError):
+        kind = type(pins).__name__
+        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
+    return (recipe.recipe, {**recipe.pins, **given}) if isinstance(recipe, Pinned) else (recipe, given)
 
 
 def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:

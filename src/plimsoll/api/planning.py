@@ -19,7 +19,7 @@ from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError, unknown_attribute
+from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
@@ -117,7 +117,7 @@ class RecipePlan(ShownPlan):
         if not others:
             raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
         how = {name: value for name, value in self.options.items() if name not in OF_ONE_PLAN}
-        require_options(options, options_of(plan_recipe), verb="a plan's compare")
+        require_options(options, ["prices", *options_of(plan_recipe)], verb="a plan's compare")
         how: dict[str, Any] = {"say": printing(quiet=True), **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
         here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
@@ -135,6 +135,9 @@ class RecipePlan(ShownPlan):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
+            if name in ("train", "start", "step"):  # which the plan of a loss has
+                message = f"the plan of a recipe has no {name!r}: plimsoll.train(recipe, memory=...) trains the recipe"
+                raise as_paragraph(AttributeError(message))
             raise unknown_attribute("a plan", name, dir(self))
 
 
@@ -205,7 +208,7 @@ class FunctionPlan(RecipePlan):
             init: Function of a JAX random key that returns the parameters.
             data: Arrays in the same pytree as the batch, whose first axis counts all examples; an object with `len()`
                 and `[index]`; or a function that returns one of these. It is shuffled anew in each epoch.
-            steps: Optimizer steps of the whole run.
+            steps: Optimizer steps of the whole run. Its length can also be given as `epochs`.
             run: Folder of the run, for checkpoints and logs. By default runs/NAME.
             validation_data: Examples that are never trained on, in the form of `data`. By default there are none.
             options: Options of `plimsoll.train`: `max_steps`, `patience`, `log_every`, `eval_every`, `on_log`, ...
@@ -219,13 +222,16 @@ class FunctionPlan(RecipePlan):
             PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
             KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
         """
+        if data is None:
+            raise DataError("train needs examples, and data is None: give arrays in the pytree of the batch")
         if validation_data is None and options.get("patience") is not None:
             raise RecipeError("patience counts evaluations, and there is nothing to evaluate on: give validation_data=")
-        length = {} if steps is None else {"steps": steps}
+        length = {"steps": steps, "epochs": options.pop("epochs", None)}
+        length = {name: value for name, value in length.items() if value is not None}
         recipe = self.given.recipe(init, data, validation_data, **length)
         if recipe.steps is None and recipe.epochs is None:
-            raise RecipeError("nothing says how long to train: give train steps=")
-        place = f"runs/{self.recipe}" if run is None else os.fspath(run)
+            raise RecipeError("nothing says how long to train: give train steps=, or epochs=")
+        place = os.fspath(run) if run else f"runs/{self.recipe}"
         if is_address(place) or not RunFolder(place).has("plan.json"):
             ask("require_sound", {"recipe": to_dict(recipe)})
         how: dict[str, Any] = {name: self.options[name] for name in OF_TRAINING if name in self.options}

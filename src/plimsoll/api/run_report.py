@@ -16,6 +16,7 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
+from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import class_of, from_dict, is_from_file
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Columns, Recorded, columns_of
@@ -141,12 +142,13 @@ def _commands(folder: RunFolder, recipe: Facts, planned: Facts | None, left_out:
         return {}
     try:
         shown = class_of(recipe).shown
+        usable = folder.saved_steps() and not is_pickled(recipe)  # no command has functions of a Python program
         finished = folder.state((_optional(folder, "data.json") or {}).get("steps")) == "finished"
         return {
             "chosen": commands.chosen_fields(recipe, planned.get("recipe")),
             "continue_command": None if finished else commands.continue_command(folder, recipe, planned),
             "repeat_command": commands.repeat_command(folder, recipe, planned),
-            "use_commands": commands.use_commands(folder, shown) if folder.saved_steps() else [],
+            "use_commands": commands.use_commands(folder, shown) if usable else [],
         }
     except PlimsollError as problem:
         left_out.append(f"the commands: {problem}")

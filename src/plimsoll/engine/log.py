@@ -11,6 +11,7 @@ from typing import Any
 
 from plimsoll.engine.options import TrainOptions
 from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
 from plimsoll.report.progress import progress
@@ -247,7 +248,8 @@ class SessionLog:
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
             uses = [part.command for part in self.recipe.shown if part.command]
-            self.say(where_and_next(self._run, outcome, uses=uses))
+            of_functions = is_pickled(to_dict(self.recipe))
+            self.say(where_and_next(self._run, outcome, uses=uses, of_functions=of_functions))
         if (written := self.profile.close()) is not None:
             self.say(written)
         for tracker in self.trackers:

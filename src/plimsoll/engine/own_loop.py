@@ -41,12 +41,17 @@ class OwnLoop:
             steps: Length of the schedule.
 
         Raises:
-            RecipeError: JAX runs on another platform here.
+            RecipeError: JAX runs on another platform here, or has 64-bit numbers.
         """
         if BACKENDS.get(platform, platform) != jax.default_backend():
             raise RecipeError(
                 f"this plan is for {plan.chip}, and JAX runs on {jax.default_backend()} in this process: plan for the"
                 " chip that is here (leave chip out), or call start and step where that chip is"
+            )
+        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+            raise RecipeError(
+                "JAX has 64-bit numbers in this process, and the step that was planned has 32-bit ones: leave"
+                " jax_enable_x64 off where start and step are called"
             )
         self._recipe, self._plan, self._form, self._steps = recipe, plan, form, steps
         self._looked_at = False

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
 
@@ -187,6 +188,13 @@ class Recipe(ABC):
     use the EMA weights. 0 disables it."""
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "gradient_accumulation_steps", "steps", "seed"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise RecipeError(f"--{name.replace('_', '-')} must be a whole number, got {value!r}")
+            object.__setattr__(self, name, int(value))  # NumPy's are whole numbers too, and JSON has none of them
         for name in ("batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")

@@ -31,7 +31,7 @@ def exported(
             its parameters.
 
     Raises:
-        RecipeError: A place is taken, or named twice. Nothing is written then.
+        RecipeError: A place is taken, named twice, or cannot be written to. Nothing is written then.
     """
     wanted = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
     for form, place in wanted.items():
@@ -42,8 +42,14 @@ def exported(
         )
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
     for form, place in wanted.items():
-        with _new_place(place, FORMS[form]) as unfinished:
-            parameters = writers[form](unfinished)
+        try:
+            with _new_place(place, FORMS[form]) as unfinished:
+                parameters = writers[form](unfinished)
+        except OSError as problem:
+            raise RecipeError(
+                f"--{form} {request[form]} cannot be written ({problem.strerror or problem}): name a place in a folder"
+                " that is yours and has room"
+            ) from problem
         files = place.iterdir() if place.is_dir() else [place]
         size = sum(path.stat().st_size for path in files)
         facts = {"out": str(place), "parameters": parameters, "bytes": size}

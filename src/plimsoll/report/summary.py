@@ -119,22 +119,27 @@ def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
     return f"Training ended early at step {step:,} of {steps:,}: {count} brought no {better} (--patience {patience})"
 
 
-def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str]) -> str:
+def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functions: bool = False) -> str:
     """Returns where a run is and the commands to type next, a line each.
 
     Args:
         run: Path of its folder, as a shell takes it.
         outcome: How it ended: where steps are left, the command that trained it comes first.
         uses: Commands of its recipe with {run} for the path, like "plimsoll sample {run}".
+        of_functions: Whether it was trained by functions of a Python program, which no command has.
     """
     commands = ["plimsoll evaluate {run}", *uses, "plimsoll report {run}"]
+    if of_functions:
+        commands = ["plimsoll report {run}", "in Python, plimsoll.load(...).params() and .metrics()"]
+        commands.append("where its functions are, evaluate() of the run that train returned")
     lines = [f"The run is in {run}", "Next:", *(f"  {command.format(run=run)}" for command in commands)]
     if outcome.ended_early:
         best, last = f"{outcome.best_step or outcome.steps:,}", f"{outcome.steps:,}"
         lines[1:1] = [f"Commands use step {best}, the best one; --step last is step {last}"]
-        lines.append("  the same command without --patience, which takes the steps that are left")
+        again = "call without patience=" if of_functions else "command without --patience"
+        lines.append(f"  the same {again}, which takes the steps that are left")
     elif not outcome.finished:
-        lines.insert(2, "  the same command again, which continues it")
+        lines.insert(2, f"  the same {'call' if of_functions else 'command'} again, which continues it")
     return "\n".join(lines)
 
 

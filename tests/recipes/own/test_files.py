@@ -2,6 +2,7 @@
 """Recipes in a user's files: which one is meant, how it comes back in another process, what is refused."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -134,7 +135,7 @@ NO_RECIPE = {
     "no loss": (SMALL + "recipe = plimsoll.recipe(init=init, data=data, optimizer=None)", "", "mine.py cannot be imported: TypeError: recipe() missing 1 required keyword-only argument: 'loss'"),
     "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
     "a misspelt field": (with_(stepps=3), "", "got an unexpected keyword argument 'stepps': did you mean steps?"),
-    "a wrong value": (with_(steps="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=[1]: '<=' not supported"),
+    "a wrong value": (with_(ema_decay="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=5, ema_decay=[1]: '<=' not supported"),
     "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
     "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
     "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, embedding_bits, offload, frozen_offload, got speed"),
@@ -209,6 +210,17 @@ def test_a_recipe_that_is_in_no_file_is_identified_by_what_it_computes():
         assert from_dict(saved[-1]) == names["recipe"]
     assert saved[0]["code"] == saved[1]["code"]
     assert [name for name in saved[0]["code"] if saved[2]["code"][name] != saved[0]["code"][name]] == ["optimizer"]
+
+
+def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_either(monkeypatch):
+    names = {"__name__": "__main__"}
+    exec(ONE, names)
+    monkeypatch.setitem(sys.modules, "__main__", importlib.import_module("plimsoll.worker"))
+    assert "code" in to_dict(names["recipe"])
+    assert names["recipe"].called == "OwnRecipe"
+    with pytest.raises(RecipeError) as refused, names["recipe"].guard("loss"):
+        raise ValueError("no")
+    assert "user_code.py" not in str(refused.value)  # without lines of ours
 
 
 def test_a_field_that_is_no_option_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,10 @@ def test_the_leaves_of_a_batch_must_agree_about_its_examples():
         form_of({"x": np.zeros((8, 3)), "scale": np.zeros(())})
     with pytest.raises(DataError, match=r"x of the batch is a list|x/0 of the batch is a float"):
         form_of({"x": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"x of the batch is of <U1: give numbers, like tokens instead of text"):
+        form_of({"x": np.array(["a", "b"])})
+    with pytest.raises(DataError, match=r"the same number, above 0, in all of them"):
+        form_of({"x": np.zeros((0, 3))})
 
 
 @pytest.mark.parametrize("batch", [np.zeros((4, 2)), (np.zeros(4), {"deep": [np.zeros((4, 1))]}), {"x": np.zeros(4)}])
@@ -108,6 +113,35 @@ def test_an_optimizer_whose_state_cannot_be_shaped_is_refused():
         RecipeError, match=r"the optimizer, given the shapes of the parameters, of your functions failed"
     ):
         code(optimizer=broken)
+
+
+def test_an_optimizer_whose_state_changes_its_shape_is_refused():
+    growing = optax.GradientTransformation(lambda params: jnp.zeros(3), lambda g, s, p: (g, jnp.zeros(4)))
+    with pytest.raises(RecipeError, match="state has other shapes after a step than before it"):
+        code(optimizer=growing)
+
+
+@pytest.mark.parametrize("optimizer", [optax.adamw, partial(optax.adamw, b1=0.8)])
+def test_an_optimizer_that_was_not_called_is_refused(optimizer):
+    """It would get the number of steps as its learning rate."""
+    with pytest.raises(RecipeError, match=r"optimizer is adamw itself.*call it, like adamw\(1e-3\)"):
+        functions(optimizer=optimizer).recipe(init)
+
+
+def test_an_init_that_fails_is_told_by_its_line():
+    with pytest.raises(
+        RecipeError, match=r"^init of your functions failed: ZeroDivisionError.*\n  .*test_functions\.py"
+    ):
+        functions().recipe(lambda key: 1 / 0)
+
+
+def test_parameters_of_64_bits_are_planned_as_what_jax_makes_of_them():
+    wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape), PARAMS)
+    assert functions(params=wide).params == functions().params
+
+
+def test_a_partial_function_is_called_by_the_file_of_what_it_calls():
+    assert functions(partial(loss)).recipe(init).short_name == "own_functions"
 
 
 def test_an_init_of_other_parameters_is_refused():
@@ -184,9 +218,12 @@ class Twice(Scaled):
 def init(key):
     return eqx.filter(Twice(key), eqx.is_inexact_array)
 
+rest = eqx.filter(Twice(jax.random.key(0)), eqx.is_inexact_array, inverse=True)  # which does not set `power`
+
 def loss(params, batch):
     points, values = batch
-    return jnp.mean(jnp.abs(jax.vmap(params)(points) - values) ** params.power)
+    model = eqx.combine(params, rest)
+    return jnp.mean(jnp.abs(jax.vmap(model)(points) - values) ** model.power)
 
 params = jax.eval_shape(init, jax.random.key(0))
 batch = tuple(leaf[:8] for leaf in data())

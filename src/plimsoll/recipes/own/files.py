@@ -21,7 +21,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own import pickled
-from plimsoll.recipes.own.user_code import as_recipe_error, is_users
+from plimsoll.recipes.own.user_code import as_recipe_error, file_of, is_users
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
 """Path to the sources a module was made from, and the module: the same code is run once in a process."""
@@ -59,8 +59,8 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     """Returns where the code of a recipe is, or what identifies it where it is in no file (a notebook, a prompt): what
     `saved.to_dict` holds besides its fields."""
     module = _homes.get(type(recipe)) or sys.modules.get(type(recipe).__module__)
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or not Path(file).is_file() or getattr(recipe, "in_no_file", False):
+    file = file_of(module)
+    if module is None or file is None or getattr(recipe, "in_no_file", False):
         return pickled.describe(recipe)
     names = [name for name, value in vars(module).items() if type(value) is type(recipe)]
     if not names:
@@ -68,13 +68,13 @@ def describe(recipe: Recipe) -> dict[str, Any]:
             f"{file} has no recipe like this {type(recipe).__name__} at its top level, where the processes that compile"
             " and train look for it: assign it there, like `recipe = ...`"
         )
-    path = str(Path(file).absolute())
+    path = str(file)
     if path in _being_imported:
         raise RecipeError(
             f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports"
             ' it: put that under `if __name__ == "__main__":`'
         )
-    return {"file": path, "name": names[0], "sources": sources(Path(path))}
+    return {"file": path, "name": names[0], "sources": sources(file)}
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:

@@ -18,6 +18,7 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.own.arrays import kept
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.own.recipe import recipe as recipe_of
+from plimsoll.recipes.own.user_code import as_recipe_error, file_of
 from plimsoll.recipes.saved import from_dict
 
 Reduction = Literal["sum", "mean"]
@@ -86,8 +87,9 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
     """Returns the form of a batch, given as arrays or shapes, and its number of examples.
 
     Raises:
-        DataError: A leaf is no array, or their first axes disagree.
+        DataError: A leaf is no array of numbers, or their first axes disagree.
     """
+    import jax
     import numpy as np
     from jax.tree_util import keystr, tree_flatten_with_path
 
@@ -100,12 +102,14 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
             raise DataError(
                 f"{name} of the batch is a {type(leaf).__name__}: give arrays, or their shapes as jax.ShapeDtypeStruct"
             )
+        if not any(jax.numpy.issubdtype(leaf.dtype, kind) for kind in (np.number, np.bool_)):
+            raise DataError(f"{name} of the batch is of {leaf.dtype}: give numbers, like tokens instead of text")
     firsts = {name: leaf.shape[0] if leaf.shape else None for name, leaf in leaves.items()}
-    if not leaves or None in firsts.values() or len(set(firsts.values())) > 1:
+    if not leaves or {None, 0} & {*firsts.values()} or len(set(firsts.values())) > 1:
         words = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in leaves.items())
         raise DataError(
             f"the leaves of the batch are {words or 'none'}: the first axis of each counts the examples, so it must be"
-            " the same number in all of them. Put what is no example into the parameters, or into the loss"
+            " the same number, above 0, in all of them. Put what is no example into the parameters, or into the loss"
         )
     spec = {name: (tuple(leaf.shape[1:]), narrow(np.dtype(leaf.dtype)).name) for name, leaf in leaves.items()}
     return BatchForm(tree, spec), next(iter(leaves.values())).shape[0]
@@ -151,7 +155,8 @@ class Given:
         )
         identities = [identity] if held_out is None else [identity, other]
         members: dict[str, Any] = {"of_data": " ".join(identities) if all(identities) else ""}
-        members |= {"of_a_mean": ADVICE[self.reduction], "__module__": self.loss.__module__, "in_no_file": True}
+        members |= {"of_a_mean": ADVICE[self.reduction], "in_no_file": True}
+        members["__module__"] = getattr(self.loss, "func", self.loss).__module__  # of what a functools.partial calls
         members |= {name: vars(type(made))[name] for name in (*FUNCTIONS, "optimizer", "supported")}
         return type("YourFunctions", (FunctionRecipe,), members)(**{**self.fields, **fields})
 
@@ -166,7 +171,9 @@ class Given:
 
         if not callable(init):
             raise RecipeError(f"init must be a function of a PRNG key to the parameters, got a {type(init).__name__}")
-        made = jax.eval_shape(lambda seed: init(jax.random.key(seed)), jax.ShapeDtypeStruct((), "uint32"))
+        file = file_of(sys.modules.get(init.__module__))
+        with as_recipe_error("init of your functions failed", file.parent if file else Path.cwd()):
+            made = jax.eval_shape(lambda seed: init(jax.random.key(seed)), jax.ShapeDtypeStruct((), "uint32"))
         if (made := shapes_of(made)) != self.params:
             both = (_shapes_in_words(tree) for tree in (made, self.params))
             raise RecipeError("init makes the parameters {}, and the plan is of {}: plan for these".format(*both))
@@ -187,8 +194,8 @@ class FunctionRecipe(OwnRecipe):
 
     @property
     def short_name(self) -> str:
-        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
-        return Path(file).stem if file and Path(file).is_file() else "functions"
+        file = file_of(sys.modules.get(type(self).__module__))
+        return file.stem if file else "functions"
 
 
 def given(
@@ -216,9 +223,11 @@ def given(
 
 
 def shapes_of(params: Any) -> Any:
-    """Returns shapes and dtypes of parameters, given as arrays or shapes."""
+    """Returns shapes and dtypes of parameters, given as arrays or shapes. 64-bit numbers become 32-bit ones."""
     import jax
     import numpy as np
+
+    from plimsoll.data.examples import narrow
 
     def shape(leaf: Any) -> Any:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -227,7 +236,7 @@ def shapes_of(params: Any) -> Any:
                 " jax.eval_shape(init, jax.random.key(0)), and leave out of the tree what is no array (Equinox:"
                 " eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the loss)"
             )
-        return jax.ShapeDtypeStruct(tuple(leaf.shape), np.dtype(leaf.dtype))
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), narrow(np.dtype(leaf.dtype)))
 
     return jax.tree.map(shape, params)
 

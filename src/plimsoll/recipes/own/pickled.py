@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def describe(recipe: Any) -> dict[str, Any]:
 
 def is_pickled(saved: Mapping[str, Any]) -> bool:
     """Returns whether a saved recipe is of code that is in no file."""
-    return isinstance(saved.get("code"), Mapping)
+    return isinstance(saved, Mapping) and isinstance(saved.get("code"), Mapping)
 
 
 def is_here(saved: Mapping[str, Any]) -> bool:
@@ -177,6 +177,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
+            if type(obj).__name__ == "_Missing" and type(obj).__module__ == "equinox._module._flatten":
+                return "MISSING"  # compared by identity: a module that leaves a field at its default holds it
             reduced: Any = super().reducer_override(obj)
             if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
                 make, (meta, name, bases, namespace, *rest), *state = tuple[Any, ...](reduced)
@@ -263,22 +265,28 @@ def _computed(recipe: Any) -> dict[str, str]:
     params = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.batch_spec(2).items()}
     seeds, learned = jax.ShapeDtypeStruct((2,), "uint32"), params["trainable"]
-    codes = {"init": _code(init, jax.ShapeDtypeStruct((), "uint32")), "loss": _code(gradient, params, batch, seeds)}
+    codes = {"init": _code(jax.make_jaxpr(init)(jax.ShapeDtypeStruct((), "uint32")))}
+    codes["loss"] = _code(jax.make_jaxpr(gradient)(params, batch, seeds))
     with recipe.guard("the optimizer, given the shapes of the parameters,"):
         state = jax.eval_shape(rule.init, learned)
-        codes["optimizer"] = _code(rule.update, learned, state, learned)
+        traced, (_, after) = jax.make_jaxpr(rule.update, return_shape=True)(learned, state, learned)
+        codes["optimizer"] = _code(traced)
+    shapes = [jax.tree.map(lambda leaf: str(leaf.shape), each) for each in (state, after)]
+    if shapes[0] != shapes[1]:
+        raise RecipeError(
+            "the optimizer's state has other shapes after a step than before it, and a step that is compiled once takes"
+            " one form of it: let its update return a state like that of its init"
+        )
     return codes
 
 
-def _code(function: Callable[..., Any], *shapes: Any) -> str:
-    """Returns the SHA-256 of a function's jaxpr and of all its constants.
+def _code(traced: Any) -> str:
+    """Returns the SHA-256 of a jaxpr and of all its constants.
 
     StableHLO would do as well, but to lower a function starts a device (jax 0.10.2).
     """
-    import jax
     import numpy as np
 
-    traced = jax.make_jaxpr(function)(*shapes)
     digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())  # places in memory of functions
     for value in _constants(traced):
         array = np.asarray(value)

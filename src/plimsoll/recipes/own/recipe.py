@@ -17,6 +17,7 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import shutil
 import sys
@@ -34,7 +35,7 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
-from plimsoll.recipes.own.user_code import as_recipe_error, failed
+from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
 
@@ -157,8 +158,8 @@ class OwnRecipe(Recipe):
     @property
     def called(self) -> str:
         """Name of the recipe in messages: its file, like "my_recipe.py", or its class name if it is not in a file."""
-        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
-        return Path(file).name if file else type(self).__name__
+        file = file_of(sys.modules.get(type(self).__module__))
+        return file.name if file else type(self).__name__
 
     @property
     def short_name(self) -> str:
@@ -298,8 +299,8 @@ class OwnRecipe(Recipe):
     @property
     def _home(self) -> Path:
         """Folder of the user's code."""
-        file = getattr(sys.modules.get(type(self).__module__), "__file__", None)
-        return Path(file).absolute().parent if file else Path.cwd()
+        file = file_of(sys.modules.get(type(self).__module__))
+        return file.parent if file else Path.cwd()
 
     def _keep_source(self, folder: Path) -> None:
         """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.
@@ -373,6 +374,12 @@ def recipe(
         raise RecipeError(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
+        )
+    if not is_built and next(iter(inspect.signature(given_optimizer).parameters), "") == "learning_rate":
+        called = getattr(given_optimizer, "func", given_optimizer).__name__
+        raise RecipeError(
+            f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
+            f" rate: call it, like {called}(1e-3)"
         )
     members: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
     members |= {

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from plimsoll.errors import PlimsollError, RecipeError
 
@@ -14,6 +15,8 @@ _LONGEST = 600
 """Characters of a library's message that are shown: JAX explains itself over pages."""
 _FIRST, _LAST = 3, 5
 """First and last of the user's own calls; those between them, mostly a recursion, are counted."""
+
+_PACKAGE = Path(__file__).absolute().parents[2]
 
 
 @contextlib.contextmanager
@@ -59,5 +62,16 @@ def _users_file(name: str, folder: Path) -> str:
 
 
 def is_users(path: Path, folder: Path) -> bool:
-    """Returns whether a path is below `folder`, and not of an environment there."""
-    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
+    """Returns whether a path is below `folder`, and neither of an environment there nor of this package."""
+    libraries = {"site-packages", "dist-packages"} & set(path.parts)
+    return path.is_relative_to(folder) and not libraries and not path.is_relative_to(_PACKAGE)
+
+
+def file_of(module: ModuleType | None) -> Path | None:
+    """Returns the file of a module of the user's; None for a notebook or a prompt.
+
+    In a process of ours `__main__` is a module of this package: there, too, code of the user's `__main__` has no file.
+    """
+    file = getattr(module, "__file__", None)
+    path = None if file is None else Path(file).absolute()
+    return None if path is None or not path.is_file() or path.is_relative_to(_PACKAGE) else path
