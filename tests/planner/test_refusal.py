@@ -32,6 +32,13 @@ def refused(least, would_fit=never, **changes):
     return refusal(problem(100 * MIB, **about), static, least, [], would_fit)
 
 
+def test_where_loading_is_the_peak_what_two_starts_differ_by_is_advised_too():
+    """The same command with what was advised was refused: another start took 1 MiB more."""
+    least = smallest(process=124)
+    loading = replace(least, ledger=replace(least.ledger, phase="load"))
+    assert [str(refused(each)).rsplit(" ", 1)[1] for each in (least, loading)] == ["124MiB", "128MiB"]
+
+
 def test_the_smallest_plan_its_parts_and_what_would_be_enough():
     """Parts of less than a MiB are not named; the largest comes first."""
     found = refused(smallest(process=70, data=2.5, parameters=50, carry=0.875, ema=1))

@@ -9,6 +9,7 @@ from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import HostLedger, Ledger
 from plimsoll.planner.candidates import Candidate
+from plimsoll.planner.estimate import LOADING_BYTES
 from plimsoll.planner.types import Problem, Static
 from plimsoll.units import GIB, MIB, format_bytes
 
@@ -51,7 +52,8 @@ def refusal(
         parts += f"\n  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
         way_out = _way_out(problem, least, would_fit)
         rest = _advice(problem, static, least, would_fit, one_pin_will_do=bool(way_out)) + way_out
-    enough = f"{-(-floor // MIB)}MiB" if floor < 64 * GIB else f"{-(-floor // GIB)}GiB"  # as the option takes it
+    safe = floor + (LOADING_BYTES if option == "--memory" and least.ledger.phase == "load" else 0)  # starts differ
+    enough = f"{-(-safe // MIB)}MiB" if safe < 64 * GIB else f"{-(-safe // GIB)}GiB"  # as the option takes it
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(budget)} {where}\n"
         f"  smallest found: {format_bytes(floor)} = {parts}\n"
