@@ -562,6 +562,15 @@ def beside_peft() -> str:
     )
 
 
+def beside_peft_in_words() -> str:
+    """Returns LoRA on this CPU beside PEFT as one line of a list."""
+    ratios = read("finetune_beside_peft", "ratios")
+    return (
+        f"* **The same two cores, LoRA of a 135M model** beside PEFT: {ratios['tokens_per_second']:.2f} times the tokens"
+        f" a second, in {ratios['peak_resident_bytes']:.2f} of the memory ([how](docs/finetune.md#beside-what-others-publish))."
+    )
+
+
 def _share(share: float, *, signed: bool = False) -> str:
     return (f"{share:+.0%}" if signed else f"{share:.0%}").replace("%", " %")
 
