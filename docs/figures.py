@@ -565,9 +565,10 @@ def beside_peft() -> str:
 def beside_peft_in_words() -> str:
     """Returns LoRA on this CPU beside PEFT as one line of a list."""
     ratios = read("finetune_beside_peft", "ratios")
+    faster, bytes_share = (f"{ratios[name]:.2f}" for name in ("tokens_per_second", "peak_resident_bytes"))
     return (
-        f"* **The same two cores, LoRA of a 135M model** beside PEFT: {ratios['tokens_per_second']:.2f} times the tokens"
-        f" a second, in {ratios['peak_resident_bytes']:.2f} of the memory ([how](docs/finetune.md#beside-what-others-publish))."
+        f"* **The same two cores, LoRA of a 135M model** beside PEFT: {faster} times the tokens a second, in"
+        f" {bytes_share} of the memory ([how](docs/finetune.md#beside-what-others-publish))."
     )
 
 
