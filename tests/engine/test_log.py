@@ -10,24 +10,29 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.schedule import Schedule
+from plimsoll.units import MIB
 
 STRICT = True
 
 
-def said(tmp_path, *, per_epoch, evaluate_every, steps=10):
-    """The (epoch, validation loss) of every summary; the loss of the evaluation at step n is n."""
+def made(tmp_path, *, per_epoch, evaluate_every, steps=10):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     session = SimpleNamespace(tracker="none", profile=0, quiet=True, log_every=100)
     prepared, source = Prepared(steps=steps, steps_per_epoch=per_epoch), SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    log = SessionLog(session, Control(), {"plan": {}}, prepared, folder, schedule, source, resumed=None)
+    return SessionLog(session, Control(), {"plan": {}}, prepared, folder, schedule, source, resumed=None)
+
+
+def said(tmp_path, *, per_epoch, evaluate_every, steps=10):
+    """The (epoch, validation loss) of every summary; the loss of the evaluation at step n is n."""
+    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=evaluate_every, steps=steps)
     for step in range(1, steps + 1):
         log.step(step, {"loss": 1.0})
-        if evaluate_every and schedule.due(evaluate_every, step):
+        if evaluate_every and log.schedule.due(evaluate_every, step):
             log.evaluation(step, {"validation_loss": float(step)})
     log.close(None, {}, None)
-    text = (folder.path / "log.txt").read_text()
+    text = (tmp_path / "run/log.txt").read_text()
     found = re.findall(r"Epoch (\d+)/\d+ summary.*?Val Loss: +(\S+)", text, re.DOTALL)
     return [(int(epoch), loss if loss == "no" else float(loss)) for epoch, loss in found]
 
@@ -53,3 +58,18 @@ def test_what_is_due_every_so_many_steps_is_due_when_they_are_over(every):
     schedule = Schedule(steps=100, stop_at=100)
     due = [step for step in range(1, 100) if schedule.due(every, step)]
     assert due == sorted({-int(-n * every // 1) for n in range(1, 1000)} & set(range(1, 100)))
+
+
+@pytest.mark.parametrize(("later", "phases"), [(0.6, {"train": 200.6}), (1.5, {"train": 200.0, "evaluate": 201.5})])
+def test_a_peak_that_is_only_read_later_is_no_evaluations(tmp_path, monkeypatch, later, phases):
+    """It was taken for what an evaluation needs, and later plans were 27 MiB too high."""
+    peaks = [100.0]
+    monkeypatch.setattr("plimsoll.training.memory.peak_resident_bytes", lambda: round(peaks[-1] * MIB))
+    log = made(tmp_path, per_epoch=None, evaluate_every=1)
+    peaks.append(200.0)
+    log.step(1, {"loss": 1.0})
+    peaks.append(200.0 + later)
+    log.evaluation(1, {"validation_loss": 1.0})
+    assert log.phase_peaks == {name: round(size * MIB) for name, size in phases.items()}
+    assert log.seen == {"train", "evaluate"}
+    log.close(None, {}, None)

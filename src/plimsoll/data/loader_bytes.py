@@ -36,8 +36,11 @@ CHUNKS = (1_000, 5_000, 10_000, 50_000)
 
 
 def tokenizer_bytes(vocab_size: int) -> int:
-    """Returns the bytes of a loaded byte-level BPE: 5 MiB at 4,096 tokens, 30 MiB at 50,257 (measured)."""
-    return 3 * MIB + 600 * vocab_size
+    """Returns the bytes of a byte-level BPE once what loading it left is given back.
+
+    Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (docs/log.md, "A tokenizer in memory").
+    """
+    return 2 * MIB + 340 * vocab_size
 
 
 def loader_bytes(
