@@ -567,8 +567,8 @@ def beside_peft_in_words() -> str:
     ratios = read("finetune_beside_peft", "ratios")
     faster, bytes_share = (f"{ratios[name]:.2f}" for name in ("tokens_per_second", "peak_resident_bytes"))
     return (
-        f"* **The same two cores, LoRA of a 135M model** beside PEFT: {faster} times the tokens a second, in"
-        f" {bytes_share} of the memory ([how](docs/finetune.md#beside-what-others-publish))."
+        f"* **LoRA of 135M there**, beside PEFT: {faster} times the speed, {bytes_share} of the memory"
+        " ([how](docs/finetune.md#beside-what-others-publish))."
     )
 
 
