@@ -262,6 +262,14 @@ def test_another_driver_of_a_card_is_asked_again_for_rates_and_times(make_child,
     assert len(started(tmp_path)) == 2
 
 
+def test_other_flags_of_xla_are_another_question(make_child, tmp_path, monkeypatch):
+    for flags in ("", "--xla_cpu_enable_fast_math=true", ""):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        with make_child() as compiler:
+            analyse(compiler, 1)
+    assert len(started(tmp_path)) == 2
+
+
 def test_a_child_killed_between_two_questions_is_started_again(make_child, tmp_path):
     with make_child() as compiler:
         analyse(compiler, 1)

@@ -190,6 +190,17 @@ def test_a_plan_says_why_it_is_only_estimated(steps, place, tmp_path):
     ]
 
 
+def test_what_a_compile_environment_answered_is_asked_again_of_another_version(steps, place):
+    toolchains.install("cuda", lambda _: None)
+    (packages,) = (place / "cuda").glob("lib/python*/site-packages")
+    asked = []
+    for version in ("9.1", "9.2"):
+        (packages / f"nvidia_cudnn-{version}.dist-info").mkdir()
+        _compile_process(chip("h200"), None, GIB, about := {}, lambda _: None)
+        asked.append(about["compiler"])
+    assert asked == [["nvidia_cudnn-9.1"], ["nvidia_cudnn-9.1", "nvidia_cudnn-9.2"]]
+
+
 def test_too_little_disk_is_refused_before_anything_is_made(steps, monkeypatch, place):
     usage = types.SimpleNamespace(free=3 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

@@ -257,9 +257,8 @@ def _compile_process(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
     if card is not None and target.platform == "cuda":
-        flags = os.environ.get("XLA_FLAGS", "")
-        about |= {"chip": dataclasses.asdict(target), "compiled": True}
-        about |= {"card": {**dataclasses.asdict(card), "xla_flags": flags}}
+        about |= {"chip": dataclasses.asdict(target), "compiled": True, "card": dataclasses.asdict(card)}
+        about |= {"compiler": toolchains.packages(sys.executable)}
         command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
         return command, accelerator.compile_environment(target, card, budget, measure=measure)
     if target.platform == "cpu":
@@ -273,6 +272,7 @@ def _compile_process(
                 f" until `plimsoll chips --install {target.platform}` has made it"
             )
         about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
+        about |= {} if python is None else {"compiler": toolchains.packages(python)}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
     devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
     return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices, trains=False)

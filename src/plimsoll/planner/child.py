@@ -54,8 +54,9 @@ class Child:
         longest: float = LONGEST_ANSWER,
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
-        self._about = json.dumps([about, _versions()], sort_keys=True)
-        self._chip = json.dumps([about.get("chip"), about.get("card"), _versions()], sort_keys=True)
+        versions = [_versions(), about.get("compiler"), self._environment.get("XLA_FLAGS", "")]
+        self._about = json.dumps([about, versions], sort_keys=True)
+        self._chip = json.dumps([about.get("chip"), about.get("card"), versions], sort_keys=True)
         self._answers, self._longest = answers, longest
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None

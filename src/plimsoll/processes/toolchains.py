@@ -87,6 +87,13 @@ def python_for(platform: Platform) -> Path | None:
     return Path(sys.executable) if metadata.version("jax") in versions else None
 
 
+def packages(python: Path | str) -> list[str]:
+    """Returns name and version of the packages that an interpreter's compiler is made of: XLA, plug-in, libraries."""
+    places = sys.path if str(python) == sys.executable else [_packages(Path(python).parents[1])]
+    found = {path.stem for place in places for path in Path(place).glob("*.dist-info")}
+    return sorted(name for name in found if name.startswith(("jax", "nvidia", "libtpu")))
+
+
 def missing(platform: Platform) -> str | None:
     """Returns why an environment cannot be used, in a few words; None if it can. Starts no process."""
     try:
