@@ -14,6 +14,7 @@ from plimsoll.units import (
     format_bytes,
     format_count,
     format_seconds,
+    parse_budget,
     parse_bytes,
     parse_count,
     parse_seconds,
@@ -27,6 +28,9 @@ from plimsoll.units import (
         ("2GiB", 2 * 2**30),
         ("2GB", 2 * 10**9),
         ("2gb", 2 * 10**9),
+        ("2G", 2 * 2**30),
+        ("2g", 2 * 2**30),
+        ("512M", 512 * 2**20),
         ("768MiB", 768 * 2**20),
         ("1.5 kB", 1500),
         ("1024", 1024),
@@ -37,6 +41,12 @@ from plimsoll.units import (
 )
 def test_sizes(text, size):
     assert parse_bytes(text) == size
+
+
+def test_a_budget_without_its_unit_is_refused():
+    with pytest.raises(RecipeError, match=r"--memory 400 is 400 B, and no process is that small: 400MiB\?"):
+        parse_budget("400")
+    assert parse_budget("400MiB") == parse_budget(400 * 2**20) == parse_budget("400M")
 
 
 @pytest.mark.parametrize(

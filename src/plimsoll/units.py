@@ -19,6 +19,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 _SIZES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZES |= {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _COUNTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 _TIMES = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -36,8 +37,17 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Parses a size: `2GiB` is 2 x 2^30, `2GB` is 2 x 10^9, a bare number is bytes. Raises RecipeError otherwise."""
+    """Parses a size: `2GiB` and `2G` are 2 x 2^30, `2GB` is 2 x 10^9, a bare number is bytes. Raises RecipeError
+    otherwise."""
     return int(_parse(str(text), _SIZES, what="the size", example="768MiB or 2GB"))
+
+
+def parse_budget(text: str | int, *, option: str = "--memory") -> int:
+    """Parses a memory budget, as `parse_bytes`. Raises RecipeError for a bare number below 1 MiB: it lacks a unit."""
+    size, number = parse_bytes(text), str(text).strip()
+    if size < MIB and not number[-1:].isalpha():
+        raise RecipeError(f"{option} {number} is {format_bytes(size)}, and no process is that small: {number}MiB?")
+    return size
 
 
 def parse_count(text: str | int) -> int:

@@ -289,6 +289,12 @@ def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_it
     assert _compile_process(chip("h200"), None, GIB, {}, lambda text: None)[0][3] == "cross-compile"
 
 
+def test_a_unit_of_one_letter_is_said_as_it_is_read():
+    said = []
+    assert budget_bytes("2g", say=said.append) == 2 * GIB
+    assert said == ["--memory 2g is read as 2.0 GiB"]
+
+
 def test_what_is_not_here_is_not_timed():
     with pytest.raises(RecipeError, match="--measure times plans on the chip at hand, and h200 is not"):
         plan("stories", chip="h200", measure=True)

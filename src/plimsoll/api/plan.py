@@ -40,7 +40,7 @@ from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
-from plimsoll.units import format_bytes, parse_bytes, parse_seconds
+from plimsoll.units import format_bytes, parse_budget, parse_seconds
 
 Say = Callable[[str], None]
 
@@ -292,6 +292,8 @@ def budget_bytes(
     Raises:
         RecipeError: `memory` cannot be read, or is more than the chip has.
     """
+    if str(memory)[-1:].upper() in {"K", "M", "G", "T"}:
+        say(f"--memory {memory} is read as {format_bytes(parse_budget(str(memory)))}")
     if card is not None and target is not None and target.platform == "cuda":
         most = min(target.memory_bytes, card.memory_bytes)
         if memory is None:
@@ -300,14 +302,14 @@ def budget_bytes(
                 who = accelerator.held(card, target) or "processes that the driver does not name"
                 say(f"{format_bytes(free)} of the {card.kind} can be used now: {who} hold the rest")
             return min(most, free)
-        if parse_bytes(memory) <= most:
-            return parse_bytes(memory)
+        if parse_budget(memory) <= most:
+            return parse_budget(memory)
         target = replace(target, memory_bytes=most)
     elsewhere = target if target is not None and target.platform != "cpu" else None
     if memory is None:
         available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
         return available - host.margin_bytes(available) if elsewhere is None else available
-    budget = parse_bytes(memory)
+    budget = parse_budget(memory)
     if elsewhere is not None and budget > elsewhere.memory_bytes:
         raise RecipeError(
             f"--memory {memory} is {format_bytes(budget)} per device, and a device of {elsewhere.name} has"
@@ -323,7 +325,7 @@ def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
                 "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
             )
         return None
-    return target.host_memory_bytes if host_memory is None else parse_bytes(host_memory)
+    return target.host_memory_bytes if host_memory is None else parse_budget(host_memory, option="--host-memory")
 
 
 def unpinned(

@@ -55,8 +55,8 @@ class PlanOptions:
     recipe: Recipe
     levers: Levers = field(default_factory=no_pins)
     memory: str | None = None
-    """Memory budget per device, like 768MiB or 2GB. By default the memory that is free now, less a safety margin; for
-    an accelerator, its memory."""
+    """Memory budget per device, like 768MiB or 2GB; 2G is 2GiB. By default the memory that is free now, less a
+    safety margin; for an accelerator, its memory."""
     host_memory: str | None = None
     """Memory budget of a machine that holds accelerators, like 64GiB: its own memory, not theirs. By default that of
     the chip's usual host, if it is known."""

@@ -20,8 +20,8 @@ class TrainOptions:
     """
 
     memory: str | int | None = None
-    """Memory budget, like 768MiB or 2GB. By default the memory that is free now, less a safety margin; on an
-    accelerator, its memory."""
+    """Memory budget, like 768MiB or 2GB; 2G is 2GiB. By default the memory that is free now, less a safety margin;
+    on an accelerator, its memory."""
     chip: str | None = None
     """Device to train on: cpu, or this machine's accelerator by its name in `plimsoll chips`. By default the
     accelerator that JAX finds, else the CPU; with --processes the CPU."""
