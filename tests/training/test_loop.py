@@ -98,6 +98,29 @@ def test_steps_under_way_at_the_end_are_logged_before_the_last_evaluation_and_sa
     assert stopped.told == [*(("step", n, float(n)) for n in range(1, 4)), ("saved", 3)]
 
 
+@pytest.mark.parametrize(
+    ("by_clock", "save_seconds", "saves"),
+    [(True, 0, [2, 8, 14, 20]), (True, 25, [2, 12, 20]), (False, 0, [20])],
+    ids=["soon, then every 5 minutes", "less often where it takes long", "only by steps"],
+)
+def test_steps_of_fifty_seconds_are_saved_by_the_clock(tmp_path, monkeypatch, by_clock, save_seconds, saves):
+    now, log = [0.0], Recording()
+    told = log.saved
+
+    def passes(seconds):
+        now[0] += seconds
+
+    def saved(done):
+        told(done)
+        passes(save_seconds)
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "step", lambda done, metrics: passes(50))
+    monkeypatch.setattr(log, "saved", saved)
+    run(tmp_path, [{"validation_loss": 1.0}] * 20, log, evaluate_every=0, save_by_clock=by_clock)
+    assert [done for kind, done, *_ in log.told if kind == "saved"] == saves
+
+
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("evaluate_every", [1, 0])
 def test_a_step_that_diverged_is_neither_evaluated_nor_saved_even_if_it_is_still_under_way(

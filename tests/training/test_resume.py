@@ -116,6 +116,8 @@ def test_a_killed_run_continues_to_the_same_parameters(killed, uninterrupted):
     assert resumed_from(run) == (left[0] if left else None)
     if left:
         assert f"continuing from step {left[0]} of {STEPS}" in (run / "log.txt").read_text()
+    else:
+        assert "starting over, nothing was saved yet: the last step" in (run / "log.txt").read_text()
     assert not is_saving(run)
 
 

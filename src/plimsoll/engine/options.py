@@ -56,7 +56,8 @@ class TrainOptions:
     log_every: int = 10
     """Steps between logged rows of metrics."""
     save_every: int | None = None
-    """Steps between checkpoints. By default a quarter of the run, at most 1,000."""
+    """Steps between checkpoints. By default a quarter of the run, at most 1,000; a checkpoint is also saved a minute
+    after the start, and then every 5 minutes."""
     eval_every: int | None = None
     """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
     run."""

@@ -220,8 +220,12 @@ class _Training:
             if name not in noted
         ]
         if step is None:
+            logged = read_rows(self.folder.metrics) if self.folder.metrics.exists() else ()
+            last = max((row["step"] for row in logged), default=0)
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")
+            elif last:
+                self.notes.append(f"starting over, nothing was saved yet: the last step that was logged is {last:,}")
             frozen.clear()  # two of them are never in memory
             state = self._first(executables)
             state |= self._given(state, executables.state)
@@ -270,6 +274,7 @@ class _Training:
             stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
             evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
+            save_by_clock=session.save_every is None,
             best_by=self.recipe.best_by,
             patience=session.patience,
         )

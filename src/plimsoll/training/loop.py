@@ -19,7 +19,7 @@ from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
-from plimsoll.training.schedule import EarlyStopping, Schedule
+from plimsoll.training.schedule import FIRST_SAVE_SECONDS, SAVE_SECONDS, SAVE_SHARE, EarlyStopping, Schedule
 from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch
 
@@ -85,13 +85,16 @@ def run_steps(
     would notice.
     """
     first = int(state["step"])
-    deadline = time.monotonic() + schedule.stop_after_seconds
+    started = time.monotonic()
+    deadline = started + schedule.stop_after_seconds
     flight, agreed = _InFlight(log, in_heap=executables.in_heap), Agreement()
     stopping = stopping or EarlyStopping(schedule)
     evaluated_at = saved_at = first
     step = first
     reason = 0
     best = checkpoints.best()
+    by_clock = schedule.save_by_clock and agreed.alone
+    next_save = started + FIRST_SAVE_SECONDS
 
     def request() -> int:
         late = TIME_IS_UP if time.monotonic() >= deadline else 0
@@ -112,11 +115,15 @@ def run_steps(
                 evaluated_at = step
                 _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
                 best = checkpoints.best()  # a file, which would be read between all steps
-            if schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
+            late = by_clock and time.monotonic() >= next_save
+            if late or schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
-                saved_at = step
+                saved_at, began = step, time.monotonic() if by_clock else 0.0
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
+                if by_clock:
+                    now = time.monotonic()
+                    next_save = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
         flight.land()
         if step > evaluated_at and reason_now() in (0, TIME_IS_UP):

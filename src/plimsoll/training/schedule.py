@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+FIRST_SAVE_SECONDS, SAVE_SECONDS, SAVE_SHARE = 60.0, 300.0, 0.05
+"""Seconds to the first save by the clock, and from any save to the next; longer where saving would take a larger share
+of the time."""
 SINCE_BEST = "evaluations_since_best"
 """Name of the count of `EarlyStopping` in the logged row of an evaluation."""
 
@@ -23,6 +26,8 @@ class Schedule:
     evaluate_every: float = 0
     """Steps between evaluations; 0: at the end only. An epoch need not be a whole number of steps."""
     save_every: int = 0
+    save_by_clock: bool = False
+    """Whether to save by the time since the last save, too; not of several processes, whose clocks differ."""
     best_by: str = "loss"
     """Metric that chooses the best checkpoint: the lowest loss, or the highest value of any other."""
     patience: int | None = None
