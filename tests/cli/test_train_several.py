@@ -19,7 +19,8 @@ def started(monkeypatch):
     """The commands that were started, and the code that each name ends with."""
     commands, codes = [], {}
 
-    def watched(command):
+    def watched(command, *, tied):
+        assert tied  # a run ends with the command that started it
         commands.append(command[command.index("train") :])
         return codes.get(command[command.index("train") + 1], (0, None))
 

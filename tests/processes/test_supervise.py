@@ -28,9 +28,17 @@ watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(s
 """
 
 
-def start(path, other=0):
+TIED = WATCHED.replace("end_with(parent)\n", "")
+TIES = f"""
+import sys
+from plimsoll.processes.supervise import watched
+watched([sys.executable, "-c", {TIED!r}, sys.argv[1], "0"], tied=True)
+"""
+
+
+def start(path, other=0, program=WATCHES):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)], env=environment)
+    return subprocess.Popen([sys.executable, "-c", program, str(path), str(other)], env=environment)
 
 
 def until(path, words):
@@ -41,8 +49,9 @@ def until(path, words):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
-def test_where_the_watching_process_is_killed_the_watched_one_is_told_and_saves(tmp_path):
-    process = start(tmp_path / "done")
+@pytest.mark.parametrize("program", [WATCHES, TIES], ids=["asks for it", "tied"])
+def test_where_the_watching_process_is_killed_the_watched_one_is_told_and_saves(tmp_path, program):
+    process = start(tmp_path / "done", program=program)
     until(tmp_path / "done", "running")
     process.kill()
     until(tmp_path / "done", "saved")

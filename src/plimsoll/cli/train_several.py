@@ -44,7 +44,7 @@ def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], sha
             continue
         print(f"{place}: {folder}", flush=True)
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", name, *without_runs, "--run"]
-        codes[name], interrupted = watched([*command, str(folder)])
+        codes[name], interrupted = watched([*command, str(folder)], tied=True)
         if codes[name]:
             print(f"{place}: ended with code {codes[name]}", file=sys.stderr, flush=True)
         if interrupted:
