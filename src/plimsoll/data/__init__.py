@@ -1,11 +1,16 @@
 """Sources of examples: files to documents to tokens to batches, in NumPy, with positions that are JSON."""
 
 import os
+from contextvars import ContextVar
+from pathlib import Path
 
 from plimsoll.errors import RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
+
+FOLDER: ContextVar[Path] = ContextVar("folder", default=Path())
+"""Folder of the user's code that runs: a file with a relative path is looked for there first."""
 
 
 def require_sizes(*, least: int = 1, **sizes: int | None) -> None:

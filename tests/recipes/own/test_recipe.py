@@ -4,6 +4,7 @@
 import dataclasses
 import sys
 
+import h5py
 import jax
 import numpy as np
 import optax
@@ -113,6 +114,22 @@ def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
     assert prepared.facts["description"] == "40 examples, 3 for validation"
     assert said == ["data: 40 examples, 3 for validation; 10 steps are 2 epochs"]
     assert (tmp_path / "run/source/mine.py").read_text() == (tmp_path / "mine.py").read_text()
+
+
+def test_an_hdf5_file_beside_the_recipe_is_found_from_any_folder_before_one_where_you_are(tmp_path, monkeypatch):
+    def written(folder, width):
+        with h5py.File(folder / "rows.h5", "w") as file:
+            file["x"], file["y"] = np.ones((40, width), np.float32), np.ones(40, np.float32)
+
+    elsewhere, home, empty = (tmp_path / name for name in ("elsewhere", "home", "empty"))
+    for folder in (elsewhere, home, empty):
+        folder.mkdir()
+    monkeypatch.chdir(elsewhere)
+    data = "lambda: plimsoll.Hdf5('rows.h5', {'x': 'x', 'y': 'y'})"
+    written(elsewhere, 4)
+    written(home, 3)
+    assert own(home, data=data).batch_spec(8)["x"] == ((8, 3), "float32")
+    assert own(empty, data=data).batch_spec(8)["x"] == ((8, 4), "float32")
 
 
 def test_a_lever_of_its_own_is_off_while_its_loss_is_checked(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.data import FOLDER
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Example, ExampleSet, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
@@ -31,7 +32,7 @@ class Hdf5(ExampleSet):
     64-bit numbers are converted to 32-bit ones.
 
     Args:
-        path: Path of the file.
+        path: Path of the file. A relative one is looked for beside the recipe's own file first, then where you are.
         columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
         rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is the
             beginning or the end of the file.
@@ -56,7 +57,9 @@ class Hdf5(ExampleSet):
         skip_bad: bool = False,
     ) -> None:
         """Opens the file. The class describes the arguments."""
-        self._rows, self._mix, self._skip_bad = Hdf5Rows(path, columns), mix, skip_bad
+        beside = FOLDER.get() / Path(path).expanduser()
+        self._rows = Hdf5Rows(beside if beside.exists() else path, columns)
+        self._mix, self._skip_bad = mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
             raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from plimsoll.data import FOLDER
 from plimsoll.errors import PlimsollError, RecipeError
 
 _LONGEST = 600
@@ -25,6 +26,7 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 
     What the code prints goes to standard error: standard output may be one JSON object.
     """
+    before = FOLDER.set(folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
@@ -32,6 +34,8 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as problem:
         raise failed(what, folder, problem) from problem
+    finally:
+        FOLDER.reset(before)
 
 
 def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
