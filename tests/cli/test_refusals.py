@@ -134,6 +134,7 @@ def test_data_that_cannot_be_trained_on_is_refused(capsys, tmp_path, case):
     shape = without_steps if options else TINY
     words = ["train", "stories", "--dataset-id", tmp_path / name, *shape, *options, "--run", tmp_path / "run"]
     require_one_paragraph(refused(capsys, *words), *parts)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):

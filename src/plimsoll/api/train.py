@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -52,6 +53,7 @@ def prepare_run(
     require_tracker(options.tracker)
     require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
+    is_new = not folder.path.exists()
     folder.create()
     lock = folder.lock() if lock is None else lock
     try:
@@ -76,7 +78,9 @@ def prepare_run(
         local_devices = levers.get("devices", 1) // processes
         variables = accelerator.training_environment(target, card, budget, say, devices=local_devices)
         note_session(folder)
-    except BaseException:
+    except BaseException as problem:
+        if is_new and isinstance(problem, PlimsollError):  # refused: there is no run
+            shutil.rmtree(folder.path, ignore_errors=True)
         os.close(lock)
         raise
     session = {
