@@ -8,6 +8,7 @@ import pytest
 from plimsoll.engine.log import SessionLog
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.control.recipe import Control
+from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.schedule import Schedule
 from plimsoll.units import MIB
@@ -51,6 +52,16 @@ def test_without_an_evaluation_at_its_end_it_has_the_one_before(tmp_path):
 
 def test_where_nothing_is_evaluated_every_epoch_is_said_once(tmp_path):
     assert said(tmp_path, per_epoch=5.0, evaluate_every=0) == [(1, "no"), (2, "no")]
+
+
+def test_shares_of_many_systems_are_one_column_of_the_logged_row(tmp_path):
+    log = made(tmp_path, per_epoch=None, evaluate_every=1)
+    found = {"validation_unexplained_0": 0.25, "validation_unexplained_12": float("nan")}
+    log.evaluation(1, {"validation_loss": 1.0, **found})
+    (row,) = read_rows(tmp_path / "run/metrics.jsonl")
+    assert row["validation_unexplained"] == {"0": 0.25, "12": None}
+    assert not found.keys() & row.keys()
+    log.close(None, {}, None)
 
 
 @pytest.mark.parametrize("every", [1, 3, 2.5, 0.4])

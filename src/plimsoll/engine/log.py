@@ -13,7 +13,7 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import to_dict
-from plimsoll.report.metrics import LogFile, MetricsLog, read_rows
+from plimsoll.report.metrics import LogFile, MetricsLog, read_rows, with_tables
 from plimsoll.report.progress import progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
@@ -203,7 +203,7 @@ class SessionLog:
         self.step_ended = time.monotonic()
 
     def _track(self, done: int, row: Mapping[str, float]) -> None:
-        self.metrics.log(done, row)
+        self.metrics.log(done, with_tables(row, self.recipe.tables))
         for tracker in list(self.trackers):
             try:
                 tracker.log(done, row)

@@ -172,6 +172,9 @@ class Recipe(ABC):
     best_by: ClassVar[str] = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
 
+    tables: ClassVar[tuple[str, ...]] = ()
+    """Names of metrics with a number at their end, like `unexplained_12`, that a logged row has as one dict."""
+
     batch_size: int = 32
     """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
     same."""

@@ -18,7 +18,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,6 +36,18 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
     }
     row = {"step": int(step), **plain, **dict.fromkeys(marked)}
     return json.dumps(row | {MARKER: marked} if marked else row, allow_nan=False)
+
+
+def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Returns a row in which metrics like `NAME_0`, `NAME_1`, ... of these names are one dict, from number to value."""
+    columns: dict[str, Any] = {}
+    for name, value in row.items():
+        stem, _, number = name.rpartition("_")
+        if stem.removeprefix("validation_") in names:
+            columns.setdefault(stem, {})[number] = float(value) if math.isfinite(value) else None
+        else:
+            columns[name] = value
+    return columns
 
 
 def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:

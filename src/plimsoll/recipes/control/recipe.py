@@ -37,6 +37,7 @@ class Control(AdamWRecipe):
     """A small causal transformer over windows of states."""
 
     kind: ClassVar[str] = "control"
+    tables: ClassVar[tuple[str, ...]] = ("unexplained",)
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(
@@ -190,9 +191,14 @@ class Control(AdamWRecipe):
         rest = {name: value for name, value in metrics.items() if not name.startswith("unexplained_")}
         return rest | {"macro_r2": sum(r2.values()) / len(r2), "r2": r2}
 
-    def exhibits(self, metrics: Mapping[str, float], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def exhibits(self, metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         names = facts.get("families", ())
-        rows = [(name, 1 - metrics[key]) for i, name in enumerate(names) if (key := f"unexplained_{i}") in metrics]
+        table = metrics.get("unexplained") or {  # of a run whose rows have a column for each
+            name.removeprefix("unexplained_"): share
+            for name, share in metrics.items()
+            if name.startswith("unexplained_")
+        }
+        rows = [(name, 1 - share) for i, name in enumerate(names) if (share := table.get(str(i))) is not None]
         if not rows:
             return []
         return [
