@@ -31,7 +31,7 @@ def result(run: Path, judged_by: str, highest: bool) -> dict[str, Any]:
         "peak_bytes": over.peak,
         "phase": over.ledger["phase"],
         "seconds": max(row["elapsed_seconds"] for row in over.rows),
-        "step": losses[-1]["step"],
+        "step": max(row["step"] for row in over.rows),
         "loss": losses[-1]["loss"],
         "judged_by": judged_by,
         "best": best,

@@ -308,13 +308,18 @@ def trained(name: str, *, told: str = "") -> str:
     run = read(name)
     judged = f"{run['judged_by'].replace('_', ' ')} of what was held out {run['best'][run['judged_by']]:.4f}"
     peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
+    steps = max(run["step"], *(each["step"] for each in run["evaluations"]))  # the last step need not be a logged one
     return (
         f"`{run['recipe']}`, {run['parameters']:,} parameters, {run['examples_per_step']} examples a step{told}:"
-        f" {run['step']:,} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
-        f" {run['best']['step']:,}). Predicted {predicted:.1f} MiB, measured **{peak:.1f}** of"
+        f" {steps:,} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
+        f" {run['best']['step']:,}). Predicted {predicted:.1f} MiB, measured **{peak:.1f}**{_above(peak, predicted)} of"
         f" {run['budget_bytes'] / MIB:,.0f}. From [results/{name}.json](results/{name}.json), at"
         f" {run['conditions']['commit'][:8]}, on {run['conditions']['cores']} cores of an {run['conditions']['cpu']}."
     )
+
+
+def _above(peak: float, predicted: float) -> str:
+    return f" ({peak / predicted - 1:.1%} above the prediction)".replace("%", " %") if peak > predicted else ""
 
 
 def evaluations(name: str, **columns: str) -> str:
@@ -377,7 +382,10 @@ def _ranked(metrics: Any) -> list[str]:
 
 def _cost(run: Any) -> list[str]:
     peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
-    return [f"{run['seconds'] / 60:.1f} min, {run['steps']:,} steps", f"{peak:.1f}, {predicted:.1f} MiB"]
+    return [
+        f"{run['seconds'] / 60:.1f} min, {run['steps']:,} steps",
+        f"{peak:.1f}, {predicted:.1f} MiB{_above(peak, predicted)}",
+    ]
 
 
 def recommend_memory() -> str:
