@@ -16,13 +16,13 @@ from plimsoll.units import MIB
 STRICT = True
 
 
-def made(tmp_path, *, per_epoch, evaluate_every, steps=10):
+def made(tmp_path, *, per_epoch, evaluate_every, steps=10, **planned):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     session = SimpleNamespace(tracker="none", profile=0, quiet=True, log_every=100)
     prepared, source = Prepared(steps=steps, steps_per_epoch=per_epoch), SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    return SessionLog(session, Control(), {"plan": {}}, prepared, folder, schedule, source, resumed=None)
+    return SessionLog(session, Control(), {"plan": {}, **planned}, prepared, folder, schedule, source, resumed=None)
 
 
 def said(tmp_path, *, per_epoch, evaluate_every, steps=10):
@@ -61,6 +61,15 @@ def test_shares_of_many_systems_are_one_column_of_the_logged_row(tmp_path):
     (row,) = read_rows(tmp_path / "run/metrics.jsonl")
     assert row["validation_unexplained"] == {"0": 0.25, "12": None}
     assert not found.keys() & row.keys()
+    log.close(None, {}, None)
+
+
+@pytest.mark.parametrize(("step_flops", "has"), [(1e-12, True), (1e30, False)])
+def test_a_share_of_more_than_the_machine_was_measured_to_do_is_no_share(tmp_path, step_flops, has):
+    log = made(tmp_path, per_epoch=None, evaluate_every=0, steps=1, step_flops=step_flops, chip_flops=1.0)
+    log.step(1, {"loss": 1.0})
+    (row,) = read_rows(tmp_path / "run/metrics.jsonl")
+    assert ("mfu" in row) == has
     log.close(None, {}, None)
 
 

@@ -174,7 +174,7 @@ class SessionLog:
             **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
         }
         flops, chip = self.planned.get("step_flops"), self.planned.get("chip_flops")
-        if flops and chip and seconds:
+        if flops and chip and flops <= seconds * chip:  # a faster step: the rates were measured beside other programs
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
         self.bar.update(
