@@ -36,7 +36,9 @@ def _sums(jaxpr: Any) -> np.ndarray:
     for equation in jaxpr.eqns:
         if equation.primitive.name != "dot_general":
             trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-            sums += trips * sum(map(_sums, inner_jaxprs(equation)))
+            inner = np.array([_sums(jaxpr) for jaxpr in inner_jaxprs(equation)] or [sums * 0])
+            # of branches one is taken: the largest, since which is known only at run time
+            sums += inner.max(axis=0) if equation.primitive.name == "cond" else trips * inner.sum(axis=0)
             continue
         left, right = (variable.aval.shape for variable in equation.invars)
         (contracted, _), (batch, _) = equation.params["dimension_numbers"]
