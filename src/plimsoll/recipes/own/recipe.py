@@ -375,7 +375,7 @@ def recipe(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
         )
-    if not is_built and next(iter(inspect.signature(given_optimizer).parameters), "") == "learning_rate":
+    if not is_built and _first_parameter(given_optimizer) == "learning_rate":
         called = getattr(given_optimizer, "func", given_optimizer).__name__
         raise RecipeError(
             f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
@@ -398,3 +398,11 @@ def recipe(
     except TypeError as problem:  # a value that cannot be compared with a number
         values = ", ".join(f"{name}={value!r}" for name, value in fields.items())
         raise RecipeError(f"plimsoll.recipe does not take {values}: {problem}") from None
+
+
+def _first_parameter(function: Callable[..., Any]) -> str:
+    """Returns the name of a function's first parameter; empty if it has none, or does not tell."""
+    try:
+        return next(iter(inspect.signature(function).parameters), "")
+    except ValueError:  # of some that are written in C
+        return ""
