@@ -1,6 +1,7 @@
 """Recipes: wrong fields are refused by name and value, and a saved recipe comes back as the same one."""
 
 import json
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -111,3 +112,11 @@ def test_what_was_prepared_survives_json():
 def test_more_steps_than_a_run_can_count_are_refused():
     with pytest.raises(RecipeError, match=r"3,000,000,000 steps, and a run has at most 2,147,483,647: lower --epochs"):
         Prepared(steps=3 * 10**9, steps_per_epoch=10.0)
+
+
+@pytest.mark.parametrize(("wrong", "hint"), [("stepps", ": did you mean steps?"), ("zzz", "; it has batch_size, ")])
+def test_a_misspelt_field_is_answered_where_a_recipe_is_copied_with_it(wrong, hint):
+    recipe = preset("code")
+    with pytest.raises(RecipeError, match=re.escape(f"Text has no option {wrong}{hint}")):
+        replace(recipe, **{wrong: 3})
+    assert replace(recipe, steps=3).steps == 3

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
@@ -79,8 +79,25 @@ class OwnRung:
     """Whether it moves bytes to host memory, so that it is left out on a CPU."""
 
 
+class _Named(ABCMeta):
+    """Class of recipes: a misspelt field is answered with the one that was meant, by `dataclasses.replace`, too."""
+
+    if not TYPE_CHECKING:  # a type checker would forget what a recipe's own fields are
+
+        def __call__(cls, *args: Any, **given: Any) -> Any:
+            try:
+                return super().__call__(*args, **given)
+            except TypeError:
+                known = [field.name for field in dataclasses.fields(cls) if field.init]
+                unknown = [name for name in given if name not in known]
+                if not unknown:
+                    raise
+            hint = did_you_mean(unknown[0], known) or f"; it has {', '.join(known)}"
+            raise RecipeError(f"{cls.__name__} has no option {unknown[0]}{hint}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Recipe(ABC):
+class Recipe(metaclass=_Named):
     """Training problem as a frozen dataclass: model, loss, data and optimizer. Its fields become command-line options.
 
     A recipe says what is trained. How a step fits into memory is up to the plan that `plimsoll.plan` finds for it.
