@@ -80,15 +80,23 @@ def test_what_is_due_every_so_many_steps_is_due_when_they_are_over(every):
     assert due == sorted({-int(-n * every // 1) for n in range(1, 1000)} & set(range(1, 100)))
 
 
-@pytest.mark.parametrize(("later", "phases"), [(0.6, {"train": 200.6}), (1.5, {"train": 200.0, "evaluate": 201.5})])
-def test_a_peak_that_is_only_read_later_is_no_evaluations(tmp_path, monkeypatch, later, phases):
+@pytest.mark.parametrize(
+    ("trained", "later", "phases"),
+    [
+        (200.0, 0.6, {"train": 200.6}),
+        (200.0, 1.5, {"train": 200.0, "evaluate": 201.5}),
+        (100.6, 0.3, {}),  # loading had the peak
+        (100.6, 50.0, {"evaluate": 150.6}),
+    ],
+)
+def test_a_peak_that_is_only_read_later_is_of_no_other_phase(tmp_path, monkeypatch, trained, later, phases):
     """It was taken for what an evaluation needs, and later plans were 27 MiB too high."""
     peaks = [100.0]
     monkeypatch.setattr("plimsoll.training.memory.peak_resident_bytes", lambda: round(peaks[-1] * MIB))
     log = made(tmp_path, per_epoch=None, evaluate_every=1)
-    peaks.append(200.0)
+    peaks.append(trained)
     log.step(1, {"loss": 1.0})
-    peaks.append(200.0 + later)
+    peaks.append(trained + later)
     log.evaluation(1, {"validation_loss": 1.0})
     assert log.phase_peaks == {name: round(size * MIB) for name, size in phases.items()}
     assert log.seen == {"train", "evaluate"}

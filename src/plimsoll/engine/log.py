@@ -150,11 +150,13 @@ class SessionLog:
         """Assigns what raised the peak since the last mark to this phase."""
         self.seen.add(phase)
         peak = allocator.peak_bytes()
-        if peak <= self.peak:
-            return
-        if allocator.device_bytes() is None and peak - self.peak <= COUNTED_LATER:
-            phase = max(self.phase_peaks, key=self.phase_peaks.__getitem__, default=phase)
-        self.phase_peaks[phase] = self.peak = peak
+        rise, self.peak = peak - self.peak, max(peak, self.peak)
+        if allocator.device_bytes() is None and 0 < rise <= COUNTED_LATER:
+            if not self.phase_peaks:  # loading or starting had it
+                return
+            phase = max(self.phase_peaks, key=self.phase_peaks.__getitem__)
+        if rise > 0:
+            self.phase_peaks[phase] = peak
 
     def _write(self, done: int, metrics: Mapping[str, float]) -> None:
         steps, waited = len(self.window), self.source.waited_seconds
