@@ -38,9 +38,13 @@ def main() -> int:
     folder = ROOT / "bench-out/best-size" / f"{options.recipe}-{options.minutes:g}min-{options.memory}"
     folder.mkdir(parents=True, exist_ok=True)
     found = kept(folder / "found.json", lambda: search(options, folder))
+    chosen = sizes(options, found)
+    steps = {
+        size: kept(folder / f"plan-{size}.json", lambda size=size: planned(options, size, found)) for size in chosen
+    }
     rows = []
-    for size in sizes(options, found):
-        row = kept(folder / f"{size}.json", lambda size=size: trained(options, size, found, folder))
+    for size in chosen:
+        row = kept(folder / f"{size}.json", lambda size=size: trained(options, size, found, steps[size], folder))
         rows.append(row)
         print(f"{format_count(size)}: {row['loss']:.4f} after {row['steps']:,} steps", flush=True)
     compared = earlier_runs(folder, plimsoll.preset(options.recipe, **common(found)))
@@ -91,23 +95,34 @@ def search(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return plan.best_size_found.to_dict()
 
 
-def trained(options: argparse.Namespace, size: int, found: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Trains a size for the time by its own plan, and returns its row."""
+def planned(options: argparse.Namespace, size: int, found: dict[str, Any]) -> dict[str, Any]:
+    """Returns the steps that the time is enough for by the size's own plan. All are timed before any is trained, so
+    that what else the machine does while they train changes no step."""
     recipe = plimsoll.preset(options.recipe, **common(found) | {"target_params": size})
-    how = {"memory": options.memory, "chip": "cpu"}
-    planned = plimsoll.plan(dataclasses.replace(recipe, steps=None), **how, measure=True)  # as the search plans it
-    rate = {"step_seconds": planned.step_seconds, "tokens_per_step": planned.tokens_per_step}
+    without_steps = dataclasses.replace(recipe, steps=None)  # as the search plans it
+    plan = plimsoll.plan(without_steps, memory=options.memory, chip="cpu", measure=True)
+    rate = {"step_seconds": plan.step_seconds, "tokens_per_step": plan.tokens_per_step}
     steps = steps_in(60 * options.minutes, **rate, held_out=recipe.held_out_tokens)
-    whole = dataclasses.replace(recipe, steps=steps)
-    run = plimsoll.train(whole, **how, run=folder / str(size), quiet=True, say=lambda text: None)
+    print(f"{format_count(size)}: {steps:,} steps of {plan.step_seconds:.4f} s", flush=True)
+    return {"parameters": plan.parameters, "steps": steps, **rate}
+
+
+def trained(
+    options: argparse.Namespace, size: int, found: dict[str, Any], planned: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Trains a size for its planned steps, and returns its row."""
+    steps = planned["steps"]
+    recipe = plimsoll.preset(options.recipe, **common(found) | {"target_params": size, "steps": steps})
+    where = {"memory": options.memory, "chip": "cpu", "run": folder / str(size)}
+    run = plimsoll.train(recipe, **where, quiet=True, say=lambda text: None)
     rows = run.metrics()
     evaluated = [row["validation_loss"] for row in rows if "validation_loss" in row and row["step"] == steps]
     return {
         "target_params": size,
-        "parameters": planned.parameters,
+        "parameters": planned["parameters"],
         "steps": steps,
-        "tokens": steps * planned.tokens_per_step,
-        "planned_step_seconds": planned.step_seconds,
+        "tokens": steps * planned["tokens_per_step"],
+        "planned_step_seconds": planned["step_seconds"],
         "step_seconds": statistics.median(row["step_seconds"] for row in rows if "step_seconds" in row),
         "elapsed_seconds": rows[-1]["elapsed_seconds"],
         "peak_bytes": run.ledger.measured_bytes,
