@@ -26,8 +26,9 @@ first batch (6.2 to 6.7 MiB measured, batches included: docs/log.md, "Allowances
 READ_PACKED = 3 * MIB
 """Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, docs/log.md,
 "Allowances, measured again")."""
-SOURCE_FILES = 5 * MIB
-"""Further bytes of text that is read from thousands of files: their paths, and what opening them leaves."""
+SOURCE_FILES = 2 * MIB
+"""Further bytes of text that is read from thousands of files: their paths, and what opening them leaves (0.5 MiB kept
+of 734 files, 3 at most: docs/log.md, "Near the floor, all forty draws")."""
 RUN_BYTES, RUNS_MIXED = 64 * KIB, 64
 """Bytes of a packed file that are read at once, and how many such runs are mixed."""
 
