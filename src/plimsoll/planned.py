@@ -412,6 +412,8 @@ class Planned:
     """A smaller one and a larger one."""
     frontier: tuple[Point, ...] = ()
     """Plans that nothing beats in bytes and in time, the smallest first."""
+    temporary_bytes: int = 0
+    """Temporaries of a step on one device; 0 where the compiler does not say."""
     largest_buffers: tuple[Buffer, ...] = ()
     """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
@@ -528,5 +530,6 @@ class Planned:
             "frontier": [dataclasses.asdict(point) | {"plan": point.plan.to_dict()} for point in self.frontier],
             "left_out": list(self.left_out),
             "not_compiled": self.not_compiled,
+            "temporary_bytes": self.temporary_bytes,
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }

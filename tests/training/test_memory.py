@@ -12,6 +12,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from plimsoll.api import train as api_train
+from plimsoll.api.accelerator import training_environment
+from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes, for_several, on_card
 from plimsoll.training import memory
 from plimsoll.units import MIB
@@ -127,7 +130,10 @@ def kernel(monkeypatch):
         known.now += seconds
 
     def opened(path, mode):
-        assert (path, mode) == ("/proc/self/statm", "rb")
+        assert mode == "rb"
+        if path in known.files:
+            return io.BytesIO(known.files[path].encode())
+        assert path == "/proc/self/statm"
         return io.BytesIO(f"999 {next(known.pages)} 77 1 0 1 0".encode())
 
     monkeypatch.setattr(memory.sys, "platform", "linux")
@@ -247,3 +253,15 @@ def test_a_trim_is_of_the_heap_and_of_libraries_and_without_glibc_of_nothing(mon
     monkeypatch.setattr(memory.sys, "platform", "darwin")
     memory.trim()
     assert trimmed == [0, "libraries"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables")
+@pytest.mark.parametrize(
+    ("temporaries", "one"), [(0, True), (1, False), (MIB - 1, False), (MIB, True), (99 * MIB, True)]
+)
+def test_threads_share_a_heap_but_where_a_steps_temporaries_come_from_it(temporaries, one):
+    """A step of which nothing is known shares one, too: so did runs of before."""
+    for planned in ({"temporary_bytes": temporaries}, {} if temporaries == 0 else {"temporary_bytes": temporaries}):
+        how = {"devices": 1, "one_heap": not api_train.in_heap(planned)}
+        variables = training_environment(chip("cpu"), None, MIB, print, **how)
+        assert ("arena_max=1" in variables["GLIBC_TUNABLES"]) == one

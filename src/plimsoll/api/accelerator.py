@@ -303,7 +303,7 @@ def _visible(target: Chip, card: Card) -> dict[str, str]:
 
 
 def training_environment(
-    target: Chip, card: Card | None, budget_bytes: int, say: Say, *, devices: int = 1
+    target: Chip, card: Card | None, budget_bytes: int, say: Say, *, devices: int = 1, one_heap: bool = True
 ) -> dict[str, str]:
     """Returns the environment of the training process.
 
@@ -315,12 +315,13 @@ def training_environment(
         budget_bytes: Budget of the plan.
         say: Called with a warning if the accelerator is not the one that was planned for.
         devices: Number of devices that the CPU is treated as.
+        one_heap: Whether the threads of a process that trains on the CPU share one heap.
 
     Raises:
         RecipeError: The accelerator has less memory than the budget.
     """
     if card is None:  # the CPU, or processes that have their environment already
-        return environment.for_processes("cpu", devices=devices)
+        return environment.for_processes("cpu", devices=devices, one_heap=one_heap)
     if card.memory_bytes < budget_bytes:
         raise RecipeError(
             f"the {card.kind} of this machine gives a process {format_bytes(card.memory_bytes)}, and the budget for"

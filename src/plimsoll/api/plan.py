@@ -275,7 +275,7 @@ def _compile_process(
         about |= {} if python is None else {"compiler": toolchains.packages(python)}
         command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
     devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
-    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices, trains=False)
+    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices, one_heap=False)
 
 
 def budget_bytes(

@@ -34,7 +34,7 @@ from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_
 from plimsoll.report.best_size import best_size_lines, option_words
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
-from plimsoll.training import disk, overruns
+from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_bytes
 
 BEST_SIZE = "best-size.json"
@@ -74,9 +74,10 @@ def prepare_run(
         trained_by: dict[str, Any] = {} if there is None else there.get("plan", {})
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
         accelerator.require_free(card, target, budget)
-        levers = folder.planned()["plan"]
-        local_devices = levers.get("devices", 1) // processes
-        variables = accelerator.training_environment(target, card, budget, say, devices=local_devices)
+        planned = folder.planned()
+        levers = planned["plan"]
+        how = {"devices": levers.get("devices", 1) // processes, "one_heap": not in_heap(planned)}
+        variables = accelerator.training_environment(target, card, budget, say, **how)
         note_session(folder)
     except BaseException as problem:
         if is_new and isinstance(problem, PlimsollError):  # refused: there is no run
@@ -92,6 +93,15 @@ def prepare_run(
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def in_heap(planned: Mapping[str, Any]) -> bool:
+    """Returns whether a step's temporaries come from the heap.
+
+    There threads that share one wait for one another, a quarter of a step of 0.3 ms; and so little leaves no holes
+    that matter (docs/log.md, "A heap for each thread of a small step").
+    """
+    return 0 < planned.get("temporary_bytes", 0) < memory.SMALLEST_MAPPED
 
 
 def _of_best_size(

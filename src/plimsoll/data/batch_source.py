@@ -124,7 +124,7 @@ class PermutedBatches(Positioned):
                 wanted -= len(part)
                 epochs, index = divmod(index + len(part), self.order.count)
                 epoch += epochs
-            batch = self.read(np.concatenate(parts))
+            batch = self.read(parts[0] if len(parts) == 1 else np.concatenate(parts))
             at["epoch"], at["index"] = epoch, index  # once it is read: a read that fails is tried again
             yield batch
 

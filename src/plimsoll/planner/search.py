@@ -500,6 +500,7 @@ class Search:
             step_seconds_source=source,
             step_seconds_range=range_of(chosen.seconds) if source == "kernels" else None,
             step_flops=analysis.flops,
+            temporary_bytes=analysis.temp_bytes,
             largest_buffers=analysis.largest,
             chip_flops=self.prices.rates.flops[chosen.plan.precision],
             tokens_per_step=problem.effective_batch * problem.rate_per_example if of_text else None,

@@ -52,7 +52,7 @@ WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=1800"
 
 
 def for_processes(
-    platform: str, base: Mapping[str, str] | None = None, *, devices: int | None = None, trains: bool = True
+    platform: str, base: Mapping[str, str] | None = None, *, devices: int | None = None, one_heap: bool = True
 ) -> dict[str, str]:
     """Returns the environment of a compile child or a training process.
 
@@ -61,8 +61,8 @@ def for_processes(
             other name sets neither platform nor allocator.
         base: Variables to start from; this process's if left out.
         devices: Number of devices that a process treats the CPU as; as the base says if left out.
-        trains: False for a process that compiles: its threads do not wait for one another's use of one heap, and a
-            compile that took 3.9 s takes 2.6 s (docs/log.md, "A rehearsal beside its compiles").
+        one_heap: False where threads need not share one: they do not wait for one another's use of it. A compile that
+            took 3.9 s takes 2.6 s (docs/log.md, "A rehearsal beside its compiles").
     """
     environment = dict(os.environ if base is None else base)
     environment |= {
@@ -79,7 +79,7 @@ def for_processes(
         environment["XLA_FLAGS"] = f"{flags} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
     if platform == "cpu":
         environment |= {"JAX_PLATFORMS": "cpu", GIVES_BACK: "1"}
-        ours = {name: value for name, value in ALLOCATOR.items() if trains or name != ONE_HEAP}
+        ours = {name: value for name, value in ALLOCATOR.items() if one_heap or name != ONE_HEAP}
         environment["GLIBC_TUNABLES"] = _tunables(environment, ours)
         if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
             environment[CPU_DEVICES] = str(devices)

@@ -88,6 +88,7 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(folder / name, "ab")  # noqa: SIM115 - lives as long as the run
         self._flushed = time.monotonic()
+        self._tags: dict[str, str] = {}
         self._write(None, file_version="brain.Event:2")
         if start_step:  # hides what a killed process wrote after the checkpoint
             log = self._messages.SessionLog
@@ -98,16 +99,22 @@ class TensorBoard:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the values of a step. Raises OSError if the file cannot be written."""
-        from tensorboardX.summary import scalar
-
         guide = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
         allocated = values.get("device_bytes", values.get("resident_bytes"))
         if allocated is not None:
             guide[ALLOCATED] = allocated / 1e9
         row = self._messages.Event().summary
         for name, value in {**values, **guide}.items():  # of one event: its checksums are computed in Python
-            row.MergeFrom(scalar(name, value))
+            row.value.add(tag=self._tag(name), simple_value=float(value))
         self._write(step, summary=row)
+
+    def _tag(self, name: str) -> str:
+        """Returns the name as TensorBoard takes it."""
+        if name not in self._tags:
+            from tensorboardX.summary import scalar
+
+            self._tags[name] = scalar(name, 0.0).value[0].tag
+        return self._tags[name]
 
     def _write(self, step: int | None, **content: Any) -> None:
         """Writes an event in TensorBoard's format: a length and the event, each followed by its checksum."""

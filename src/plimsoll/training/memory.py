@@ -41,8 +41,8 @@ def peak_resident_bytes() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    with open("/proc/self/status", "rb") as file:
+        return int(file.read().partition(b"VmHWM:")[2].split(maxsplit=1)[0]) * 1024
 
 
 def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -> int:
