@@ -12,8 +12,8 @@ from plimsoll.units import KIB, MIB
 
 _ELEMENT = 160
 """Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
-TEXT_IN_FLIGHT = 8 * MIB
-"""Bytes of text, its encodings and the tokenizer's code while the loader runs (docs/log.md, "Components")."""
+TEXT_IN_FLIGHT = 6 * MIB
+"""Bytes of text, its encodings and the tokenizer's code while the loader runs (docs/log.md, "Text in flight")."""
 MOST_THREADS = 8
 """Threads that encode a stream at most."""
 THREAD_BYTES = 8 * MIB
@@ -28,7 +28,7 @@ READ_PACKED = 3 * MIB
 "Allowances, measured again")."""
 SOURCE_FILES = 2 * MIB
 """Further bytes of text that is read from thousands of files: their paths, and what opening them leaves (0.5 MiB kept
-of 734 files, 3 at most: docs/log.md, "Near the floor, all forty draws")."""
+of 734 files, 3 at most: docs/log.md, "Text in flight")."""
 RUN_BYTES, RUNS_MIXED = 64 * KIB, 64
 """Bytes of a packed file that are read at once, and how many such runs are mixed."""
 

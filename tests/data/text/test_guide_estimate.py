@@ -102,7 +102,7 @@ def test_a_tokenizer_has_2_mib_and_340_bytes_a_token():
 def test_the_guides_figures_by_hand():
     """4,000 sequences of 64, ids of two bytes, two arrays: 256 bytes each; the buffer holds all 4,000 of them."""
     found = plimsoll.estimate_memory_usage(4_000, 64, 8, "int16", prefetch=0, vocab_size=1)
-    text = 8 * MIB + 2 * MIB + 340
+    text = 6 * MIB + 2 * MIB + 340
     streaming = text + 4_008 * (65 * 2 + 160) + 2 * (2 * 4 * 8 * 64)
     whole = text + 8 * (65 * 2 + 160) + 2 * (2 * 4 * 8 * 64) + 4_000 * 64 * 2
     assert found == {

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, processors
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from hypotheses import examples
+from plimsoll.data.text import tokenizer as tokenizer_module
 from plimsoll.data.text.documents import Piece, is_held_out
 from plimsoll.data.text.survey import collect_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
+
+
+@pytest.fixture(scope="module")
+def trained_tokenizer(listed_documents):
+    """One with merges, of some of its words and spaces."""
+    return train_byte_bpe(listed_documents(["The ship's x;  12 ship \n\n\t12 12 The The  x"] * 50), 300)
+
 
 SENTENCES = [f"The {kind} ship number {i} sails." for i in range(150) for kind in ("old", "new")]
 
@@ -42,6 +50,49 @@ def test_end_of_text_follows_a_document_and_not_a_piece_of_one(byte_tokenizer):
     pieces = [Piece("a", {}, False, False), Piece("b", {}, True, False), Piece("", {}, True, False)]
     decoded = byte_tokenizer.decode(byte_tokenizer.encode_pieces(pieces))
     assert decoded == "ab<|endoftext|><|endoftext|>"
+
+
+WORDS = st.lists(
+    st.sampled_from(["The", " ", "  ", "ship", "'s", "\n", "\t", "12", "x", "<|endoftext|>", "é", ";", "\u00a0"])
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.tuples(WORDS.map("".join), st.booleans()), max_size=4), st.integers(1, 9))
+def test_a_piece_cut_between_words_has_the_ids_of_the_whole(trained_tokenizer, pieces, span):
+    """However small the parts are that are encoded at once."""
+    pieces = [Piece(text, {}, last, False) for text, last in pieces]
+    whole = trained_tokenizer.encode_each([piece.text for piece in pieces], [piece.last for piece in pieces])[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_module, "SPAN", span)
+        np.testing.assert_array_equal(trained_tokenizer.encode_pieces(pieces), whole)
+
+
+def test_only_the_words_of_gpt_2_are_cut_between(trained_tokenizer):
+    """Others may join what stands on both sides of a space."""
+    long = [Piece("word and " * 9_000, {}, True, False)]
+    for changed in (
+        {"normalizer": normalizers.NFC()},
+        {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)},
+        {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)},
+        {"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False)])},
+        {"added_tokens": [AddedToken("word and")]},
+        {"added_tokens": [AddedToken("word", rstrip=True)]},
+        {"added_tokens": [AddedToken("word")]},
+        {},
+    ):
+        tokenizer = Tokenizer.from_str(trained_tokenizer.to_json())
+        tokenizer.add_tokens(added := changed.pop("added_tokens", []))
+        for name, value in changed.items():
+            setattr(tokenizer, name, value)
+        cut = not changed and not any(" " in token.content or token.rstrip for token in added)
+        other, asked = TextTokenizer(tokenizer), []
+        encode = other.encode_each
+        other.encode_each = lambda texts, ends, encode=encode, asked=asked: (asked.append(texts), encode(texts, ends))[
+            1
+        ]
+        np.testing.assert_array_equal(other.encode_pieces(long), encode([long[0].text], [True])[0])
+        assert (max(len(text) for texts in asked for text in texts) < 2 * tokenizer_module.SPAN) == cut
 
 
 def test_a_long_text_is_encoded_in_pieces(byte_tokenizer):

@@ -8,6 +8,7 @@ a document. The library lets go of Python's lock while it encodes, so threads en
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from plimsoll.data import in_short
 from plimsoll.data.text.pieces import END_OF_TEXT, cut_string
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.units import MIB, format_bytes
+from plimsoll.units import KIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from plimsoll.data.text.documents import Documents, Piece
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 
 _BYTES_AND_END = 257  # tokens no byte-level vocabulary can do without
+
+
+SPAN = 8 * KIB
+"""Characters of a piece that are encoded at once. Encodings of 64 KiB at once took 13 MiB (docs/log.md, "Text in
+flight")."""
+_BETWEEN_WORDS = re.compile("(?<=[!-~]) (?=[!-~])")
+"""A single space between characters of ASCII that are none: there GPT-2's expression always begins a word."""
 
 
 class TextTokenizer:
@@ -51,6 +59,7 @@ class TextTokenizer:
         """The id that follows every document."""
         self.end_of_text_token = tokenizer.id_to_token(end) or ""
         """That token as it is spelled in the vocabulary."""
+        self._cuts_words = _cuts_words(tokenizer)
         self.dtype = np.dtype(np.uint16 if self.size <= 2**16 else np.int32)
         """The smallest type of an id, for where many of them are kept."""
 
@@ -66,8 +75,22 @@ class TextTokenizer:
         return self.encode_each([piece for piece, _ in cut_string(text)])[0]
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
-        """Returns int32 ids of the pieces one after another, with end-of-text after the last of a document."""
-        return self.encode_each([piece.text for piece in pieces], [piece.last for piece in pieces])[0]
+        """Returns int32 ids of the pieces one after another, with end-of-text after the last of a document.
+
+        SPAN characters are encoded at a time, where cutting a text changes none of its ids: encodings are large.
+        """
+        ids: list[np.ndarray] = []
+        texts, ends, characters = list[str](), list[bool](), 0
+        for piece in pieces:
+            spans = list(_spans(piece.text)) if self._cuts_words else [piece.text]
+            for number, span in enumerate(spans, 1):
+                texts.append(span)
+                ends.append(piece.last and number == len(spans))
+                characters += len(span)
+                if characters >= SPAN:
+                    ids.append(self.encode_each(texts, ends)[0])
+                    texts, ends, characters = [], [], 0
+        return np.concatenate([*ids, self.encode_each(texts, ends)[0]])
 
     def encode_each(self, texts: Sequence[str], ends: Sequence[bool] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns int32 ids of the texts one after another, end-of-text where `ends`; and how many each text has."""
@@ -94,6 +117,28 @@ class TextTokenizer:
     def to_json(self) -> str:
         """Returns the content of a `tokenizer.json`."""
         return self._tokenizer.to_str(pretty=False)
+
+
+def _cuts_words(tokenizer: Tokenizer) -> bool:
+    """Returns whether a text may be cut at _BETWEEN_WORDS: whether it is cut there anyway before ids are looked up."""
+    if tokenizer.normalizer is not None or getattr(tokenizer.model, "dropout", None) or tokenizer.pre_tokenizer is None:
+        return False
+    if any(
+        not token.special and (" " in token.content or token.rstrip)
+        for token in tokenizer.get_added_tokens_decoder().values()
+    ):
+        return False
+    words = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    return words.get("type") == "ByteLevel" and words.get("use_regex") and not words.get("add_prefix_space")
+
+
+def _spans(text: str) -> Iterator[str]:
+    """Yields the text in parts of SPAN characters, or of a few more, up to where a word ends."""
+    start = 0
+    while len(text) - start > SPAN and (cut := _BETWEEN_WORDS.search(text, start + SPAN)) is not None:
+        yield text[start : cut.start()]
+        start = cut.start()
+    yield text[start:]
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
