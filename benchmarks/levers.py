@@ -36,8 +36,8 @@ MODEL_124M = "stories --target-params 124M --vocab-size 50257 --seq-len 1024 --l
 ON_RTX4090 = f"{MODEL_124M} --batch-size 32 --chip rtx4090 --precision bfloat16"
 PRODUCTS = "code --micro-batch 16 --loss-chunk 256 --remat none --precision bfloat16 --memory 4GiB"
 ATTENTION = (
-    "stories --width 384 --layers 2 --heads 6 --vocab-size 4096 --batch-size 1 --micro-batch 1 --remat none --loss-chunk"
-    " 256 --precision float32 --memory 8GiB"
+    "stories --width 384 --layers 2 --heads 6 --vocab-size 4096 --batch-size 1 --micro-batch 1 --remat none"
+    " --loss-chunk 256 --precision float32 --memory 8GiB"
 )
 
 
@@ -136,10 +136,10 @@ def asked(command: str) -> dict[str, Any]:
     return json.loads(plimsoll(*shlex.split(command)[1:], "--json"))
 
 
-def measured(column: Column) -> dict[str, Any]:
+def measured(column: Column, commit: str) -> dict[str, Any]:
     """Returns the figures of a column, in bytes and seconds."""
     answer = asked(column.command)
-    about = {"title": column.title, "command": column.command}
+    about = {"title": column.title, "command": column.command, "commit": commit}
     if column.rung is not None:
         rung = next(each for each in answer["rungs"] if each["name"] == column.rung)
         names = ("predicted_peak_bytes", "measured_peak_bytes", "state_bytes", "temporary_bytes")
@@ -165,10 +165,11 @@ def main() -> None:
     given = options.parse_args()
     tables: dict[str, Any] = json.loads(OUT.read_text())["tables"] if OUT.exists() else {}
     OUT.parent.mkdir(exist_ok=True)
+    about = conditions(given)
     for name, columns in TABLES.items():
         if name in given.only or (not given.only and name not in tables):
-            tables[name] = [measured(column) for column in columns]
-            OUT.write_text(json.dumps({"conditions": conditions(given), "tables": tables}, indent=1))
+            tables[name] = [measured(column, about["commit"]) for column in columns]
+            OUT.write_text(json.dumps({"conditions": about, "tables": tables}, indent=1))
     print(OUT)
 
 

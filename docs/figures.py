@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("results")
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 
 class MissingFigure(Exception):
@@ -220,6 +220,35 @@ def ladder(name: str) -> str:
     head = ["each with those before it", "predicted, MiB", "measured", "of the first", "a step", "loss, held out"]
     where = f"{read(name, 'parameters'):,} parameters, {read(name, 'effective_batch')} examples a step"
     return f"\n{where}, from [results/{name}.json](results/{name}.json):\n" + table(head, rows)
+
+
+def lever(name: str) -> str:
+    """What a lever saves: plans without it and with it, trained or compiled (benchmarks/levers.py)."""
+    columns = read("levers", "tables", name)
+    trained = "measured_peak_bytes" in columns[0]
+    on_card = not trained and columns[0]["plan"]["chip"] != "cpu"
+    hosted = on_card and any((column["host_peak_bytes"] or 0) > GIB for column in columns)
+    head = ["", "state", "step temporaries", "peak, predicted"]
+    head += ["measured", "a second", "drift of the loss"] if trained else ["of the host"] * hosted + ["a step"]
+    commands = list(dict.fromkeys(column["command"] for column in columns))
+    ran = "\n".join(f"{command}" for command in (commands if len(commands) <= 2 else commands[:1]))
+    more = "" if len(commands) <= 2 else f" and {len(commands) - 1} like it"
+    where = "trained" if trained else "by the chip's compiler, the step estimated" if on_card else "compiled and timed"
+    commit = columns[0]["commit"][:8]
+    told = f"From [results/levers.json](results/levers.json), {where} at {commit}{more}:\n\n```text\n{ran}\n```\n"
+    return table(head, [_of_lever(column, hosted=hosted) for column in columns]) + "\n" + told
+
+
+def _of_lever(column: Any, *, hosted: bool) -> list[str]:
+    from plimsoll.units import format_bytes, format_seconds
+
+    sizes = [column[name] for name in ("state_bytes", "temporary_bytes", "predicted_peak_bytes")]
+    cells = [column["title"], *map(format_bytes, sizes)]
+    if "measured_peak_bytes" in column:
+        name, rate = next((name, column[name]) for name in column if name.endswith("_per_second"))
+        drift = f"{column['loss_drift']:.1e}" if column["loss_drift"] else "0"
+        return [*cells, format_bytes(column["measured_peak_bytes"]), f"{rate:,.0f} {name.split('_')[0]}", drift]
+    return [*cells, *[format_bytes(column["host_peak_bytes"])] * hosted, format_seconds(column["step_seconds"])]
 
 
 def measured_rungs(name: str) -> list[Any]:
