@@ -2,8 +2,8 @@
 
 A number with a unit, in the row of a table, has to come from a result file or from the code, by a block of cog
 (docs/figures.py). What cannot, because the machine is gone or someone else measured it, stands under a comment that
-says so: `<!-- typed: of a card that was lent on 2026-11-23 -->`. What is in `backticks` is what a user types. The log is
-a record and is left alone.
+says so: `<!-- typed: of a card that was lent on 2026-11-23 -->`. What is in `backticks` is what a user types. The log
+is a record and is left alone.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def module(name):
     return loaded
 
 
-figures, keep = module("figures"), module("keep")
+figures, keep, typed = module("figures"), module("keep"), module("typed")
 
 
 @pytest.mark.parametrize(("page", "name", "words", "shown"), ASKED, ids=[f"{page}-{name}" for page, name, *_ in ASKED])
@@ -105,3 +105,21 @@ def test_kept_files_name_no_place_of_the_machine(path):
     result = json.loads(path.read_text("utf-8"))
     assert keep.kept(result) == result
     assert result["conditions"]["commit"]
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("| a | 3.1 GiB |\n", [1]),
+        ("| a | 12 ms |\n| b | 97 % |\n\ntext of 5 s\n", [1, 2]),
+        ("| a | 500k tokens/s |\n", []),  # a rate in words: k is no unit
+        ("| a | 500,000 tokens/s |\n", [1]),
+        ("| `--memory 3GiB` | 1,024 x 12 |\n", []),
+        ("<!-- [[[cog print(1) ]]] -->\n| a | 3 s |\n<!-- [[[end]]] -->\n| b | 4 s |\n", [4]),
+        ("<!-- typed: a lent card -->\n\n| a | 3 s |\n| b | 4 s |\n\ntext\n\n| c | 5 s |\n", [8]),
+        ("<!-- typed: a lent card -->\ntext\n| a | 3 s |\n", [3]),
+        ("<!-- typed: -->\n| a | 3 s |\n", [2]),
+    ],
+)
+def test_a_figure_in_a_table_is_found_unless_it_is_made_or_says_why_not(page, found):
+    assert [number for number, _ in typed.typed(page)] == found
