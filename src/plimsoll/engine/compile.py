@@ -58,6 +58,9 @@ CALLS = 400
 TOUCHED = 64 * 2**20
 """Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
 
+KEPT_TRACES = 4
+"""Traced steps that are kept, of some MiB each."""
+
 
 class LocalCompiler:
     """A recipe's compiler for the CPU it runs on.
@@ -72,6 +75,8 @@ class LocalCompiler:
         self._steps: dict[Plan, tuple[Any, Any]] = {}
         self._next: subprocess.Popen[str] | None = None
         """The process of the next rehearsal."""
+        self._traced: dict[Plan, jax.stages.Traced] = {}
+        """The last steps that were traced, KEPT_TRACES at most: one that is compiled next is not traced again."""
         self._analysed: set[Plan] = set()
         """Plans whose step is in the cache."""
         self._compiling_init: Thread | None = None
@@ -142,7 +147,10 @@ class LocalCompiler:
 
     def analyse(self, plan: Plan) -> Analysis:
         self.warm_up()
-        step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
+        if (traced := self._traced.pop(plan, None)) is not None:
+            step, jaxpr = traced.lower(), traced.jaxpr
+        else:
+            step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
         counted, compiled = dots(jaxpr), program.compiled(step, deterministic=plan.deterministic)
         self._analysed.add(plan)
         analysis = analysis_of(compiled, flops=counted.flops, dots=counted.number)
@@ -157,10 +165,15 @@ class LocalCompiler:
         """Returns what the traced step says of its bytes and its work."""
         self.warm_up()
         self._compile_init(plan)
-        task = self.recipe.task(plan.compute(jax.default_backend()))
-        share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
-        state = self.state(plan.storage, plan.precision, examples=self.recipe.effective_batch // self._devices)
-        jaxpr = self.traced(plan, task, state, share)
+        batch = self.recipe.batch_spec(self.recipe.effective_batch)
+        if self._devices == 1:
+            traced = self.functions(plan).traced(batch)
+            self._traced = dict([*self._traced.items()][1 - KEPT_TRACES :]) | {plan: traced}
+            jaxpr = traced.jaxpr
+        else:
+            task = self.recipe.task(plan.compute(jax.default_backend()))
+            state = self.state(plan.storage, plan.precision, examples=self.recipe.effective_batch // self._devices)
+            jaxpr = self.traced(plan, task, state, self.share(batch))
         counted = dots(jaxpr)
         return Analysis(
             argument_bytes=0,

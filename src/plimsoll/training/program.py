@@ -139,12 +139,16 @@ class Functions:
 
     def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
         """Returns the lowered train step and its jaxpr. The state is donated, and keeps its shardings."""
-        plan = self._plan
-        step = make_step(self._task, self._optimizer, **of_plan(plan))
+        traced = self.traced(batch)
+        with self._in_mesh():
+            return traced.lower(), traced.jaxpr
+
+    def traced(self, batch: BatchSpec) -> jax.stages.Traced:
+        """Returns the traced train step."""
+        step = make_step(self._task, self._optimizer, **of_plan(self._plan))
         with self._in_mesh():
             jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._shardings, self._whole))
-            traced = jitted.trace(self.state, shapes(batch, self._rows))
-            return traced.lower(), traced.jaxpr
+            return jitted.trace(self.state, shapes(batch, self._rows))
 
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
         with self._in_mesh():
