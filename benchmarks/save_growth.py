@@ -3,8 +3,8 @@
     python benchmarks/save_growth.py [--arrays 2 20 100] [--saves 250]
 
 TensorStore's Python module keeps a reference to every nested object of the JSON that it returns (`Spec.to_json()`,
-`experimental_collect_matching_metrics`: 0.1.78 to 0.1.86). Orbax calls both, for each array of a save. Each in a process
-of its own: KiB that the resident set grew by after the first saves, the heap trimmed.
+`experimental_collect_matching_metrics`: 0.1.78 to 0.1.86). Orbax calls both, for each array of a save. Each in a
+process of its own: KiB that the resident set grew by after the first saves, the heap trimmed.
 """
 
 from __future__ import annotations
