@@ -51,7 +51,7 @@ class Column:
 
     @property
     def command(self) -> str:
-        return f"plimsoll {'plan' if self.rung is None else 'ladder'} {self.words}"
+        return f"plimsoll {'plan' if self.rung is None else 'ladder'} {self.words}".strip()
 
 
 def of_ladder(words: str, **titles: str) -> list[Column]:

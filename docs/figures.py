@@ -231,24 +231,28 @@ def lever(name: str) -> str:
     head = ["", "state", "step temporaries", "peak, predicted"]
     head += ["measured", "a second", "drift of the loss"] if trained else ["of the host"] * hosted + ["a step"]
     commands = list(dict.fromkeys(column["command"] for column in columns))
-    ran = "\n".join(f"{command}" for command in (commands if len(commands) <= 2 else commands[:1]))
-    more = "" if len(commands) <= 2 else f" and {len(commands) - 1} like it"
+    ran = "\n".join(command.strip() for command in (commands if len(commands) <= 2 else commands[:1]))
+    more = "" if len(commands) <= 2 else f"; {len(commands) - 1} more are like it"
     where = "trained" if trained else "by the chip's compiler, the step estimated" if on_card else "compiled and timed"
     commit = columns[0]["commit"][:8]
-    told = f"From [results/levers.json](results/levers.json), {where} at {commit}{more}:\n\n```text\n{ran}\n```\n"
+    told = f"From [results/levers.json](results/levers.json), {where}, at {commit}{more}:\n\n```text\n{ran}\n```\n"
     return table(head, [_of_lever(column, hosted=hosted) for column in columns]) + "\n" + told
 
 
 def _of_lever(column: Any, *, hosted: bool) -> list[str]:
-    from plimsoll.units import format_bytes, format_seconds
+    from plimsoll.units import format_seconds
 
     sizes = [column[name] for name in ("state_bytes", "temporary_bytes", "predicted_peak_bytes")]
-    cells = [column["title"], *map(format_bytes, sizes)]
+    cells = [column["title"], *map(_mib, sizes)]
     if "measured_peak_bytes" in column:
         name, rate = next((name, column[name]) for name in column if name.endswith("_per_second"))
         drift = f"{column['loss_drift']:.1e}" if column["loss_drift"] else "0"
-        return [*cells, format_bytes(column["measured_peak_bytes"]), f"{rate:,.0f} {name.split('_')[0]}", drift]
-    return [*cells, *[format_bytes(column["host_peak_bytes"])] * hosted, format_seconds(column["step_seconds"])]
+        return [*cells, _mib(column["measured_peak_bytes"]), f"{rate:,.0f} {name.split('_')[0]}", drift]
+    return [*cells, *[_mib(column["host_peak_bytes"] or 0)] * hosted, format_seconds(column["step_seconds"])]
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f} MiB"
 
 
 def measured_rungs(name: str) -> list[Any]:
