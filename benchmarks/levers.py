@@ -122,6 +122,14 @@ TABLES: Mapping[str, list[Column]] = {
         f"{MODEL_124M} --batch-size 512 --chip h100x8 --micro-batch 64 --remat none --precision bfloat16",
         **{"`--fsdp_1`": "--fsdp 1", "`--fsdp_8`": "--fsdp 8"},
     ),
+    "finetune-long": [
+        Column(
+            f"`--seq-len {length}`, `{chip}`",
+            "finetune --pretrained meta-llama/Llama-3.1-8B --frozen-bits 4 --batch-size 1 --remat offload --mlp-chunk 2048"
+            f" --loss-chunk 512 --offload optimizer --seq-len {length} --chip {chip}",
+        )
+        for length, chip in ((65536, "rtx4090"), (131072, "h100"))
+    ],
     "puzzles": [
         Column("`sudoku-mlp`", "sudoku-mlp --chip tpu-v4-64"),
         Column("`arc-1`", "arc-1 --chip tpu-v4-64 --micro-batch 768 --remat none --precision bfloat16"),
