@@ -125,8 +125,8 @@ TABLES: Mapping[str, list[Column]] = {
     "finetune-long": [
         Column(
             f"`--seq-len {length}`, `{chip}`",
-            "finetune --pretrained meta-llama/Llama-3.1-8B --frozen-bits 4 --batch-size 1 --remat offload --mlp-chunk 2048"
-            f" --loss-chunk 512 --offload optimizer --seq-len {length} --chip {chip}",
+            "finetune --pretrained meta-llama/Llama-3.1-8B --frozen-bits 4 --batch-size 1 --remat offload"
+            f" --mlp-chunk 2048 --loss-chunk 512 --offload optimizer --seq-len {length} --chip {chip}",
         )
         for length, chip in ((65536, "rtx4090"), (131072, "h100"))
     ],
