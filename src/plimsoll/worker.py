@@ -4,7 +4,8 @@
   requests of the planner, one per line of standard input, until that closes.
 * `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
-* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
+* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it; and into itself,
+  where its process has grown.
 * `together` trains as one of several processes.
 * The other verbs answer one request with one JSON object (`processes/request.py` sends it).
 """
@@ -83,15 +84,17 @@ def _train(options: dict[str, Any]) -> int:
             advice = "`plimsoll doctor` says whether it can be used, and what was saved is whole"
             print(f"error: JAX lost the accelerator before training began: {said}. {advice}", file=sys.stderr)
             return 2
-        if ending.again is None:
+        if ending.again is None and ending.afresh is None:
             return ending.code
         hold()
     if interruption.signal is not None:  # after the loop had ended: everything is saved
         return 128 + interruption.signal
     from plimsoll.processes.handover import Ready, become
 
-    command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
-    become(Ready(command, dict(os.environ), ending.again["lock"]))
+    verb, following = ("train", ending.afresh) if ending.afresh is not None else ("again", ending.again)
+    assert following is not None
+    command = [sys.executable, "-m", "plimsoll.worker", verb, json.dumps(following)]
+    become(Ready(command, dict(os.environ), following["lock"]))
 
 
 NO_BACKEND = "Unable to initialize backend"

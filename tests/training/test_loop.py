@@ -230,6 +230,9 @@ class Kept:
     def best(self):
         return self.marked
 
+    def wait(self):
+        pass
+
     def save(self, step, state, position):
         self.told.append(f"checkpoint {step}")
 
@@ -260,6 +263,7 @@ def trained(
     stop_at=4,
     during=lambda step: None,
     over_budget=lambda: False,
+    grown=lambda: False,
     evaluation=None,
     interruption=None,
     told=None,
@@ -281,9 +285,26 @@ def trained(
     _, ended = run_steps(
         {"step": first, "params": {}}, NoData(), Executables(init=None, step=step, evaluate=None, state=None),
         Schedule(steps=9, stop_at=stop_at, **of), checkpoints, evaluate, Telling(told), interruption or Interruption(),
-        over_budget=over_budget,
+        over_budget=over_budget, grown=grown,
     )  # fmt: skip
     return told, ended, checkpoints.marked
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_process_that_has_grown_ends_with_a_save_and_without_an_evaluation(number):
+    asked = []
+    told, ended, _ = trained(save_every=1, grown=lambda: asked.append(1) or len(asked) == number)
+    steps = [entry for step in range(1, number + 1) for entry in (step, f"checkpoint {step}", f"saved {step}")]
+    assert told == [*steps, "closed"]
+    assert (ended.step, ended.afresh, ended.over, ended.signal, ended.early) == (number, True, False, None, False)
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_nothing_goes_on_after_the_last_step():
+    told, ended, _ = trained(stop_at=1, save_every=1, grown=lambda: True)
+    assert not ended.afresh
+    assert "evaluation 1" in told
 
 
 AT_THE_END = ["evaluation 4", "checkpoint 4", "saved 4", "closed"]

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.engine import budget_guard
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import Session
 from plimsoll.errors import StoppedError
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training import allocator, checkpoint, overruns
+from plimsoll.training import allocator, checkpoint, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
@@ -203,3 +204,35 @@ def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
         one.refused(JaxError(REFUSALS[1]), tmp_path)
     assert stopped.value.exit_code == 3
     assert not (tmp_path / "overruns.json").exists()
+
+
+def test_a_process_has_grown_where_it_holds_2_mib_more_than_after_three_saves_and_its_start_was_long_ago(
+    tmp_path, monkeypatch
+):
+    held, now = [0], [1_000.0]
+    monkeypatch.setattr(memory, "trim", lambda: None)
+    monkeypatch.setattr(memory, "settle", lambda: held[0])
+    monkeypatch.setattr(budget_guard.time, "monotonic", lambda: now[0])
+    watched = line(tmp_path, budget=MIB)
+    watched.began, watched.starting_seconds = now[0], 4.0
+
+    def asked(mib, *, at=1_201.0):
+        held[0], now[0] = round(mib * MIB), at
+        return watched.grown()
+
+    assert [asked(mib) for mib in (100, 110, 112)] == [False] * 3  # the first saves bring code in
+    assert [asked(mib) for mib in (113, 114, 114.1, 113, 115)] == [False, False, True, False, True]
+    assert not asked(120, at=1_200.0)
+    assert asked(120, at=1_200.1)
+
+
+def test_no_process_begins_anew_beside_an_accelerator_or_a_profiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "trim", lambda: None)
+    monkeypatch.setattr(memory, "settle", lambda: 0)
+    for watched in (line(tmp_path, budget=MIB), line(tmp_path, budget=MIB, profile=3)):
+        watched.saves, watched.after_first_saves = 9, -99 * MIB
+        assert watched.grown() == (watched.session.profile == 0)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
+    watched = line(tmp_path, budget=MIB)
+    watched.saves, watched.after_first_saves = 9, -99 * MIB
+    assert not watched.grown()

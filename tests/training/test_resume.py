@@ -332,3 +332,48 @@ def test_a_killed_run_ends_early_at_the_same_step_with_the_same_parameters(runs)
         assert RunFolder(run).state(STEPS) == f"stopped early at step {ended['step']}"
     assert runs.run(run, *TOO_FAST[:-2], "--max-steps", str(ended["step"] + 1)).returncode == 0
     assert checkpoint_steps(run)[0] == ended["step"] + 1
+
+
+SOONER = """
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+
+
+class Sooner(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "plimsoll.engine.budget_guard":
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            module.STARTS, module.GROWN_BYTES = 0, -(2**50)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Sooner())
+"""
+"""For a process that counts as grown at every save."""
+
+
+@pytest.mark.slow
+def test_a_process_that_has_grown_goes_on_in_a_new_one_to_the_same_parameters(
+    runs, uninterrupted, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(SOONER)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = runs.prepared()
+    process = runs.start(run, "--save-every", "8")
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert newest_fingerprint(run) == newest_fingerprint(uninterrupted)
+    said = (run / "log.txt").read_text()
+    assert said.count("in a new process, since saves had left memory in the one before") >= 2
+    assert said.count("continuing from step 8 of") == said.count("continuing from step 16 of") == 1
+    assert [row["step"] for row in rows(run) if "loss" in row] == list(range(1, STEPS + 1))
+    assert json.loads((run / "ledger.json").read_text())["measured"]["peak_bytes"] > 0

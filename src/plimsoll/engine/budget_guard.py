@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,13 @@ from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended
-from plimsoll.units import format_bytes
+from plimsoll.units import MIB, format_bytes
+
+FIRST_SAVES = 3
+GROWN_BYTES = 2 * MIB
+"""Of the 4 MiB that a plan leaves free on a CPU."""
+STARTS = 50
+"""Times a process's start that it trains before another start is worth it: 2 % of the time at most."""
 
 
 @dataclass
@@ -38,11 +44,34 @@ class BudgetGuard:
     overrun: overruns.Overrun | None = None
     look_again: float = 0.0
     """Time of `time.monotonic` before which `exceeded` does not look again."""
+    began: float = field(default_factory=time.monotonic)
+    starting_seconds: float = 0.0
+    """Seconds that this process needed until its first step."""
+    saves: int = 0
+    after_first_saves: int = 0
+    """Resident bytes before the save number FIRST_SAVES: until then saving brings library code in."""
 
     @property
     def counts(self) -> bool:
         """True where measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
         return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
+
+    def grown(self) -> bool:
+        """Returns whether a new process should go on from the save that follows. Asked before each save, between steps.
+
+        It should where this one holds GROWN_BYTES more than after its first saves, and has trained long enough for a
+        start to be a small part of it. A save leaves some 50 KiB, which TensorStore never gives back (docs/log.md,
+        "What a save leaves").
+        """
+        if not self.counts or jax.default_backend() != "cpu":
+            return False
+        self.saves += 1
+        memory.trim()
+        held = memory.settle()
+        if self.saves <= FIRST_SAVES:
+            self.after_first_saves = held
+        trained = time.monotonic() - self.began
+        return held > self.after_first_saves + GROWN_BYTES and trained > STARTS * self.starting_seconds
 
     def exceeded(self) -> bool:
         """Returns whether training should stop and be planned again. Looks every `memory.LOOK_SECONDS` at most."""

@@ -41,6 +41,9 @@ from plimsoll.training.schedule import EarlyStopping, Schedule, times
 from plimsoll.training.step import make_step
 from plimsoll.types import Batch, Source
 
+AFRESH_NOTE = "in a new process, since saves had left memory in the one before"
+"""What a session notes that continues for that reason."""
+
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
@@ -51,6 +54,8 @@ class Ending:
     code: int
     again: Mapping[str, Any] | None = None
     """Options of the process that plans again, where the run continues with another plan (`worker.py`)."""
+    afresh: Mapping[str, Any] | None = None
+    """Options of the new process in which the run continues, where this one has grown."""
 
 
 def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
@@ -93,6 +98,8 @@ class _Training:
             return Ending(128 + ended.signal)
         limit = self.session.max_seconds
         left = None if limit is None else limit - (time.monotonic() - self.start)
+        if ended.afresh and (left is None or left > 0):
+            return Ending(0, afresh=dataclasses.asdict(self.session) | {"max_seconds": left, "notes": (AFRESH_NOTE,)})
         if ended.over and distributed.processes() > 1:
             return Ending(3)
         if not ended.over or (left is not None and left <= 0):
@@ -136,6 +143,7 @@ class _Training:
 
             ended, lost = None, False
             self.guard.started = allocator.peak_bytes()
+            self.guard.starting_seconds = time.monotonic() - self.start
             try:
                 state, ended = run_steps(
                     state,
@@ -148,6 +156,7 @@ class _Training:
                     self.interruption,
                     self.guard.exceeded,
                     self._early_stopping(schedule),
+                    self.guard.grown,
                 )
                 self.guard.session_ended(ended)
                 self.measured.ended_early = {"step": ended.step, "patience": schedule.patience} if ended.early else {}
@@ -164,7 +173,8 @@ class _Training:
                 if self.guard.overrun is not None:
                     log.say(self.guard.words(plans_again=plans_again), important=True)
                 ledger = {} if lost else self.folder.read("ledger.json")
-                log.close(None if plans_again else ended, ledger, checkpoints.best())
+                goes_on = plans_again or (ended is not None and ended.afresh)
+                log.close(None if goes_on else ended, ledger, checkpoints.best())
         finally:
             loader.close()
         assert ended is not None

@@ -31,7 +31,7 @@ showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two st
 stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
 next batch taken, while the other runs."""
 
-TIME_IS_UP, OVER_BUDGET = 100, 101
+TIME_IS_UP, OVER_BUDGET, AFRESH = 100, 101, 102
 """Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
 
 
@@ -61,6 +61,8 @@ class Ended:
     """Whether it ended because the budget was exceeded."""
     early: bool = False
     """Whether it ended because evaluations brought nothing better (`EarlyStopping`)."""
+    afresh: bool = False
+    """Whether the run goes on in a new process from what was just saved: this one has grown."""
 
 
 def run_steps(
@@ -74,11 +76,13 @@ def run_steps(
     interruption: Interruption,
     over_budget: Callable[[], bool] = lambda: False,
     stopping: EarlyStopping | None = None,
+    grown: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left, and returns the final state. `interruption` is in force already.
 
     Where the budget is exceeded it saves and stops, between steps, as at a signal. Of several processes all do, once
-    one of them requests it.
+    one of them requests it. Before every save of a process alone it asks whether this one has `grown`: then it ends
+    with that save.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next batch. Moving either line breaks exact resumption, which tests/training/test_resume.py
@@ -118,6 +122,8 @@ def run_steps(
             late = by_clock and time.monotonic() >= next_save
             if late or schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
+                checkpoints.wait()  # the copy of an earlier save is no growth
+                reason = AFRESH if agreed.alone and step < schedule.stop_at and grown() else 0
                 saved_at, began = step, time.monotonic() if by_clock else 0.0
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
@@ -125,6 +131,8 @@ def run_steps(
                     now = time.monotonic()
                     next_save = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
+                if reason and not stopping.is_due:
+                    break
         flight.land()
         if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
             _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
@@ -134,7 +142,7 @@ def run_steps(
     reason = reason_now()
     signal = reason if reason in NUMBERS else None
     early = stopping.is_due and step < schedule.steps
-    return state, Ended(step, signal, reason == OVER_BUDGET, early)
+    return state, Ended(step, signal, reason == OVER_BUDGET, early, afresh=reason == AFRESH and not early)
 
 
 def _evaluate(
