@@ -76,7 +76,7 @@ TABLES: Mapping[str, list[Column]] = {
         f"{MODEL_12M} --rungs save micro-batch-1 remat bfloat16 optimizer-8", bfloat16="32 bits", optimizer_8="8 bits"
     ),
     "save": of_ladder("code --rungs save", plain="beside training", save="between steps"),
-    "prefetch": of_ladder("docs/examples/photos.py --rungs prefetch", plain="two batches ahead", prefetch="none"),
+    "prefetch": of_ladder("benchmarks/ours/photos.py --rungs prefetch", plain="two batches ahead", prefetch="none"),
     "attention": [
         Column(f"{length:,} positions, {title}", f"{ATTENTION} --seq-len {length} --attention-chunk {chunk}")
         for length in (1024, 4096)

@@ -67,6 +67,8 @@ class Run:
     def mark_best(self, step, loss, *, standing=None):
         self.marked = {"step": step, "validation_loss": loss} | ({} if standing is None else {"standing": standing})
 
+    def wait(self): ...
+
     def save(self, step, state, position):
         self.saves.append(step)
 

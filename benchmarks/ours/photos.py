@@ -1,4 +1,4 @@
-"""Pictures in arrays, squeezed through sixteen numbers: `plimsoll ladder docs/examples/photos.py --rungs prefetch`."""
+"""Pictures squeezed through sixteen numbers: `plimsoll ladder benchmarks/ours/photos.py --rungs prefetch`."""
 
 import jax
 import numpy as np
