@@ -223,7 +223,7 @@ def ladder(name: str) -> str:
 
 
 def lever(name: str) -> str:
-    """What a lever saves: plans without it and with it, trained or compiled (benchmarks/levers.py)."""
+    """Returns the plans without a lever and with it, trained or compiled (benchmarks/levers.py)."""
     columns = read("levers", "tables", name)
     trained = "measured_peak_bytes" in columns[0]
     on_card = not trained and columns[0]["plan"]["chip"] != "cpu"

@@ -61,8 +61,8 @@ def for_processes(
             other name sets neither platform nor allocator.
         base: Variables to start from; this process's if left out.
         devices: Number of devices that a process treats the CPU as; as the base says if left out.
-        one_heap: False where threads need not share one: they do not wait for one another's use of it. A compile that
-            took 3.9 s takes 2.6 s (docs/log.md, "A rehearsal beside its compiles").
+        one_heap: Whether all threads share one heap, which scatters less. With one each they do not wait for one
+            another: a compile that took 3.9 s takes 2.6 s (docs/log.md, "A rehearsal beside its compiles").
     """
     environment = dict(os.environ if base is None else base)
     environment |= {

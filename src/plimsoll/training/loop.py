@@ -123,7 +123,8 @@ def run_steps(
             if late or schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
                 flight.land()
                 checkpoints.wait()  # the copy of an earlier save is no growth
-                reason = AFRESH if agreed.alone and step < schedule.stop_at and grown() else 0
+                more = agreed.alone and step < schedule.stop_at and not stopping.is_due
+                reason = AFRESH if more and grown() else 0
                 saved_at, began = step, time.monotonic() if by_clock else 0.0
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
@@ -131,7 +132,7 @@ def run_steps(
                     now = time.monotonic()
                     next_save = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
-                if reason and not stopping.is_due:
+                if reason:
                     break
         flight.land()
         if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
@@ -142,7 +143,7 @@ def run_steps(
     reason = reason_now()
     signal = reason if reason in NUMBERS else None
     early = stopping.is_due and step < schedule.steps
-    return state, Ended(step, signal, reason == OVER_BUDGET, early, afresh=reason == AFRESH and not early)
+    return state, Ended(step, signal, reason == OVER_BUDGET, early, afresh=reason == AFRESH)
 
 
 def _evaluate(
