@@ -81,10 +81,10 @@ BENCHMARKS = [
     Benchmark("best_size", "--minutes 20", "--minutes 1"),
     Benchmark(
         "recommend_quality",
-        "--interactions {shared}/data/recommend/amazon_toys.txt",
+        "--interactions {shared}/data/interactions/amazon_toys.txt",
         None,
         "HR@10 0.0985, NDCG@10 0.0667, MRR 0.0607 on Toys",
-        needs="data/recommend/amazon_toys.txt",
+        needs="data/interactions/amazon_toys.txt",
     ),
     Benchmark("finetune_quality", "", None, "adapters below the model as published"),
     # Bytes of models and of cards.

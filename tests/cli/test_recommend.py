@@ -95,6 +95,8 @@ def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):
         assert found[split].keys() == names | {"mrr", "users"}
         assert found[split]["users"] == 60
         assert found[split]["hr@20"] == 1  # of 20 items, less those already seen
+        assert found["model"][split].keys() == found[split].keys()
+        assert found["model"][split] != found[split]
         assert found["baselines"][split].keys() == {"popularity", "item_knn", "item_knn_decayed", "item_knn_markov"}
     seen = json.loads(called("evaluate", "run", "--json", "--keep-seen", cwd=trained).stdout)
     assert seen["test"]["mrr"] < found["test"]["mrr"]
@@ -107,7 +109,7 @@ def test_raw_weights_are_judged_beside_their_average(trained):
     found = json.loads(done.stdout)
     assert found["raw"].keys() == {"validation", "test"}
     assert found["raw"]["test"].keys() == found["test"].keys()
-    assert found["raw"] != {split: found[split] for split in ("validation", "test")}
+    assert found["raw"] != found["model"]
     assert "its raw weights" in recommendation_tables(found)
 
 
@@ -120,6 +122,8 @@ def test_a_history_of_the_files_own_names_is_ranked(trained):
     scores = [one["score"] for one in found["items"]]
     assert scores == sorted(scores, reverse=True)
     assert 0 < sum(one["probability"] for one in found["items"]) < 1
+    whole = json.loads(called("rank", "run", "--history", "112,118,101", "--top", "99", "--json", cwd=trained).stdout)
+    assert sum(one["probability"] for one in whole["items"]) == pytest.approx(1, rel=1e-4)  # of what was not taken
     said = called("rank", "run", "--history", "112,118", "--top", "2", cwd=trained).stdout
     assert "after 112 (Item 112), 118 (Item 118)" in said
     everything = json.loads(

@@ -42,7 +42,8 @@ def test_followers_are_counted_within_a_user(found):
 
 def test_scores_are_sums_over_the_history(found):
     made = Baselines(found, "test")
-    cosines, followers, users = made.cosines.toarray(), made.followers.toarray(), np.array([0, 2])
+    cosines, followers = made.cosines.toarray(), made.followers.toarray()
+    users = [found.history(user, "test") for user in (0, 2)]
     whole = made.scores("item_knn", users)
     np.testing.assert_allclose(whole, [cosines[1] + cosines[2] + cosines[3], cosines[2] + cosines[1]], rtol=1e-6)
     decayed = made.scores("item_knn_decayed", users)
@@ -57,15 +58,31 @@ def test_only_the_last_five_count_where_they_are_weighted(tmp_path):
     made = Baselines(found, "test")
     cosines = made.cosines.toarray()
     expected = sum(0.5**age * cosines[item] for age, item in enumerate([7, 6, 5, 4, 3]))
-    np.testing.assert_allclose(made.scores("item_knn_decayed", np.array([0]))[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(made.scores("item_knn_decayed", [found.history(0, "test")])[0], expected, rtol=1e-6)
 
 
 def test_counting_leaves_the_sequences_as_they_were(found):
-    made = Baselines(found, "test")
+    made, histories = Baselines(found, "test"), [found.history(user, "test") for user in found.evaluated.tolist()]
     for order in (("item_knn", "item_knn_markov"), ("item_knn_markov", "item_knn")):
         fresh = Baselines(found, "test")
         for name in order:
-            np.testing.assert_array_equal(fresh.scores(name, found.evaluated), made.scores(name, found.evaluated))
+            np.testing.assert_array_equal(fresh.scores(name, histories), made.scores(name, histories))
+
+
+def test_where_nothing_is_held_out_everything_is_counted(found):
+    assert Baselines(found, None).popularity.tolist() == [0, 4, 4, 3, 3]
+    with pytest.raises(AssertionError, match="nothing is held out"):
+        Baselines(found, None).evaluate()
+
+
+def test_cosines_of_the_items_that_are_asked_for_are_those_of_all(tmp_path):
+    data = Interactions(write_random(tmp_path / "set", users=30))
+    whole, few = Baselines(data, "test").cosines.toarray(), Baselines(data, "test", asked=np.array([2, 5, 5]))
+    np.testing.assert_array_equal(few.cosines.toarray()[[2, 5]], whole[[2, 5]])
+    assert np.flatnonzero(few.cosines.toarray().any(axis=1)).tolist() == [2, 5]
+    for name in BASELINES:
+        histories = [np.array([2, 5]), np.array([5])]
+        np.testing.assert_array_equal(few.scores(name, histories), Baselines(data, "test").scores(name, histories))
 
 
 def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch):
@@ -104,9 +121,9 @@ def nearest(monkeypatch):
     """Of each call: the first item, how many there are, and how many neighbours are kept."""
     calls, real = [], baselines._nearest
 
-    def noting(cosines, first, *, most):
-        calls.append((first, cosines.shape[0], most))
-        return real(cosines, first, most=most)
+    def noting(cosines, items, *, most):
+        calls.append((items[0], cosines.shape[0], most))
+        return real(cosines, items, most=most)
 
     monkeypatch.setattr(baselines, "_nearest", noting)
     return calls
@@ -144,7 +161,7 @@ def test_scores_of_a_block_of_users_take_64_mib_or_are_of_one_user(found, monkey
     asked = []
     monkeypatch.setattr(baselines, "mean_metrics", lambda *_, users, keep_seen: asked.append((users, keep_seen)))
     Baselines(found, "test").evaluate(keep_seen=True)
-    assert asked == [(users, True)] * len(BASELINES)
+    assert asked == [(users, True)]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.adamw8 import build
 from plimsoll.recipes.recommend import items as item_table
 from plimsoll.recipes.recommend.item_reader import with_weights
+from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
 from pretrained_folders import drawn, write
@@ -201,6 +202,21 @@ def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_n
     np.testing.assert_allclose(loss, (sum(nats), 6), rtol=1e-5)
     np.testing.assert_allclose(metrics["hr@10"], (sum(hits), 6))
     np.testing.assert_allclose(metrics["ndcg@10"], (sum(gains), 6), rtol=1e-5)
+
+
+def test_what_was_taken_before_the_row_does_not_stand_before_the_item_that_is_wanted(exact):
+    task, params = exact
+    row = histories(rows=1, length=8, seed=1)
+    history, wanted = row[0][row[0] > 0][:-1], row[0][row[0] > 0][-1]
+    scores = np.asarray(jax.jit(task.log_probabilities)(params, history[None]))[0]
+    others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
+    ahead = others[scores[others] >= scores[wanted]]
+    assert len(ahead) > 2
+    for left in (0, 2):
+        earlier = np.zeros((1, len(ahead) + 3), np.int32)
+        earlier[0, : len(ahead) - left] = ahead[left:]
+        _, metrics = evaluated(task, params, row, **{EARLIER: earlier})
+        np.testing.assert_allclose(metrics["ndcg@10"].total, 1 / np.log2(left + 2), rtol=1e-6)
 
 
 def test_items_that_score_the_same_count_against_the_one_that_is_wanted(exact):

@@ -9,9 +9,9 @@ from interaction_files import write_random, write_small
 from plimsoll.errors import RunError
 from plimsoll.recipes.recommend import baselines
 from plimsoll.recipes.recommend import rank as ranked
-from plimsoll.recipes.recommend.ranking import mean_metrics
+from plimsoll.recipes.recommend.ranking import mean_metrics, without_seen
 from plimsoll.recipes.recommend.recipe import Recommend
-from plimsoll.recipes.recommend.rows import histories
+from plimsoll.recipes.recommend.rows import padded
 
 ITEMS = 9
 SEQUENCES = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6], [2, 4, 6, 8, 1], [3, 5, 7, 9]]
@@ -30,6 +30,13 @@ def around(newest, count):
     return [(newest + step) % ITEMS + 1 for step in range(count)]
 
 
+def model_alone(log_p, counts, histories, *, keep_seen):
+    """Stands for the mixture with counts, which test_mixture.py tests."""
+    scores = log_p.copy()
+    without_seen(scores, None if keep_seen else histories)
+    return scores
+
+
 @pytest.fixture
 def asked():
     """How many users each scorer was made for, and whether of the average."""
@@ -43,13 +50,15 @@ def run(tmp_path, monkeypatch, asked):
     def scorer(trained, *, users, average=True):
         asked.append((users, average))
 
-        def score(ids):
-            assert len(ids) <= users
+        def score(histories):
+            assert len(histories) <= users
+            ids = padded(histories, length=trained.recipe.seq_len)
             return known(ids) if average else -known(ids)
 
         return score
 
     monkeypatch.setattr(ranked, "scorer", scorer)
+    monkeypatch.setattr(ranked, "mixture", model_alone)
     return SimpleNamespace(
         run="runs/x", step=1_234, prepared="as it was", recipe=Recommend(data=str(folder), seq_len=4)
     )
@@ -153,25 +162,25 @@ def test_an_item_without_a_title_goes_by_its_own_name(run, tmp_path):
 
 
 def metrics(recipe, split, score=known, *, keep_seen=False):
-    data = recipe.interactions
     return mean_metrics(
-        data,
+        recipe.interactions,
         split,
-        lambda users: score(histories(data, users, split, length=recipe.seq_len)),
+        lambda histories: [("all", score(padded(histories, length=recipe.seq_len)))],
         users=100,
         keep_seen=keep_seen,
-    )
+    )["all"]
 
 
 def test_an_evaluation_is_of_both_splits_with_baselines_beside_them(run, asked):
     found = ranked.evaluate(run, {})
     assert asked == [(4, True)]
-    assert found.keys() == {"keep_seen", "validation", "test", "baselines"}
+    assert found.keys() == {"keep_seen", "validation", "test", "model", "baselines"}
     assert found["keep_seen"] is False
     assert found["validation"] == metrics(run.recipe, "validation")
     assert found["test"] == metrics(run.recipe, "test")
     assert found["test"]["mrr"] == pytest.approx((1 + 1 / 6 + 1 / 2 + 1 / 2) / 4)
     assert found["baselines"].keys() == {"validation", "test"}
+    assert found["model"] == {split: found[split] for split in ("validation", "test")}  # nothing is mixed here
     seen = ranked.evaluate(run, {"keep_seen": True})
     assert seen["test"] == metrics(run.recipe, "test", keep_seen=True)
     assert seen["baselines"] != found["baselines"]
@@ -188,8 +197,8 @@ def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(r
 def test_what_was_learned_from_is_not_evaluated_on(run):
     run.recipe = Recommend(data=run.recipe.data, seq_len=4, learn_validation=True)
     found = ranked.evaluate(run, {"raw": True})
-    assert found.keys() == {"keep_seen", "test", "raw", "baselines"}
-    assert found["raw"].keys() == found["baselines"].keys() == {"test"}
+    assert found.keys() == {"keep_seen", "test", "model", "raw", "baselines"}
+    assert found["model"].keys() == found["raw"].keys() == found["baselines"].keys() == {"test"}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +211,7 @@ def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch,
     monkeypatch.setattr(ranked, "MOST_USERS", most)
     made = []
     monkeypatch.setattr(ranked, "scorer", lambda trained, *, users: made.append(users))
-    monkeypatch.setattr(ranked, "mean_metrics", lambda *_, users, keep_seen: made.append(users))
+    monkeypatch.setattr(ranked, "mean_metrics", lambda *_, users, keep_seen: made.append(users) or {"mixed": {}})
     monkeypatch.setattr(baselines, "Baselines", lambda *_: SimpleNamespace(evaluate=lambda keep_seen: {}))
     ranked.evaluate(run, {})
     assert made == [block] * 3
@@ -229,12 +238,12 @@ def test_a_block_that_is_not_full_is_filled_and_what_fills_it_is_not_answered(mo
         params=lambda *, average: {"trainable": np.float32(2 if average else 3)},
     )  # fmt: skip
     score = ranked.scorer(trained, users=4, average=average)
-    for rows in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]]):
-        expected = [[(2 if average else 3) * sum(row)] for row in rows]
-        assert score(np.array(rows, np.int32)).tolist() == expected
+    for rows in ([[9, 1, 2, 3]], [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1]]):
+        expected = [[(2 if average else 3) * sum(row[-3:])] for row in rows]
+        assert score([np.array(row, np.int32) for row in rows]).tolist() == expected
     assert shapes == [(4, 3)]  # compiled once
     with pytest.raises(ValueError, match="negative dimensions"):
-        score(np.ones((5, 3), np.int32))
+        score([np.ones(3, np.int32)] * 5)
 
 
 def test_a_run_without_a_held_out_set_is_refused(run, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.recipes.recommend.items import ROW_LENGTH
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
@@ -53,7 +54,15 @@ def test_an_evaluation_asks_for_the_validation_item_after_what_was_trained_on(re
     assert [batch["items"].shape for batch in batches] == [(3, 5)] * 2
     expected = [[2, 3, 4, 5, 6], [3, 4, 0, 0, 0], [7, 1, 2, 0, 0], [6, 5, 4, 3, 2][-5:]]
     np.testing.assert_array_equal(rows[counted], expected)
+    earlier = np.concatenate([batch[EARLIER] for batch in batches])[counted]
+    assert earlier.tolist() == [[1], [0], [0], [0]]  # the first user had taken 1 before the four that are read
+    shapes = {name: shape for name, (shape, _) in recipe.evaluation_spec(3).items()}
+    assert shapes == {name: values.shape for name, values in batches[0].items()}
     assert list(replace(recipe, validation_users=0).validation(data, examples=3)) == []
+    assert EARLIER not in replace(recipe, validation_users=0).evaluation_spec(3)
+    whole = replace(recipe, seq_len=5)
+    assert all(EARLIER not in batch for batch in whole.validation(data, examples=3))
+    assert EARLIER not in whole.evaluation_spec(3)
 
 
 def test_no_item_that_is_held_out_is_trained_on(recipe, data):

@@ -12,7 +12,7 @@ from hypotheses import examples
 from interaction_files import write_random, write_small
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions
-from plimsoll.recipes.recommend.rows import TrainingRows, histories, interaction_loader
+from plimsoll.recipes.recommend.rows import TrainingRows, interaction_loader, padded
 
 
 def opened(folder, sequences, **options):
@@ -89,10 +89,10 @@ def test_a_position_of_other_data_is_refused(tmp_path):
         interaction_loader(other, batch_size=2, seed=1).restore(state)
 
 
-def test_histories_are_the_last_items_before_the_one_to_be_found(tmp_path):
-    found = opened(tmp_path, [[1, 2, 3, 4, 5, 6], [4, 5], [6, 5, 4]])
-    assert histories(found, found.evaluated, "test", length=3).tolist() == [[3, 4, 5], [6, 5, 0]]
-    assert histories(found, found.evaluated, "validation", length=5).tolist() == [[1, 2, 3, 4, 0], [6, 0, 0, 0, 0]]
+def test_of_a_history_the_last_items_are_kept_and_a_short_one_is_padded():
+    rows = padded([np.array([1, 2, 3, 4, 5]), np.array([6, 5]), np.array([], np.int32)], length=3)
+    assert rows.tolist() == [[3, 4, 5], [6, 5, 0], [0, 0, 0]]
+    assert rows.dtype == np.int32
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):

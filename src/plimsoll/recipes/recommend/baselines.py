@@ -6,16 +6,18 @@
     item_knn_markov    the same, plus how often it came right after the last one
 
 The cosine is that of the columns of the user-item matrix. Counts are of everything before the held-out items: for
-testing that includes the items of validation, which no model was trained on.
+testing that includes the items of validation, which no model was trained on. A trained model is mixed with the last
+three (recipes/recommend/mixture.py).
 """
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int, Int64
 from scipy import sparse
 
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
@@ -37,14 +39,24 @@ ROWS_TOGETHER = 256
 
 
 class Baselines:
-    """Baselines for one split. Cosines and followers are computed on first use."""
+    """Baselines for one split, or with counts of all interactions. Cosines and followers are computed on first use."""
 
-    def __init__(self, interactions: Interactions, split: HeldOut) -> None:
+    def __init__(
+        self, interactions: Interactions, split: HeldOut | None, *, asked: Int[np.ndarray, " items"] | None = None
+    ) -> None:
+        """Counts items.
+
+        Args:
+            interactions: Users with their items.
+            split: Split whose held-out items, and all after them, are not counted; None to count everything.
+            asked: The only items that histories will have, which saves the cosines of the others.
+        """
         self.interactions = interactions
-        self.split: HeldOut = split
+        self.split: HeldOut | None = split
+        self._asked = asked
         self._size = interactions.items + 1
         firsts = interactions.offsets[:-1]
-        lengths = interactions.ends[split] - firsts
+        lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         """First place of each user in the counted items; each user has at least one."""
         places = np.repeat(firsts - self._starts[:-1], lengths) + np.arange(self._starts[-1])
@@ -54,20 +66,29 @@ class Baselines:
 
     def evaluate(self, *, keep_seen: bool = False) -> dict[str, dict[str, float]]:
         """Returns the mean metrics of each baseline."""
+        assert self.split is not None, "nothing is held out"
         how: dict[str, Any] = {"users": max(1, BLOCK_BYTES // (4 * self._size)), "keep_seen": keep_seen}
-        return {
-            name: mean_metrics(self.interactions, self.split, partial(self.scores, name), **how) for name in BASELINES
-        }
+        return mean_metrics(
+            self.interactions,
+            self.split,
+            lambda histories: ((name, self.scores(name, histories)) for name in BASELINES),
+            **how,
+        )
 
-    def scores(self, name: str, users: Int64[np.ndarray, " users"]) -> Float32[np.ndarray, "users items_and_1"]:
-        """Returns a score per item; higher is better. Column 0 is padding."""
+    def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
+        """Returns a score per item; higher is better. Column 0 is padding.
+
+        Args:
+            name: One of `BASELINES`.
+            histories: Items of each user, oldest first; at least one.
+        """
         if name == "popularity":
-            return np.tile(self.popularity.astype(np.float32), (len(users), 1))
+            return np.tile(self.popularity.astype(np.float32), (len(histories), 1))
         if name == "item_knn":
-            return (self._weights(users, recent=None) @ self.cosines).toarray()
-        scores = (self._weights(users, recent=RECENT) @ self.cosines).toarray()
+            return (self._weights(histories, recent=None) @ self.cosines).toarray()
+        scores = (self._weights(histories, recent=RECENT) @ self.cosines).toarray()
         if name == "item_knn_markov":
-            scores += (self._weights(users, recent=1) @ self.followers).toarray()
+            scores += (self._weights(histories, recent=1) @ self.followers).toarray()
         return scores
 
     @cached_property
@@ -82,11 +103,17 @@ class Baselines:
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
         most = max(1, NEIGHBOUR_BYTES // (8 * self._size))
-        blocks = [
-            _nearest(rows[at : at + ROWS_TOGETHER] @ columns, at, most=most)
-            for at in range(0, self._size, ROWS_TOGETHER)
-        ]
-        return sparse.vstack(blocks, format="csr")
+        items = np.arange(self._size) if self._asked is None else np.unique(self._asked)
+        found = sparse.vstack(
+            [
+                _nearest(rows[items[at : at + ROWS_TOGETHER]] @ columns, items[at : at + ROWS_TOGETHER], most=most)
+                for at in range(0, len(items), ROWS_TOGETHER)
+            ]
+        )
+        if self._asked is None:
+            return found.tocsr()
+        parts = np.ones(len(items), np.float32), (items, np.arange(len(items)))
+        return sparse.coo_matrix(parts, shape=(self._size, len(items))).tocsr() @ found.tocsr()
 
     @cached_property
     def followers(self) -> Sparse:
@@ -98,28 +125,27 @@ class Baselines:
         counts = sparse.coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
         return counts.tocsr()  # which adds up what stands there twice
 
-    def _weights(self, users: np.ndarray, *, recent: int | None) -> Sparse:
-        """Returns weights of the history's items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
-        histories = [self.interactions.history(user, self.split) for user in users.tolist()]
+    def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
+        """Returns weights of the histories' items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
         histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])
         weights = np.ones(len(age)) if recent is None else DECAY**age
         parts = weights.astype(np.float32), np.concatenate(histories), np.cumsum([0, *lengths])
-        return sparse.csr_matrix(parts, shape=(len(users), self._size))
+        return sparse.csr_matrix(parts, shape=(len(histories), self._size))
 
 
-def _nearest(cosines: Sparse, first: int, *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row. Row i is of item `first` + i, which is not its own neighbour."""
+def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
+    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour."""
     kept = []
     for number in range(cosines.shape[0]):
         row = cosines[number]
-        others = row.indices != first + number
-        items, values = row.indices[others], row.data[others]
-        if len(items) > most:
+        others = row.indices != items[number]
+        near, values = row.indices[others], row.data[others]
+        if len(near) > most:
             top = np.argpartition(-values, most)[:most]
-            items, values = items[top], values[top]
-        kept.append((items, values))
-    ends = np.cumsum([0, *(len(items) for items, _ in kept)])
-    items, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
-    return sparse.csr_matrix((values, items, ends), shape=cosines.shape)
+            near, values = near[top], values[top]
+        kept.append((near, values))
+    ends = np.cumsum([0, *(len(near) for near, _ in kept)])
+    near, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
+    return sparse.csr_matrix((values, near, ends), shape=cosines.shape)

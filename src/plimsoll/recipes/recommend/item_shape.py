@@ -12,6 +12,8 @@ from plimsoll.errors import RecipeError
 
 Softmax = Literal["two-level", "full"]
 ClusterVectors = Literal["learned", "means"]
+EARLIER = "earlier"
+"""Name of the array of a batch of validation: what each user took before the row of `items`."""
 
 
 @dataclass(frozen=True, kw_only=True)

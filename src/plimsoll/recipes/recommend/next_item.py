@@ -17,7 +17,7 @@ from plimsoll.levers.sharding import in_mesh
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank_kept
 from plimsoll.recipes.recommend.item_reader import Reader
-from plimsoll.recipes.recommend.item_shape import ItemShape
+from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape
 from plimsoll.recipes.recommend.items import Items, round_robin
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
@@ -28,7 +28,8 @@ NEAR = 10
 class NextItem:
     """`Task` whose batches hold `items`, int32 of (batch, length + 1), padded on the right with 0, which is no item.
 
-    In training every item but the first is predicted; in evaluation only the last of each row.
+    In training every item but the first is predicted; in evaluation only the last of each row. Batches of evaluation
+    can hold `earlier`, too, int32 of (batch, any), padded in the same way: what the user took before that row.
     """
 
     def __init__(self, shape: ItemShape, reader: Reader, compute: Compute) -> None:
@@ -92,7 +93,7 @@ class NextItem:
         return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
 
     def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
-        """Returns the nats of the last item of each row, and whether it ranks high among all items not in its row.
+        """Returns the nats of the last item of each row, and whether it ranks high among what the user had not taken.
 
         Ties count against it.
         """
@@ -105,6 +106,8 @@ class NextItem:
         log_p = self.log_probabilities(params, history[:, :-1])
         own = log_p[rows, wanted]
         others = log_p.at[rows[:, None], history].set(-jnp.inf).at[rows, wanted].set(-jnp.inf)
+        if EARLIER in batch:
+            others = others.at[rows[:, None], batch[EARLIER]].set(-jnp.inf)
         before = jnp.sum(others >= own[:, None], axis=1)
         hit = jnp.where(before < NEAR, counted, 0)
         weight = jnp.sum(counted)

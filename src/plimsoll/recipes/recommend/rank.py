@@ -5,7 +5,7 @@ In a process that imports JAX. Scores are of the whole catalogue, a block of use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -14,10 +14,11 @@ import numpy as np
 from plimsoll.errors import RunError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.recommend.interactions import HeldOut
+from plimsoll.recipes.recommend.mixture import mixture
 from plimsoll.recipes.recommend.next_item import NextItem
-from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks, without_seen
+from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks
 from plimsoll.recipes.recommend.recipe import Recommend
-from plimsoll.recipes.recommend.rows import histories
+from plimsoll.recipes.recommend.rows import padded
 from plimsoll.types import TrainedRun
 from plimsoll.units import MIB
 
@@ -29,8 +30,8 @@ MOST_USERS = 256
 SHOWN_USERS, SHOWN_ITEMS, SHOWN_HISTORY = 3, 5, 6
 """Users in a report, items ranked for each, and items of their histories that are named."""
 
-Scorer = Callable[[np.ndarray], np.ndarray]
-"""Histories (users, length), padded on the right, to the log-probabilities of all items (users, items + 1)."""
+Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
+"""Histories of some users, oldest item first, to the log-probabilities of all items (users, items + 1)."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +40,10 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         trained: A run of recommend.
         request: `keep_seen`; `raw` asks for the metrics of the weights as they were trained, too.
+
+    Returns:
+        `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
+        `baselines` those of each.
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
@@ -48,23 +53,25 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {recipe.without_validation}")
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
     splits = SPLITS[1:] if recipe.learn_validation else SPLITS
-
-    def metrics(score: Scorer, split: HeldOut) -> dict[str, float]:
-        return mean_metrics(
-            data,
-            split,
-            lambda chosen: score(histories(data, chosen, split, length=recipe.seq_len)),
-            users=users,
-            keep_seen=keep_seen,
-        )
-
+    of_splits: dict[str, Any] = {}
+    beside: dict[str, dict[str, Any]] = {"model": {}} | ({"raw": {}} if request.get("raw") else {}) | {"baselines": {}}
     averaged = scorer(trained, users=users)
-    answer: dict[str, Any] = {"keep_seen": keep_seen} | {split: metrics(averaged, split) for split in splits}
-    if request.get("raw"):
-        raw = scorer(trained, users=users, average=False)
-        answer["raw"] = {split: metrics(raw, split) for split in splits}
-    answer["baselines"] = {split: Baselines(data, split).evaluate(keep_seen=keep_seen) for split in splits}
-    return answer
+    raw = scorer(trained, users=users, average=False) if "raw" in beside else None
+    for split in splits:
+        counts = Baselines(data, split)
+
+        def scored(histories: Sequence[np.ndarray], counts: Baselines = counts) -> Iterator[tuple[str, np.ndarray]]:
+            log_p = averaged(histories)
+            yield "mixed", mixture(log_p, counts, histories, keep_seen=keep_seen)
+            yield "model", log_p
+            if raw is not None:
+                yield "raw", raw(histories)
+
+        found = mean_metrics(data, split, scored, users=users, keep_seen=keep_seen)
+        of_splits[split] = found.pop("mixed")
+        for name, of_split in (found | {"baselines": counts.evaluate(keep_seen=keep_seen)}).items():
+            beside[name][split] = of_split
+    return {"keep_seen": keep_seen} | of_splits | beside
 
 
 def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
@@ -75,7 +82,8 @@ def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
     params = params | {"trainable": readable(params["trainable"])}
     run = jax.jit(task.log_probabilities)
 
-    def score(ids: np.ndarray) -> np.ndarray:
+    def score(histories: Sequence[np.ndarray]) -> np.ndarray:
+        ids = padded(histories, length=recipe.seq_len)
         filled = np.concatenate([ids, np.ones((users - len(ids), ids.shape[1]), ids.dtype)])  # one shape to compile
         return np.array(run(params, filled))[: len(ids)]
 
@@ -89,19 +97,18 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         trained: A run of recommend.
         request: `history` (ids of the data set), `top`, `keep_seen`.
     """
+    from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
+
     recipe = _recipe(trained)
-    catalogue, history = recipe.interactions.catalogue, request["history"]
-    ids = np.zeros((1, recipe.seq_len), np.int32)
-    read = history[-recipe.seq_len :]
-    ids[0, : len(read)] = read
-    scores = scorer(trained, users=1)(ids)
-    if not request["keep_seen"]:
-        without_seen(scores, [np.array(history)])
+    catalogue, history, keep_seen = recipe.interactions.catalogue, request["history"], request["keep_seen"]
+    items = np.array(history)
+    counts = Baselines(recipe.interactions, None, asked=items)
+    scores = mixture(scorer(trained, users=1)([items]), counts, [items], keep_seen=keep_seen)
     return {
         "run": trained.run,
         "step": trained.step,
         "history": [catalogue.described(item) for item in history],
-        "read": len(read),
+        "read": min(len(history), recipe.seq_len),
         "items": [
             catalogue.described(item) | {"probability": float(np.exp(scores[0, item])), "score": float(scores[0, item])}
             for item in best(scores[0], request["top"])
@@ -114,24 +121,26 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
     Ranks count from 1, among what a user had not taken before.
     """
+    from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
+
     recipe = _recipe(trained)
     data = recipe.interactions
     described, chosen = data.catalogue.described, data.evaluated[:users]
     if not len(chosen):
         raise RunError(f"{trained.run} has no held-out set to rank for: {recipe.without_validation}")
-    before, targets = histories(data, chosen, "test", length=recipe.seq_len), data.targets("test")[: len(chosen)]
-    scores = scorer(trained, users=len(chosen))(before)
-    seen = [data.history(user, "test") for user in chosen.tolist()]
+    seen, targets = [data.history(user, "test") for user in chosen.tolist()], data.targets("test")[: len(chosen)]
+    counts = Baselines(data, "test", asked=np.concatenate(seen))
+    scores = mixture(scorer(trained, users=len(chosen))(seen), counts, seen, keep_seen=False)
     places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
     return [
         {
             "step": trained.step,
-            "history": [described(int(item)) for item in row[row > 0]],
+            "history": [described(int(item)) for item in items[-recipe.seq_len :]],
             "taken": described(int(target)),
             "place": int(place) + 1,
             "items": [described(item) | {"probability": float(np.exp(of_user[item]))} for item in best(of_user, top)],
         }
-        for row, target, place, of_user in zip(before, targets, places, scores, strict=True)
+        for items, target, place, of_user in zip(seen, targets, places, scores, strict=True)
     ]
 
 

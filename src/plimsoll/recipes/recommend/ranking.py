@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int, Int32
 
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
@@ -74,21 +74,23 @@ def means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def mean_metrics(
     data: Interactions,
     split: HeldOut,
-    score: Callable[[Int64[np.ndarray, " users"]], Float[np.ndarray, "users items_and_1"]],
+    score: Callable[[list[Int32[np.ndarray, " length"]]], Iterable[tuple[str, Float[np.ndarray, "users items_and_1"]]]],
     *,
     users: int,
     keep_seen: bool,
-) -> dict[str, float]:
-    """Returns the mean metrics over the evaluated users of a split.
+) -> dict[str, dict[str, float]]:
+    """Returns the mean metrics over the evaluated users of a split, of everything that `score` yields.
 
     Args:
-        score: Scores of all items for these users; higher is better. Column 0 is padding.
+        score: From the histories of some users to names, each with scores of all items; higher is better. Column 0 is
+            padding.
         users: Users that are scored at a time.
         keep_seen: Rank also the items that a user took before.
     """
-    targets, parts = data.targets(split), []
+    targets, parts = data.targets(split), dict[str, list[dict[str, float]]]()
     for first in range(0, len(data.evaluated), users):
-        chosen = data.evaluated[first : first + users]
-        seen = None if keep_seen else [data.history(user, split) for user in chosen.tolist()]
-        parts.append(sums(ranks(score(chosen), targets[first : first + users], seen=seen)))
-    return means(parts)
+        histories = [data.history(user, split) for user in data.evaluated[first : first + users].tolist()]
+        wanted, seen = targets[first : first + users], None if keep_seen else histories
+        for name, scores in score(histories):
+            parts.setdefault(name, []).append(sums(ranks(scores, wanted, seen=seen)))
+    return {name: means(of_blocks) for name, of_blocks in parts.items()}

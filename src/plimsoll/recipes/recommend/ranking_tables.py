@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-MODEL, RAW = "this run", "its raw weights"
+MIXED, MODEL, RAW = "this run", "its model alone", "its raw weights"
 SPLITS = "validation", "test"
 
 
@@ -27,11 +27,12 @@ def recommendation_tables(answer: Mapping[str, Any]) -> str:
     """Returns a table of validation, unless it was trained on, and one of test: the run, and the baselines below it."""
     kept = "kept" if answer["keep_seen"] else "left out"
     lines = [
-        f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against"
+        f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against."
+        " This run is its model mixed in equal parts with the three item_knn below"
     ]
     for split in (split for split in SPLITS if split in answer):
         raw = {RAW: answer["raw"][split]} if "raw" in answer else {}
-        rows = {MODEL: answer[split], **raw, **answer["baselines"][split]}
+        rows = {MIXED: answer[split], MODEL: answer["model"][split], **raw, **answer["baselines"][split]}
         names = [name for name in answer[split] if name != "users"]
         width = max(map(len, rows)) + 2
         lines += ["", f"  {split}, {answer[split]['users']:,} users"]

@@ -26,7 +26,7 @@ from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
-from plimsoll.recipes.recommend.item_shape import ClusterVectors, ItemShape, Softmax
+from plimsoll.recipes.recommend.item_shape import EARLIER, ClusterVectors, ItemShape, Softmax
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
@@ -274,6 +274,23 @@ class Recommend(AdamWRecipe):
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {"items": ((examples, self.seq_len + 1), "int32")}
 
+    def evaluation_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        earlier = {EARLIER: ((examples, self.longest_earlier), "int32")} if self.longest_earlier else {}
+        return super().evaluation_spec(examples) | earlier
+
+    @cached_property
+    def longest_earlier(self) -> int:
+        """Most items that a user of the validation took before those that the model reads."""
+        if not self.data or not len(self._validated):
+            return 0
+        data, users = self.interactions, self._validated
+        return max(0, int((data.ends["validation"] - data.offsets[:-1])[users].max()) - self.seq_len)
+
+    @property
+    def _validated(self) -> Any:
+        """Users to evaluate on while training."""
+        return self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
+
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
         from plimsoll.recipes.recommend.next_item import NextItem
@@ -390,18 +407,20 @@ class Recommend(AdamWRecipe):
         """Yields histories with the item to predict after them; the last batch is filled up with copies."""
         import numpy as np
 
-        from plimsoll.recipes.recommend.rows import histories
+        from plimsoll.recipes.recommend.rows import padded
 
-        data = self.interactions
-        users = data.evaluated[: 0 if self.learn_validation else self.validation_users]
+        data, users = self.interactions, self._validated
         for first in range(0, len(users), examples):
             chosen = users[first : first + examples]
-            rows = histories(data, chosen, "validation", length=self.seq_len)
-            rows = np.concatenate([rows, np.zeros((len(rows), 1), np.int32)], axis=1)
-            ends = data.ends["validation"][chosen]
-            rows[np.arange(len(rows)), (rows > 0).sum(axis=1)] = data.sequences[ends]
-            counted = np.arange(examples) < len(chosen)
-            yield {"items": np.resize(rows, (examples, rows.shape[1])), COUNTED: counted}
+            histories = [data.history(user, "validation") for user in chosen.tolist()]
+            ends = np.minimum([len(items) for items in histories], self.seq_len)
+            rows = padded([items[-self.seq_len :] for items in histories], length=self.seq_len + 1)
+            rows[np.arange(len(rows)), ends] = data.targets("validation")[first : first + examples]
+            batch = {"items": rows}
+            if self.longest_earlier:
+                batch[EARLIER] = padded([items[: -self.seq_len] for items in histories], length=self.longest_earlier)
+            filled = {name: np.resize(values, (examples, values.shape[1])) for name, values in batch.items()}
+            yield filled | {COUNTED: np.arange(examples) < len(chosen)}
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         """Returns the bytes of the source; without data, those of batches alone."""

@@ -16,7 +16,7 @@ from jaxtyping import Int32, Int64
 
 from plimsoll.data.batch_source import BatchSource, Permuted
 from plimsoll.errors import DataError
-from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
+from plimsoll.recipes.recommend.interactions import Interactions
 
 ITEMS = "items"
 """Name of the array of a batch: (batch, length + 1), int32. Inputs are all but the last column, labels all but the
@@ -75,12 +75,10 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
     return BatchSource(batches, prefetch=prefetch)
 
 
-def histories(
-    interactions: Interactions, users: Int64[np.ndarray, " users"], split: HeldOut, *, length: int
-) -> Int32[np.ndarray, "users length"]:
-    """Returns the last `length` items before the one to predict, padded on the right."""
-    rows = np.zeros((len(users), length), np.int32)
-    for row, user in zip(rows, users.tolist(), strict=True):
-        items = interactions.history(user, split)[-length:]
-        row[: len(items)] = items
+def padded(histories: Sequence[Int32[np.ndarray, " items"]], *, length: int) -> Int32[np.ndarray, "users length"]:
+    """Returns the last `length` items of each history, padded on the right."""
+    rows = np.zeros((len(histories), length), np.int32)
+    for row, items in zip(rows, histories, strict=True):
+        last = items[-length:]
+        row[: len(last)] = last
     return rows

@@ -1,0 +1,57 @@
+"""Probabilities of the next item: those of a trained model, mixed with those of three recommenders that count.
+
+    p(item)  ~  p_model(item) + sum over k of s_k(item)^2 / sum over items of s_k^2
+
+over the items that can come next. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
+(recipes/recommend/baselines.py), which know pairs of items that occur too rarely to be learned. Language models are
+mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). Why equal
+parts, and squares: docs/log.md, "A model mixed with counts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+if TYPE_CHECKING:  # SciPy loads behind it
+    from plimsoll.recipes.recommend.baselines import Baselines
+
+COUNTED = ("item_knn", "item_knn_decayed", "item_knn_markov")
+"""Baselines that a model is mixed with, in equal parts."""
+
+
+def mixture(
+    log_p: Float[np.ndarray, "users items_and_1"],
+    counts: Baselines,
+    histories: Sequence[Int[np.ndarray, " length"]],
+    *,
+    keep_seen: bool,
+) -> Float[np.ndarray, "users items_and_1"]:
+    """Returns log-probabilities of the next item, minus infinity for what cannot come next.
+
+    Args:
+        log_p: The model's log-probabilities.
+        counts: What is counted.
+        histories: Items of each user, oldest first.
+        keep_seen: Also items of the history can come next.
+    """
+    mixed = _shares(np.exp(log_p), histories, keep_seen=keep_seen)
+    for name in COUNTED:
+        mixed += _shares(np.square(counts.scores(name, histories)), histories, keep_seen=keep_seen)
+    mixed /= mixed.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):  # log 0
+        return np.log(mixed)
+
+
+def _shares(values: np.ndarray, histories: Sequence[np.ndarray], *, keep_seen: bool) -> np.ndarray:
+    """Returns each candidate's share in the sum of its row, or a row of zeros; `values` is changed."""
+    values[:, 0] = 0
+    if not keep_seen:
+        for row, items in zip(values, histories, strict=True):
+            row[items] = 0
+    total = values.sum(axis=1, keepdims=True)
+    values /= np.where(total > 0, total, 1)
+    return values
