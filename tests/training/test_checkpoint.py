@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import CheckpointError, StoppedError
-from plimsoll.training import checkpoint
+from plimsoll.training import checkpoint, saved_arrays
 from plimsoll.training.checkpoint import Checkpoints, damage, fingerprint, load_part, loader_position, read_leaves
 
 POSITION = {"document": 3, "offset": 17}
@@ -57,7 +57,7 @@ def test_what_was_saved_is_loaded_to_the_last_bit(saved_twice):
 
 
 def test_leaves_larger_than_a_slice_are_cut_and_put_together_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SLICE_BYTES", 1000)  # 77 slices, the last one short
+    monkeypatch.setattr(saved_arrays, "SLICE_BYTES", 1000)  # 77 slices, the last one short
     checkpoints = Checkpoints(tmp_path, in_background=False)
     checkpoints.save(1, make_state(), POSITION)
     assert_same_bits(load_part(checkpoints.all()[0], shapes(make_state())), make_state())
@@ -272,7 +272,7 @@ def test_what_a_thread_still_writes_after_a_failure_is_removed_too(saved_twice, 
     def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_start_writing", fail)
+    monkeypatch.setattr(checkpoint, "start_writing", fail)
     monkeypatch.setattr(checkpoint.time, "sleep", write_late)
     with pytest.raises(StoppedError, match="disk is full"):
         saved_twice.save(3, make_state(3), POSITION)
@@ -280,7 +280,7 @@ def test_what_a_thread_still_writes_after_a_failure_is_removed_too(saved_twice, 
     assert not list(saved_twice.folder.glob(".partial-*"))
 
 
-@pytest.mark.parametrize("writer", ["replace_file", "_flush_folder", "_start_writing"])
+@pytest.mark.parametrize("writer", ["replace_file", "_flush_folder", "start_writing"])
 def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
     def fail(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")

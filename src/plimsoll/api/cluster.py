@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -40,6 +41,8 @@ AGREED_ON = (
 )
 """Packages whose versions must be the same in all processes."""
 LAST_PORT = 65_535
+SEEN = ".seen-"
+"""How files begin by which processes find out whether they see the same folder."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
         board.read_files("run", folder)
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
     _require_same_data(board, recipe, Path(session["run"]))
+    session |= _where_to_save(board, session)
     return train_here(session, interruption).code
 
 
@@ -260,6 +264,40 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
     if refusals:
         board.wait_until_read("data")
         raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
+
+
+def _where_to_save(board: Any, session: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the session that say whether the processes save together, in the first one's folder.
+
+    Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
+    process writes what the others send it, and the run's notes say so.
+    """
+    from plimsoll.training.distributed import process
+
+    if process() == 0:
+        folder, word = Path(session["run"]).absolute() / "checkpoints", secrets.token_hex(8)
+        (folder / f"{SEEN}{word}").write_text(word)
+        board.write("where-to-save", [str(folder), word])
+    folder, word = board.read("where-to-save")
+    folder = Path(folder)
+    with contextlib.suppress(OSError):  # it is not there, or may not be written to
+        if (folder / f"{SEEN}{word}").read_text() == word:
+            (folder / f"{SEEN}{word}-{process()}").write_text(socket.gethostname())
+    hosts = _of_all(board, "hosts", socket.gethostname())
+    if process() == 0:
+        blind = [number for number in range(len(hosts)) if not (folder / f"{SEEN}{word}-{number}").exists()]
+        for path in folder.glob(f"{SEEN}*"):
+            path.unlink(missing_ok=True)
+        board.write("who-does-not-see", blind)
+    blind = board.read("who-does-not-see")
+    if not blind:
+        return {"shared": str(folder)}
+    who = ", ".join(f"process {number} ({hosts[number]})" for number in blind)
+    note = (
+        f"{who} cannot write to {folder}: the first process writes all of each checkpoint, and its memory must hold the"
+        " whole state meanwhile. A --run that all machines see lets each write what it holds"
+    )
+    return {"notes": (*session["notes"], note)}
 
 
 def _of_all(board: Any, topic: str, mine: Any) -> list[Any]:

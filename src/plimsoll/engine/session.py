@@ -112,9 +112,14 @@ class _Training:
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False)
-        in_background = self.plan.async_save and distributed.processes() == 1  # while steps send, nothing else may
+        shared = None if self.session.shared is None else Path(self.session.shared)
+        # While steps send, nothing else may: what only the first process writes is sent to it.
+        in_background = self.plan.async_save and (distributed.processes() == 1 or shared is not None)
         checkpoints = Checkpoints(
-            self.folder.checkpoints, in_background=in_background, frozen=not self.recipe.frozen_is_given
+            self.folder.checkpoints,
+            in_background=in_background,
+            frozen=not self.recipe.frozen_is_given,
+            shared=shared,
         )
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         distributed.barrier("data")  # a host without the tokenised text has made it: minutes
@@ -221,7 +226,7 @@ class _Training:
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
-        frozen = self._frozen(executables) if self.recipe.frozen_is_given and checkpoints.all() else {}
+        frozen = self._frozen(executables) if self.recipe.frozen_is_given and checkpoints.exist() else {}
         step, state, position, notes = checkpoints.newest(executables.state)
         noted = " ".join(notes)
         self.notes += notes + [  # the session that set them aside may have been killed before it logged it

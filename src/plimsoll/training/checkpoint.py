@@ -1,10 +1,14 @@
-"""Checkpoints: Orbax writes the arrays in slices, and a manifest of checksums tells whether they are still whole.
+"""Checkpoints: Orbax writes the arrays in pieces, and a manifest of checksums tells whether they are still whole.
 
 A checkpoint is a folder `step-00000600`. It appears all at once, by a rename, when everything in it is on disk:
 
-    arrays/        Orbax; every leaf cut into slices of at most SLICE_BYTES, so that saving needs tens of MiB
+    arrays/        Orbax; every leaf cut into pieces (training/saved_arrays.py), so that saving needs tens of MiB
     state.json     the leaves: path, shape, dtype; and the loader's position
     manifest.json  SHA-256 of every file above: a flipped bit would load silently otherwise
+
+Where several processes see the folder, each writes what it holds: `process-00000/arrays/`, `process-00001/arrays/` and so on, and of
+each leaf `state.json` has the parts, with the process that wrote them. The first one renames when all have theirs. Any
+number of processes, on any devices, reads what it needs of either form.
 
 Saving in the background lets XLA keep a second copy of the state until it is written; the planner counts it.
 A damaged checkpoint is set aside, and the one before it is used.
@@ -16,15 +20,13 @@ import errno
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +38,31 @@ from plimsoll.runs.contents import content_of
 from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
-from plimsoll.units import MIB, format_bytes
+from plimsoll.training.saved_arrays import (
+    Part,
+    Reader,
+    SavedPart,
+    local_part,
+    names_of,
+    on_host,
+    part_of,
+    pieces,
+    read_part,
+    read_whole,
+    read_within,
+    saved_parts,
+    size_of,
+    start_writing,
+    write,
+)
+from plimsoll.units import format_bytes
 
-SLICE_BYTES = 4 * MIB
 REMOVALS, GONE = 100, 10
 """Times, at most, that what a failed save left is removed, a tenth of a second apart, and looks in a row that it has to
 stay away: a thread of Orbax that still writes makes the folder anew."""
-IN_FLIGHT_BYTES = 8 * MIB
-"""Bytes that Orbax may hold at a time while it writes or reads."""
 DAMAGED = ".damaged"
 FROZEN = "['params']['frozen']"
 """Where a state keeps its frozen weights."""
-_PLACEHOLDER: Any = ...  # Orbax's word for "leave this one on disk"
 
 
 @dataclass(frozen=True)
@@ -64,11 +79,18 @@ class Saved:
 class Checkpoints:
     """The checkpoints of one run. One writer at a time.
 
-    `frozen` says whether they hold frozen weights: not where a recipe reads them from elsewhere (`frozen_is_given`).
+    Args:
+        folder: Of this process.
+        in_background: Return from `save` while it is written.
+        frozen: They hold frozen weights: not where a recipe reads them from elsewhere (`frozen_is_given`).
+        shared: Folder that all processes of the run see, and write to together; None if only the first one writes.
     """
 
-    def __init__(self, folder: Path, *, in_background: bool, frozen: bool = True) -> None:
+    def __init__(self, folder: Path, *, in_background: bool, frozen: bool = True, shared: Path | None = None) -> None:
         self.folder, self.in_background, self.frozen = folder, in_background, frozen
+        self._steps = folder if shared is None else shared
+        self._together = shared is not None and distributed.processes() > 1
+        self._saves = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -80,8 +102,17 @@ class Checkpoints:
 
     def all(self) -> list[Saved]:
         """Returns the checkpoints, the newest first."""
-        checkpoints = [Saved(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit()]
+        checkpoints = [Saved(path) for path in self._steps.glob("step-*") if path.name[5:].isdigit()]
         return sorted(checkpoints, key=lambda saved: saved.step, reverse=True)
+
+    def exist(self) -> bool:
+        """Returns whether there are any; of several processes, what the first one finds."""
+        if distributed.processes() == 1:
+            return bool(self.all())
+        board = distributed.Board()
+        if distributed.process() == 0:
+            board.write("checkpoints-exist", bool(self.all()))
+        return board.read("checkpoints-exist")
 
     def best(self) -> dict[str, Any] | None:
         """Returns `step` and `validation_loss` of the best checkpoint; None before the first evaluation.
@@ -106,6 +137,9 @@ class Checkpoints:
     def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Saves the state after the save before it is done. Raises StoppedError for a state that is not finite."""
         self.wait()
+        if self._together:
+            self._save_together(step, state if self.frozen else without_frozen(state), loader_state)
+            return
         # Of several processes all give what they hold, and the first one writes.
         leaves = _leaves(state if self.frozen else without_frozen(state))
         if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
@@ -114,25 +148,80 @@ class Checkpoints:
 
     def _write(self, step: int, leaves: list[tuple[str, np.ndarray]], loader_state: dict[str, Any]) -> None:
         require_finite(leaves, step)
-        slices = {f"{path}#{index}": piece for path, leaf in leaves for index, piece in enumerate(_cut(leaf))}
-        partial = self.folder / f".partial-{step:08d}"
+        unfinished = self._unfinished(step)
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            described = {
-                "step": step,
-                "loader": loader_state,
-                "leaves": [{"path": p, "shape": list(x.shape), "dtype": str(x.dtype)} for p, x in leaves],
-            }
-            (partial / "state.json").write_text(json.dumps(described))
-            finish = _start_writing(partial / "arrays", slices, in_background=self.in_background)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            leaves_as = [_named(path, leaf) for path, leaf in leaves]
+            (unfinished / "state.json").write_text(_state_json(step, loader_state, leaves_as))
+            finish = start_writing(unfinished / "arrays", _cut(leaves), in_background=self.in_background)
         except Exception as problem:
-            raise _not_saved(partial, step, problem) from problem
+            raise _not_saved(unfinished, step, problem) from problem
+        self._finish(partial(self._complete, unfinished, step, finish))
+
+    def _save_together(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        """Saves what this process holds. Nothing crosses between devices: processes meet at the key-value store."""
+        leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+        parts, process, unfinished = saved_parts(leaves), distributed.process(), self._unfinished(step)
+        own = [
+            (f"{path}@{number}", local_part(leaf, each.part))
+            for path, leaf in leaves
+            for number, each in enumerate(parts[path])
+            if each.process == process
+        ]
+        self._saves += 1
+        topic, board = f"save-{self._saves}", distributed.Board()
+        if process == 0:
+            begun = not any(saved.step == step for saved in self.all())
+            if begun:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir(parents=True, exist_ok=True)
+            board.write(f"{topic}-begun", begun)
+        if not board.read(f"{topic}-begun"):
+            return
+        folder, arrays = unfinished / f"process-{process:05d}/arrays", on_host(_cut(own))
+
+        def complete() -> None:
+            sums, told = dict[str, str](), None
+            try:
+                require_finite(own, step)
+                write(folder, arrays)
+                sums = _checksums(folder, unfinished)
+                _flush_folder(folder)
+            except Exception as problem:
+                told = str(_not_saved(folder, step, problem, checkpoints=self._steps))
+            arrays.clear()
+            board.write(f"{topic}-{process}", [sums, told])
+            if process == 0:
+                each = [board.read(f"{topic}-{number}") for number in range(distributed.processes())]
+                refusals = [f"process {number}: {said}" for number, (_, said) in enumerate(each) if said]
+                if not refusals:
+                    described = [_named(path, leaf, parts[path]) for path, leaf in leaves]
+                    everything = {name: checksum for sums, _ in each for name, checksum in sums.items()}
+                    try:
+                        (unfinished / "state.json").write_text(_state_json(step, loader_state, described))
+                        self._put_in_place(unfinished, step, everything)
+                    except Exception as failed:
+                        refusals = [f"process 0: {_not_saved(unfinished, step, failed)}"]
+                else:
+                    _remove(unfinished)
+                board.write(f"{topic}-ended", "; ".join(refusals))
+            if refusal := board.read(f"{topic}-ended"):
+                board.wait_until_read(f"{topic}-ended")
+                self._failure = StoppedError(refusal)
+
+        self._finish(complete)
+
+    def _unfinished(self, step: int) -> Path:
+        return self._steps / f".partial-{step:08d}"
+
+    def _finish(self, complete: Callable[[], None]) -> None:
+        """Completes a save, now or beside training."""
         if not self.in_background:
-            self._complete(partial, step, finish)
+            complete()
             self.wait()
             return
-        self._writer = threading.Thread(target=self._complete, args=(partial, step, finish), name="checkpoint")
+        self._writer = threading.Thread(target=complete, name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
@@ -147,8 +236,8 @@ class Checkpoints:
     def latest_whole(self) -> tuple[Saved | None, list[str]]:
         """Returns the newest checkpoint that passes its checksums, and notes on those that were set aside."""
         notes = []
-        for partial in self.folder.glob(".partial-*"):
-            shutil.rmtree(partial, ignore_errors=True)
+        for unfinished in self._steps.glob(".partial-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         if (self.folder / "best.json").exists() and self.best() is None:
             notes.append("best.json is damaged: the best so far is not known, the next evaluation counts as the best")
         for saved in self.all():
@@ -169,8 +258,8 @@ class Checkpoints:
     def newest(self, like: Any) -> tuple[int | None, Any, dict[str, Any], list[str]]:
         """Returns step, state, loader's position and notes of the newest whole checkpoint; step None if there is none.
 
-        Of several processes the first one reads, leaf by leaf, and sends it to the others. Without `frozen`, the state
-        has no frozen weights.
+        Of several processes each reads what its devices are to hold, or the first one reads, leaf by leaf, and sends it
+        to the others. Without `frozen`, the state has no frozen weights.
         """
         like = like if self.frozen else without_frozen(like)
         if distributed.processes() == 1:
@@ -178,35 +267,39 @@ class Checkpoints:
             if saved is None:
                 return None, None, {}, notes
             return saved.step, load_part(saved, like), loader_position(saved), notes
-        board = distributed.Board()
+        board, leaves = distributed.Board(), None
         if distributed.process() == 0:
             saved, notes = self.latest_whole()
-            leaves = None if saved is None else _fitting(saved, like)
+            if not self._together:
+                leaves = None if saved is None else _fitting(saved, like)
             board.write("newest", [saved and saved.step, saved and loader_position(saved), notes])
-        else:
-            leaves = None
         step, position, notes = board.read("newest")
         if step is None:
             return None, None, {}, notes
+        if self._together:
+            return step, _load_own(Saved(self._steps / f"step-{step:08d}"), like), position, notes
         shapes, tree = jax.tree.flatten(like)
         loaded = [distributed.from_first(next(leaves)[1] if leaves else None, shape) for shape in shapes]
         return step, jax.tree.unflatten(tree, loaded), position, notes
 
-    def _complete(self, partial: Path, step: int, finish: Any) -> None:
+    def _complete(self, unfinished: Path, step: int, finish: Any) -> None:
         try:
             finish()
-            files = sorted(path for path in partial.rglob("*") if path.is_file())
-            checksums = {str(path.relative_to(partial)): content_of(path).sha256 for path in files}
-            replace_file(partial / "manifest.json", json.dumps(checksums))
-            _flush_folder(partial)
-            partial.rename(self.folder / f"step-{step:08d}")
-            _flush_folder(self.folder)
-            best = self.best()
-            for saved in self.all()[KEPT:]:
-                if best is None or saved.step != best["step"]:
-                    shutil.rmtree(saved.path, ignore_errors=True)
+            self._put_in_place(unfinished, step, _checksums(unfinished / "arrays", unfinished))
         except Exception as problem:
-            self._failure = _not_saved(partial, step, problem)
+            self._failure = _not_saved(unfinished, step, problem)
+
+    def _put_in_place(self, unfinished: Path, step: int, checksums: Mapping[str, str]) -> None:
+        """Writes the manifest, renames the folder, and removes checkpoints that are not kept."""
+        everything = dict(sorted({**checksums, "state.json": content_of(unfinished / "state.json").sha256}.items()))
+        replace_file(unfinished / "manifest.json", json.dumps(everything))
+        _flush_folder(unfinished)
+        unfinished.rename(self._steps / f"step-{step:08d}")
+        _flush_folder(self._steps)
+        best = self.best()
+        for saved in self.all()[KEPT:]:
+            if best is None or saved.step != best["step"]:
+                shutil.rmtree(saved.path, ignore_errors=True)
 
 
 def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
@@ -222,8 +315,32 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 
+def _load_own(saved: Saved, like: Any) -> Any:
+    """Loads of every leaf what this process's devices hold, in the shape and with the shardings of `like`."""
+    _require_fitting(saved, like)
+    files, leaves = _Files(saved), {leaf["path"]: leaf for leaf in _described(saved)}
+    flat, tree = jax.tree.flatten(like)
+    loaded = []
+    for (path, _), shape in zip(_leaves(like), flat, strict=True):
+        read: dict[Part, np.ndarray] = {}  # devices that hold the same need it once
+
+        def of(index: Any, shape: Any = shape, leaf: Any = leaves[path], read: Any = read) -> np.ndarray:
+            part = part_of(index, shape.shape)
+            if part not in read:
+                read[part] = files.read(leaf, part)
+            return read[part]
+
+        loaded.append(jax.block_until_ready(jax.make_array_from_callback(shape.shape, shape.sharding, of)))
+    return jax.tree.unflatten(tree, loaded)
+
+
 def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Returns `read_leaves`. Raises CheckpointError where their shapes are not those of `like`.
+    """Returns `read_leaves`. Raises CheckpointError where their shapes are not those of `like`."""
+    return read_leaves(saved, only=only, frozen=_require_fitting(saved, like, only=only))
+
+
+def _require_fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> bool:
+    """Raises CheckpointError where the leaves have not the shapes of `like`, and returns whether it has frozen ones.
 
     Frozen weights that were saved and are not wanted are left out: runs of before saved them always.
     """
@@ -236,29 +353,56 @@ def _fitting(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> It
             f"checkpoint {saved.step} does not fit the recipe: {path} is {have.get(path)} there and {want.get(path)}"
             " here. Name another --run to start anew"
         )
-    return read_leaves(saved, only=only, frozen=frozen)
+    return frozen
 
 
 def read_leaves(
     saved: Saved, *, only: str | tuple[str, ...] = "", frozen: bool = True
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
-    from orbax.checkpoint import v1 as ocp
-
-    every = _described(saved)
-    cut = {leaf["path"]: _cut(np.empty(leaf["shape"], leaf["dtype"])) for leaf in every}
-    names = {path: [f"{path}#{index}" for index in range(len(pieces))] for path, pieces in cut.items()}
-    everything = {name: _PLACEHOLDER for group in names.values() for name in group}
+    files = _Files(saved)
     for leaf in _described(saved, only, frozen=frozen):
-        path, whole = leaf["path"], np.empty(leaf["shape"], leaf["dtype"])
-        pieces = _cut(whole)
-        wanted = {name: np.empty_like(piece) for name, piece in zip(names[path], pieces, strict=True)}
-        with _context(), distributed.alone():
-            read = ocp.load(str(saved.path / "arrays"), everything | wanted)
-        for name, piece in zip(names[path], pieces, strict=True):
-            piece[...] = read[name]
-        yield path, whole
-        del whole, pieces, read, wanted
+        yield leaf["path"], files.read(leaf)
+
+
+class _Files:
+    """The folders of a checkpoint's arrays, with the names of all that is in them."""
+
+    def __init__(self, saved: Saved) -> None:
+        names: dict[str, list[str]] = {}
+        for leaf in _described(saved):
+            for folder, name, shape in _places(leaf):
+                names.setdefault(folder, []).extend(names_of(name, shape, leaf["dtype"]))
+        self._readers = {folder: Reader(saved.path / folder, inside) for folder, inside in names.items()}
+
+    def read(self, leaf: Mapping[str, Any], wanted: Part | None = None) -> np.ndarray:
+        """Returns a leaf, or part of it."""
+        places, whole = _places(leaf), tuple((0, size) for size in leaf["shape"])
+        if "parts" not in leaf and wanted in (None, whole):
+            folder, name, shape = places[0]
+            return read_whole(self._readers[folder], name, shape, leaf["dtype"])
+
+        def read(number: int, within: Part, out: np.ndarray) -> None:
+            folder, name, shape = places[number]
+            read_within(self._readers[folder], name, shape, within, out)
+
+        return read_part(whole if wanted is None else wanted, _parts(leaf), leaf["dtype"], read)
+
+
+def _places(leaf: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns the folder, the name and the shape of each part of a leaf."""
+    if "parts" not in leaf:
+        return [("arrays", leaf["path"], tuple(leaf["shape"]))]
+    return [
+        (f"process-{each.process:05d}/arrays", f"{leaf['path']}@{number}", size_of(each.part))
+        for number, each in enumerate(_parts(leaf))
+    ]
+
+
+def _parts(leaf: Mapping[str, Any]) -> list[SavedPart]:
+    if "parts" not in leaf:
+        return [SavedPart(0, tuple((0, size) for size in leaf["shape"]))]
+    return [SavedPart(process, tuple(map(tuple, part))) for process, part in leaf["parts"]]
 
 
 def _described(saved: Saved, only: str | tuple[str, ...] = "", *, frozen: bool = True) -> list[dict[str, Any]]:
@@ -315,7 +459,7 @@ def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
     """Raises StoppedError for a state with NaN or infinity in it, which must not replace a good one."""
     for path, leaf in leaves:
         if not np.issubdtype(leaf.dtype, np.integer) and not all(
-            np.isfinite(piece.astype(np.float32, copy=False)).all() for piece in _cut(leaf)
+            np.isfinite(piece.astype(np.float32, copy=False)).all() for piece in pieces(leaf)
         ):
             raise StoppedError(
                 f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Lower"
@@ -330,53 +474,25 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _cut(leaf: np.ndarray) -> list[np.ndarray]:
-    """Returns views of at most SLICE_BYTES of the flattened array."""
-    flat = leaf.reshape(-1)
-    length = max(1, SLICE_BYTES // leaf.itemsize)
-    return [flat[start : start + length] for start in range(0, flat.size, length)]
+def _cut(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the pieces of arrays, by the names that `names_of` gives them."""
+    return {f"{name}#{index}": piece for name, array in arrays for index, piece in enumerate(pieces(array))}
 
 
-def _context() -> Any:
-    from orbax.checkpoint import v1 as ocp
-
-    _silence_tracebacks()
-    context = ocp.Context()
-    context.memory.write_concurrent_bytes = IN_FLIGHT_BYTES
-    context.memory.read_concurrent_bytes = IN_FLIGHT_BYTES
-    context.memory.transfer_concurrent_bytes = IN_FLIGHT_BYTES
-    return context
+def _named(path: str, leaf: Any, parts: Iterable[SavedPart] | None = None) -> dict[str, Any]:
+    """Returns what `state.json` has of a leaf."""
+    of_parts = {} if parts is None else {"parts": [[each.process, each.part] for each in parts]}
+    return {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype)} | of_parts
 
 
-def _start_writing(path: Path, slices: dict[str, np.ndarray], *, in_background: bool) -> Any:
-    from orbax.checkpoint import v1 as ocp
-
-    # As JAX arrays over the same memory: NumPy arrays are copied, all at once, whatever the limits say.
-    host = jax.local_devices(backend="cpu")[0]
-    arrays = {name: jax.device_put(piece, host) for name, piece in slices.items()}
-    with _context(), distributed.alone():
-        if in_background:
-            return ocp.save_async(str(path), arrays).result
-        ocp.save(str(path), arrays)
-    return lambda: None
+def _state_json(step: int, loader_state: dict[str, Any], leaves: list[dict[str, Any]]) -> str:
+    return json.dumps({"step": step, "loader": loader_state, "leaves": leaves})
 
 
-@cache
-def _silence_tracebacks() -> None:
-    """Keeps Orbax and TensorStore from printing tracebacks of a write that fails: its error is raised, once.
-
-    On a full disk they log every thread's traceback. Their callbacks then meet an event loop that is closed, which the
-    interpreter reports through `sys.unraisablehook`, hundreds of times over.
-    """
-    for name in ("absl", "asyncio"):  # loggers of Orbax and TensorStore
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    report = sys.unraisablehook
-
-    def report_others(event: Any) -> None:
-        if not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
-            report(event)
-
-    sys.unraisablehook = report_others
+def _checksums(folder: Path, within: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every file of a folder, by its path in another."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(within)): content_of(path).sha256 for path in files}
 
 
 def _flush_folder(folder: Path) -> None:
@@ -398,9 +514,17 @@ def _remove(partial: Path) -> None:
         time.sleep(0.1)
 
 
-def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
-    """Returns a StoppedError about the disk, in a paragraph; any other problem as it is."""
+def _not_saved(partial: Path, step: int, problem: Exception, *, checkpoints: Path | None = None) -> Exception:
+    """Returns a StoppedError about the disk, in a paragraph; any other problem as it is.
+
+    Args:
+        partial: What is removed, since it was not finished.
+        step: That was to be saved.
+        problem: What went wrong.
+        checkpoints: Their folder, if `partial` is not in it.
+    """
     _remove(partial)
+    checkpoints = partial.parent if checkpoints is None else checkpoints
     if allocator.refused(problem):  # memory, not disk, under the same status
         return problem
     full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
@@ -408,12 +532,12 @@ def _not_saved(partial: Path, step: int, problem: Exception) -> Exception:
         full = full or problem.errno in (errno.ENOSPC, errno.EDQUOT)
     elif not full:
         return problem
-    free = format_bytes(shutil.disk_usage(partial.parent).free)
+    free = format_bytes(shutil.disk_usage(checkpoints).free)
     what = f"the disk is full ({free} free)" if full else str(problem)
-    before = max((saved.step for saved in Checkpoints(partial.parent, in_background=False).all()), default=None)
+    before = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=None)
     advice = "make room, and run" if full else "run"
     earlier = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
     return StoppedError(
-        f"step {step} could not be saved in {partial.parent}: {what}. {earlier}; {advice} the same command again to"
+        f"step {step} could not be saved in {checkpoints}: {what}. {earlier}; {advice} the same command again to"
         " continue"
     )

@@ -224,15 +224,22 @@ def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lets the first process work with Orbax by itself.
+    """Lets this process work with Orbax by itself.
 
     Orbax else waits for the others, whatever its `active_processes` are (0.11.36: it compares the folder's name over
-    all). May go when it does not.
+    all), and takes another's folder for the one that it waits for (0.12.8: what they signal has a number that is the
+    same in all). May go when it does not. One thread at a time.
     """
     if processes() == 1:
         yield
         return
     from unittest import mock
 
-    with mock.patch.object(jax, "process_count", return_value=1):
+    from orbax.checkpoint._src.futures import signaling_client  # no public name
+
+    own = signaling_client.ThreadSafeKeyValueSignalingClient()
+    with (
+        mock.patch.object(jax, "process_count", return_value=1),
+        mock.patch.object(signaling_client, "get_signaling_client", return_value=own),
+    ):
         yield
