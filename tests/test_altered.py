@@ -27,7 +27,7 @@ from plimsoll.runs.provenance import note_session, sessions
 from puzzle_files import write_split
 from report_examples import PLANNED
 
-DEEP = "[" * 5000 + "]" * 5000
+DEEP = "[" * 200_000 + "]" * 200_000  # Python 3.13 reads 5,000
 CUT = "cut out"
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from plimsoll.levers import sharding
 from plimsoll.levers.sharding import (
@@ -93,7 +93,8 @@ def test_neighbours_share_a_copy_of_the_state():
 @pytest.fixture
 def eight():
     """Two copies on four devices each, of which nothing is there: enough to trace with."""
-    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 4), ("data", "fsdp"))):
+    automatic = (AxisType.Auto, AxisType.Auto)  # as of a mesh of devices
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 4), ("data", "fsdp"), axis_types=automatic)):
         yield
 
 

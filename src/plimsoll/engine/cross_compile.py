@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from plimsoll.engine import unassembled
 from plimsoll.engine.compile import LocalCompiler, analysis_of
@@ -167,7 +167,9 @@ class CrossCompiler(LocalCompiler):
         """Returns one device's share of the work, traced, less what `fsdp` splits of the gradient."""
         devices, state = self.chip.devices, self.state(plan.storage, plan.precision, examples=self.examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
-            shardings = offload.placed(state, plan.offload, AbstractMesh((1,), ("device",)))
+            shardings = offload.placed(
+                state, plan.offload, AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
+            )
             state = sharding.with_shardings(state, shardings)
         share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
         jaxpr = self.traced(plan, self._task(plan), state, share)

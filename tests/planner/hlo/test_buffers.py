@@ -3,6 +3,7 @@
 import inspect
 import re
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -102,7 +103,8 @@ def test_the_allocations_are_what_the_compiler_counts_as_temporary(name):
     total, assignment, module = parts(name)
     assert sum(allocation.size for allocation in assignment.temporary) == total
     listed = sum(buffer.bytes for buffer in temporaries(assignment, module))
-    assert 0.95 * total < listed <= total  # what is missing is alignment, and gaps between the places
+    most = 0.95 if version("jaxlib") < "0.12" else 0.93  # what is missing is alignment, and gaps between the places
+    assert most * total < listed <= total
 
 
 @pytest.mark.parametrize("name", ["unrolled", "scanned"])
