@@ -70,6 +70,7 @@ BENCHMARKS = [
     Benchmark("longcontext", "", "--lengths 2048 8192 --tokens 8192 --rounds 2", "linear in the length: at most 1.3"),
     Benchmark("finetune_beside_peft", "--rounds 3", None),
     Benchmark("processes", "--steps 40", "--steps 12 --rounds 1", "efficiency of two at least 95 %"),
+    Benchmark("shared_saves", "", "--rounds 2"),
     Benchmark("data_waits", "", "--rounds 1"),
     Benchmark("packed_loader", "", "--tokens 33554432 --rounds 2"),
     Benchmark("windows", "loader {made}/windows.h5", "loader {made}/windows.h5 --rounds 1", first=WINDOWS),

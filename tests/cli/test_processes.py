@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from plimsoll.api.cluster import Membership, membership
+from plimsoll.api.cluster import Membership, _where_to_save, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
@@ -22,6 +24,7 @@ from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
+from plimsoll.training import distributed
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 
 SMALL = shlex.split(
@@ -121,6 +124,19 @@ def test_only_the_first_writes_into_the_run(told):
     ledger = json.loads((run / "ledger.json").read_text())
     assert ledger["per_device"]["devices"] == 8
     assert len(list(run.glob("events.out*"))) == 1
+
+
+@pytest.mark.slow
+def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
+    """Of a state that all hold, each writes about half."""
+    saved = Checkpoints(told[0] / "checkpoints", in_background=False).all()[0]
+    folders = [saved.path / f"process-{number:05d}" for number in range(2)]
+    sizes = [sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in folders]
+    assert min(sizes) > 0.3 * max(sizes)
+    named = json.loads((saved.path / "manifest.json").read_text())
+    there = {str(path.relative_to(saved.path)) for path in saved.path.rglob("*") if path.is_file()}
+    assert named.keys() == there - {"manifest.json"}
+    assert not list((told[0] / "checkpoints").glob(".*"))
 
 
 @pytest.mark.slow
@@ -237,6 +253,51 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
 def test_half_an_address_is_refused(given, words):
     with pytest.raises(RecipeError, match=words):
         membership(*given, variables={})
+
+
+class Told:
+    """A board that two threads share, as processes do the first one's."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def write(self, name, value):
+        self.values[name] = json.loads(json.dumps(value))
+
+    def read(self, name):
+        while name not in self.values:
+            time.sleep(0.001)
+        return self.values[name]
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatch, sees):
+    number = threading.local()
+    monkeypatch.setattr(distributed, "process", lambda: number.own)
+    monkeypatch.setattr(distributed, "processes", lambda: 2)
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    board = {}
+
+    class Elsewhere(Told):
+        def read(self, name):
+            value = super().read(name)
+            return [str(tmp_path / "nowhere"), value[1]] if name == "where-to-save" and not sees else value
+
+    def asked(own):
+        number.own = own
+        return _where_to_save((Told, Elsewhere)[own](board), {"run": str(tmp_path / "run"), "notes": ["a note"]})
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(asked, range(2)))
+    if sees:
+        assert found == [{"shared": str(tmp_path / "run/checkpoints")}] * 2
+    else:
+        note, said = found[0]["notes"]
+        assert note == "a note"
+        assert said.startswith(f"process 1 ({socket.gethostname()}) cannot write to ")
+        assert "the first process writes all of each checkpoint" in said
+        assert "shared" not in found[0] | found[1]
+    assert not list((tmp_path / "run/checkpoints").iterdir())
 
 
 def test_one_process_is_alone():

@@ -6,9 +6,9 @@ A checkpoint is a folder `step-00000600`. It appears all at once, by a rename, w
     state.json     the leaves: path, shape, dtype; and the loader's position
     manifest.json  SHA-256 of every file above: a flipped bit would load silently otherwise
 
-Where several processes see the folder, each writes what it holds: `process-00000/arrays/`, `process-00001/arrays/` and so on, and of
-each leaf `state.json` has the parts, with the process that wrote them. The first one renames when all have theirs. Any
-number of processes, on any devices, reads what it needs of either form.
+Where several processes see the folder, each writes what it holds: `process-00000/arrays/`, `process-00001/arrays/` and
+so on, and of each leaf `state.json` has the parts, with the process that wrote them. The first one renames when all
+have theirs. Any number of processes, on any devices, reads what it needs of either form.
 
 Saving in the background lets XLA keep a second copy of the state until it is written; the planner counts it.
 A damaged checkpoint is set aside, and the one before it is used.
