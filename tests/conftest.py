@@ -23,8 +23,8 @@ os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what 
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 PLAIN_CODE = "--xla_cpu_use_fusion_emitters=false"
 """Takes 40 % off the compile time of small programs in `make test`. Buffers of their steps differ by less than 1 %,
-mostly by less than 0.01 %. Slow tests, and processes that tests start, compile as users' do. jaxlib 0.12 does not have
-the option any more."""
+mostly by less than 0.01 %. Slow tests, and processes that tests start, compile as users' do. jaxlib 0.11.2 does not have
+the option any more, and ends a process that sets it."""
 COMPILED_BYTES = 2**30
 """Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
@@ -40,7 +40,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     fast = config.getoption("-m") in {"not slow", "quick"}
-    if fast and version("jaxlib") < "0.12" and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
+    if fast and version("jaxlib") < "0.11" and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
