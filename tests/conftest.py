@@ -23,8 +23,8 @@ os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what 
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 PLAIN_CODE = "--xla_cpu_use_fusion_emitters=false"
 """Takes 40 % off the compile time of small programs in `make test`. Buffers of their steps differ by less than 1 %,
-mostly by less than 0.01 %. Slow tests, and processes that tests start, compile as users' do. jaxlib 0.11.2 does not have
-the option any more, and ends a process that sets it."""
+mostly by less than 0.01 %. Slow tests, and processes that tests start, compile as users' do. jaxlib 0.11.2 does not
+have the option any more, and ends a process that sets it."""
 COMPILED_BYTES = 2**30
 """Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
