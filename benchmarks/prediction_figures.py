@@ -113,7 +113,7 @@ def worst(rows: Sequence[Row]) -> str:
 
 def _explained(row: Row) -> list[str]:
     lines = [
-        f"    {row['words']}",
+        f"    {row.get('words', 'its words name a path, and were not kept')}",
         f"    memory {row['memory'] / MIB:.0f} MiB, phase {row['phase']}; predicted/measured",
     ]
     for name, both in row["components"].items():
