@@ -412,14 +412,14 @@ def processes() -> str:
 def recommend_quality(name: str, *rows: str) -> str:
     """Runs of `recommend` to the end, ranked for every user's test item, and the baselines that learn nothing."""
     found = {row: read(name, "rows", row) for row in rows}
-    lines = [
-        [
-            f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER"),
-            *_ranked(run["test"]),
-            *_cost(run),
-        ]
-        for run in found.values()
-    ]
+    lines = []
+    for run in found.values():
+        name = f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER")
+        if "model" in run:
+            lines.append([name, *_ranked(run["test"]), *_cost(run)])
+            lines.append(["its model alone", *_ranked(run["model"]["test"]), "", ""])
+        else:  # of before a model was mixed with counts
+            lines.append([f"{name}, its model alone", *_ranked(run["test"]), *_cost(run)])
     baselines = next(iter(found.values()))["baselines"]["test"]
     lines += [[f"{baseline} (baseline)", *_ranked(ranks), "-", "-"] for baseline, ranks in baselines.items()]
     head = ["", *(measure.upper() for measure in RANKED), "time, evaluations included", "memory, predicted"]

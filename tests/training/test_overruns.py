@@ -55,7 +55,7 @@ def test_a_refusal_while_saving_is_not_told_as_a_full_disk(tmp_path, monkeypatch
     def refuse(*_args, **_kwargs):
         raise JaxError(REFUSALS[0])
 
-    monkeypatch.setattr(checkpoint, "_start_writing", refuse)
+    monkeypatch.setattr(checkpoint, "start_writing", refuse)
     with pytest.raises(JaxError):
         Checkpoints(tmp_path, in_background=False).save(1, {"x": jnp.ones(3)}, {})
 

@@ -188,6 +188,7 @@ class Checkpoints:
                 write(folder, arrays)
                 sums = _checksums(folder, unfinished)
                 _flush_folder(folder)
+                _flush_folder(folder.parent)
             except Exception as problem:
                 told = str(_not_saved(folder, step, problem, checkpoints=self._steps))
             arrays.clear()
