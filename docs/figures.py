@@ -414,12 +414,12 @@ def recommend_quality(name: str, *rows: str) -> str:
     found = {row: read(name, "rows", row) for row in rows}
     lines = []
     for run in found.values():
-        name = f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER")
+        label = f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER")
         if "model" in run:
-            lines.append([name, *_ranked(run["test"]), *_cost(run)])
+            lines.append([label, *_ranked(run["test"]), *_cost(run)])
             lines.append(["its model alone", *_ranked(run["model"]["test"]), "", ""])
         else:  # of before a model was mixed with counts
-            lines.append([f"{name}, its model alone", *_ranked(run["test"]), *_cost(run)])
+            lines.append([f"{label}, its model alone", *_ranked(run["test"]), *_cost(run)])
     baselines = next(iter(found.values()))["baselines"]["test"]
     lines += [[f"{baseline} (baseline)", *_ranked(ranks), "-", "-"] for baseline, ranks in baselines.items()]
     head = ["", *(measure.upper() for measure in RANKED), "time, evaluations included", "memory, predicted"]
