@@ -410,7 +410,7 @@ def processes() -> str:
 
 
 def recommend_quality(name: str, *rows: str) -> str:
-    """Runs of `recommend` to the end, ranked for every user's test item, and the baselines that learn nothing."""
+    """Returns a table of trained runs of `recommend`, ranked for every user's test item, and of the baselines."""
     found = {row: read(name, "rows", row) for row in rows}
     lines = []
     for run in found.values():

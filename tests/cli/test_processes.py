@@ -139,6 +139,54 @@ def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
     assert not list((told[0] / "checkpoints").glob(".*"))
 
 
+SAVING = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from plimsoll.errors import StoppedError
+from plimsoll.training import distributed
+from plimsoll.training.checkpoint import Checkpoints
+number, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+distributed.join(f"127.0.0.1:{port}", 2, number)
+whole = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec())
+filled = jax.jit(lambda value: {"params": jax.numpy.full(10, value)}, out_shardings=whole)
+good = filled(3.0)
+checkpoints = Checkpoints(folder, in_background=True, shared=folder)
+checkpoints.save(1, good, {"at": 3})
+checkpoints.wait()
+like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), good)
+step, found, position, _ = checkpoints.newest(like)
+assert (step, position) == (1, {"at": 3})
+assert (np.asarray(found["params"].addressable_shards[0].data) == 3).all()
+try:
+    checkpoints.save(2, filled(float("nan")), {})
+    checkpoints.wait()
+except StoppedError as refusal:
+    print(refusal)
+assert [saved.step for saved in checkpoints.all()] == [1]
+distributed.leave()
+"""
+
+
+@pytest.mark.slow
+def test_one_with_nothing_to_write_saves_and_what_one_refuses_is_said_by_all(tmp_path):
+    """Of a state of one array that both hold, the first writes all."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SAVING]
+    port = str(free_port())
+    started = [
+        subprocess.Popen([*command, str(number), port, tmp_path], env=environment, stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    for process in started:
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+        assert "process 0: step 2: ['params']@0 is not finite, so nothing was saved" in said
+    assert [path.name for path in tmp_path.glob("step-*/process-*")] == ["process-00000"]
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.slow
 def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     run, codes, outputs = killed

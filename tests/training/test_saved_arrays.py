@@ -16,8 +16,8 @@ from plimsoll.training import saved_arrays
 from plimsoll.training.saved_arrays import (
     Reader,
     SavedPart,
-    local_part,
     names_of,
+    own_parts,
     part_of,
     pieces,
     read_part,
@@ -148,6 +148,7 @@ def test_of_one_process_every_part_is_its_own():
     leaf = jax.device_put(jnp.arange(12.0).reshape(3, 4), NamedSharding(mesh, PartitionSpec("x")))
     (saved,) = saved_parts([("a", leaf)])["a"]
     assert saved == SavedPart(0, ((0, 3), (0, 4)))
-    np.testing.assert_array_equal(local_part(leaf, saved.part), leaf)
-    with pytest.raises(KeyError):
-        local_part(leaf, ((0, 1), (0, 4)))
+    ((name, values),) = own_parts([("a", leaf)], {"a": [saved]})
+    assert name == "a@0"
+    np.testing.assert_array_equal(values, leaf)
+    assert own_parts([("a", leaf)], {"a": [SavedPart(1, saved.part)]}) == []

@@ -40,18 +40,15 @@ from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
 from plimsoll.training.saved_arrays import (
     Part,
-    Reader,
-    SavedPart,
-    local_part,
-    names_of,
+    SavedArrays,
+    cut,
+    description,
+    folder_of,
     on_host,
+    own_parts,
     part_of,
     pieces,
-    read_part,
-    read_whole,
-    read_within,
     saved_parts,
-    size_of,
     start_writing,
     write,
 )
@@ -152,9 +149,9 @@ class Checkpoints:
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
-            leaves_as = [_named(path, leaf) for path, leaf in leaves]
-            (unfinished / "state.json").write_text(_state_json(step, loader_state, leaves_as))
-            finish = start_writing(unfinished / "arrays", _cut(leaves), in_background=self.in_background)
+            described = [description(path, leaf) for path, leaf in leaves]
+            (unfinished / "state.json").write_text(_state_json(step, loader_state, described))
+            finish = start_writing(unfinished / "arrays", cut(leaves), in_background=self.in_background)
         except Exception as problem:
             raise _not_saved(unfinished, step, problem) from problem
         self._finish(partial(self._complete, unfinished, step, finish))
@@ -162,56 +159,50 @@ class Checkpoints:
     def _save_together(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Saves what this process holds. Nothing crosses between devices: processes meet at the key-value store."""
         leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
-        parts, process, unfinished = saved_parts(leaves), distributed.process(), self._unfinished(step)
-        own = [
-            (f"{path}@{number}", local_part(leaf, each.part))
-            for path, leaf in leaves
-            for number, each in enumerate(parts[path])
-            if each.process == process
-        ]
+        parts, unfinished = saved_parts(leaves), self._unfinished(step)
         self._saves += 1
         topic, board = f"save-{self._saves}", distributed.Board()
-        if process == 0:
-            begun = not any(saved.step == step for saved in self.all())
-            if begun:
-                shutil.rmtree(unfinished, ignore_errors=True)
-                unfinished.mkdir(parents=True, exist_ok=True)
-            board.write(f"{topic}-begun", begun)
+        if distributed.process() == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            board.write(f"{topic}-begun", all(saved.step != step for saved in self.all()))
         if not board.read(f"{topic}-begun"):
             return
-        folder, arrays = unfinished / f"process-{process:05d}/arrays", on_host(_cut(own))
+        described = [description(path, leaf, parts[path]) for path, leaf in leaves]
+        own = own_parts(leaves, parts)
+        content = _state_json(step, loader_state, described)
+        self._finish(partial(self._complete_together, topic, step, own, on_host(cut(own)), content))
 
-        def complete() -> None:
-            sums, told = dict[str, str](), None
-            try:
-                require_finite(own, step)
+    def _complete_together(
+        self, topic: str, step: int, own: list[tuple[str, np.ndarray]], arrays: dict[str, jax.Array], content: str
+    ) -> None:
+        """Writes this process's parts; the first one then completes the checkpoint, or removes what is there."""
+        process, unfinished, board = distributed.process(), self._unfinished(step), distributed.Board()
+        folder, checksums, refusal = unfinished / folder_of(process), dict[str, str](), None
+        try:
+            require_finite(own, step)
+            if arrays:
                 write(folder, arrays)
-                sums = _checksums(folder, unfinished)
+                checksums = _checksums(folder, unfinished)
                 _flush_folder(folder)
                 _flush_folder(folder.parent)
-            except Exception as problem:
-                told = str(_not_saved(folder, step, problem, checkpoints=self._steps))
-            arrays.clear()
-            board.write(f"{topic}-{process}", [sums, told])
-            if process == 0:
-                each = [board.read(f"{topic}-{number}") for number in range(distributed.processes())]
-                refusals = [f"process {number}: {said}" for number, (_, said) in enumerate(each) if said]
+        except Exception as problem:
+            refusal = str(_not_saved(folder, step, problem, checkpoints=self._steps))
+        board.write(f"{topic}-{process}", [checksums, refusal])
+        if process == 0:
+            each = [board.read(f"{topic}-{number}") for number in range(distributed.processes())]
+            refusals = [f"process {number}: {said}" for number, (_, said) in enumerate(each) if said]
+            try:
                 if not refusals:
-                    described = [_named(path, leaf, parts[path]) for path, leaf in leaves]
-                    everything = {name: checksum for sums, _ in each for name, checksum in sums.items()}
-                    try:
-                        (unfinished / "state.json").write_text(_state_json(step, loader_state, described))
-                        self._put_in_place(unfinished, step, everything)
-                    except Exception as failed:
-                        refusals = [f"process 0: {_not_saved(unfinished, step, failed)}"]
-                else:
-                    _remove(unfinished)
-                board.write(f"{topic}-ended", "; ".join(refusals))
-            if refusal := board.read(f"{topic}-ended"):
-                board.wait_until_read(f"{topic}-ended")
-                self._failure = StoppedError(refusal)
-
-        self._finish(complete)
+                    (unfinished / "state.json").write_text(content)
+                    self._put_in_place(unfinished, step, {name: of for sums, _ in each for name, of in sums.items()})
+            except Exception as problem:
+                refusals = [f"process 0: {_not_saved(unfinished, step, problem)}"]
+            if refusals:
+                _remove(unfinished)
+            board.write(f"{topic}-ended", "; ".join(refusals))
+        if refused := board.read(f"{topic}-ended"):
+            board.wait_until_read(f"{topic}-ended")
+            self._failure = StoppedError(refused)
 
     def _unfinished(self, step: int) -> Path:
         return self._steps / f".partial-{step:08d}"
@@ -319,7 +310,8 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
 def _load_own(saved: Saved, like: Any) -> Any:
     """Loads of every leaf what this process's devices hold, in the shape and with the shardings of `like`."""
     _require_fitting(saved, like)
-    files, leaves = _Files(saved), {leaf["path"]: leaf for leaf in _described(saved)}
+    leaves = {leaf["path"]: leaf for leaf in _described(saved)}
+    arrays = SavedArrays(saved.path, leaves.values())
     flat, tree = jax.tree.flatten(like)
     loaded = []
     for (path, _), shape in zip(_leaves(like), flat, strict=True):
@@ -328,7 +320,7 @@ def _load_own(saved: Saved, like: Any) -> Any:
         def of(index: Any, shape: Any = shape, leaf: Any = leaves[path], read: Any = read) -> np.ndarray:
             part = part_of(index, shape.shape)
             if part not in read:
-                read[part] = files.read(leaf, part)
+                read[part] = arrays.read(leaf, part)
             return read[part]
 
         loaded.append(jax.block_until_ready(jax.make_array_from_callback(shape.shape, shape.sharding, of)))
@@ -361,49 +353,9 @@ def read_leaves(
     saved: Saved, *, only: str | tuple[str, ...] = "", frozen: bool = True
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
-    files = _Files(saved)
+    arrays = SavedArrays(saved.path, _described(saved))
     for leaf in _described(saved, only, frozen=frozen):
-        yield leaf["path"], files.read(leaf)
-
-
-class _Files:
-    """The folders of a checkpoint's arrays, with the names of all that is in them."""
-
-    def __init__(self, saved: Saved) -> None:
-        names: dict[str, list[str]] = {}
-        for leaf in _described(saved):
-            for folder, name, shape in _places(leaf):
-                names.setdefault(folder, []).extend(names_of(name, shape, leaf["dtype"]))
-        self._readers = {folder: Reader(saved.path / folder, inside) for folder, inside in names.items()}
-
-    def read(self, leaf: Mapping[str, Any], wanted: Part | None = None) -> np.ndarray:
-        """Returns a leaf, or part of it."""
-        places, whole = _places(leaf), tuple((0, size) for size in leaf["shape"])
-        if "parts" not in leaf and wanted in (None, whole):
-            folder, name, shape = places[0]
-            return read_whole(self._readers[folder], name, shape, leaf["dtype"])
-
-        def read(number: int, within: Part, out: np.ndarray) -> None:
-            folder, name, shape = places[number]
-            read_within(self._readers[folder], name, shape, within, out)
-
-        return read_part(whole if wanted is None else wanted, _parts(leaf), leaf["dtype"], read)
-
-
-def _places(leaf: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Returns the folder, the name and the shape of each part of a leaf."""
-    if "parts" not in leaf:
-        return [("arrays", leaf["path"], tuple(leaf["shape"]))]
-    return [
-        (f"process-{each.process:05d}/arrays", f"{leaf['path']}@{number}", size_of(each.part))
-        for number, each in enumerate(_parts(leaf))
-    ]
-
-
-def _parts(leaf: Mapping[str, Any]) -> list[SavedPart]:
-    if "parts" not in leaf:
-        return [SavedPart(0, tuple((0, size) for size in leaf["shape"]))]
-    return [SavedPart(process, tuple(map(tuple, part))) for process, part in leaf["parts"]]
+        yield leaf["path"], arrays.read(leaf)
 
 
 def _described(saved: Saved, only: str | tuple[str, ...] = "", *, frozen: bool = True) -> list[dict[str, Any]]:
@@ -473,17 +425,6 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
         (jax.tree_util.keystr(path), distributed.gathered(leaf) if isinstance(leaf, jax.Array) else leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
-
-
-def _cut(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the pieces of arrays, by the names that `names_of` gives them."""
-    return {f"{name}#{index}": piece for name, array in arrays for index, piece in enumerate(pieces(array))}
-
-
-def _named(path: str, leaf: Any, parts: Iterable[SavedPart] | None = None) -> dict[str, Any]:
-    """Returns what `state.json` has of a leaf."""
-    of_parts = {} if parts is None else {"parts": [[each.process, each.part] for each in parts]}
-    return {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype)} | of_parts
 
 
 def _state_json(step: int, loader_state: dict[str, Any], leaves: list[dict[str, Any]]) -> str:

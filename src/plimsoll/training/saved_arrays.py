@@ -72,12 +72,39 @@ def size_of(part: Part) -> tuple[int, ...]:
     return tuple(end - first for first, end in part)
 
 
-def local_part(leaf: jax.Array, part: Part) -> np.ndarray:
-    """Returns a part that this process holds; of a CPU's array the very memory."""
-    for shard in leaf.addressable_shards:
-        if part_of(shard.index, leaf.shape) == part:
-            return np.asarray(shard.data)
-    raise KeyError(part)
+def own_parts(
+    leaves: Iterable[tuple[str, jax.Array]], parts: Mapping[str, Sequence[SavedPart]]
+) -> list[tuple[str, np.ndarray]]:
+    """Returns the names and values of the parts that this process saves; of a CPU's arrays the very memory."""
+    own: list[tuple[str, np.ndarray]] = []
+    for path, leaf in leaves:
+        held = {part_of(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
+        own += [
+            (_part_name(path, number), np.asarray(held[saved.part]))
+            for number, saved in enumerate(parts[path])
+            if saved.process == distributed.process()
+        ]
+    return own
+
+
+def description(path: str, leaf: Any, parts: Iterable[SavedPart] | None = None) -> dict[str, Any]:
+    """Returns what `SavedArrays` has to know of a leaf, whole or in parts."""
+    of_parts = {} if parts is None else {"parts": [[each.process, each.part] for each in parts]}
+    return {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype)} | of_parts
+
+
+def folder_of(process: int) -> str:
+    """Returns the folder, within a checkpoint, of the parts that a process saves."""
+    return f"process-{process:05d}/arrays"
+
+
+def _part_name(path: str, number: int) -> str:
+    return f"{path}@{number}"
+
+
+def cut(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the pieces of arrays, by the names that `names_of` gives them."""
+    return {f"{name}#{index}": piece for name, array in arrays for index, piece in enumerate(pieces(array))}
 
 
 def pieces(array: np.ndarray) -> list[np.ndarray]:
@@ -137,6 +164,51 @@ class Reader:
 
         with _context(), distributed.alone():
             return ocp.load(str(self.path), self._left | dict(wanted))
+
+
+class SavedArrays:
+    """Leaves of a checkpoint.
+
+    Args:
+        folder: Of the checkpoint.
+        leaves: The `description` of every leaf.
+    """
+
+    def __init__(self, folder: Path, leaves: Iterable[Mapping[str, Any]]) -> None:
+        names: dict[str, list[str]] = {}
+        for leaf in leaves:
+            for inside, name, shape in _places(leaf):
+                names.setdefault(inside, []).extend(names_of(name, shape, leaf["dtype"]))
+        self._readers = {inside: Reader(folder / inside, of_folder) for inside, of_folder in names.items()}
+
+    def read(self, leaf: Mapping[str, Any], wanted: Part | None = None) -> np.ndarray:
+        """Returns a leaf, or part of it."""
+        places, whole = _places(leaf), tuple((0, size) for size in leaf["shape"])
+        if "parts" not in leaf and wanted in (None, whole):
+            folder, name, shape = places[0]
+            return read_whole(self._readers[folder], name, shape, leaf["dtype"])
+
+        def read(number: int, within: Part, out: np.ndarray) -> None:
+            folder, name, shape = places[number]
+            read_within(self._readers[folder], name, shape, within, out)
+
+        return read_part(whole if wanted is None else wanted, _parts(leaf), leaf["dtype"], read)
+
+
+def _places(leaf: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns the folder, the name and the shape of each part of a leaf."""
+    if "parts" not in leaf:
+        return [("arrays", leaf["path"], tuple(leaf["shape"]))]
+    return [
+        (folder_of(each.process), _part_name(leaf["path"], number), size_of(each.part))
+        for number, each in enumerate(_parts(leaf))
+    ]
+
+
+def _parts(leaf: Mapping[str, Any]) -> list[SavedPart]:
+    if "parts" not in leaf:
+        return [SavedPart(0, tuple((0, size) for size in leaf["shape"]))]
+    return [SavedPart(process, tuple(map(tuple, part))) for process, part in leaf["parts"]]
 
 
 def read_whole(reader: Reader, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
