@@ -45,7 +45,7 @@ def free_port():
 class Several:
     """Processes that train one run together, each started by the command a user types."""
 
-    def __init__(self, text: Path | str, run: Path, *, options=((), ()), folders=(None, None)) -> None:
+    def __init__(self, text: Path | str, run: Path, *, options=((), ()), folders=(None, None), caches=None) -> None:
         environment = os.environ | {CPU_DEVICES: "4", "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "plimsoll.cli.main", "train", "stories", "--dataset-id", str(text), *SMALL]
         where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--run", str(run)]
@@ -53,7 +53,7 @@ class Several:
         self.started = [
             subprocess.Popen(
                 [*command, *where, "--process", str(number), *more],
-                env=environment,
+                env=environment | ({"PLIMSOLL_CACHE": str(caches[number])} if caches else {}),
                 cwd=folders[number],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -246,6 +246,24 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
         assert "do not read the same data. process 1 says: text.jsonl changed since the run began" in errors
         assert "Traceback" not in errors
     assert not steps_saved(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_text_is_tokenised_by_both_and_each_cache_has_it(text_file, tmp_path):
+    caches = [tmp_path / name for name in ("first", "second", "alone")]
+    several = Several(text_file, tmp_path / "run", caches=caches, options=(("--max-steps", "2"),) * 2)
+    codes, outputs = several.ended()
+    assert codes == [0, 0], outputs
+    assert outputs[0][0].count("tokens: made once") == 1
+    recipe, folder = from_dict(json.loads((tmp_path / "run/recipe.json").read_text())), tmp_path / "alone-data"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PLIMSOLL_CACHE", str(caches[2]))
+        recipe.prepare(folder, str)
+    kept = [sorted(path for path in (cache / "tokens").iterdir() if path.is_dir()) for cache in caches]
+    assert [[path.name for path in paths] for paths in kept] == [[kept[2][0].name]] * 3
+    for name in ("tokens.bin", "validation.bin", "documents.npy"):
+        assert len({(paths[0] / name).read_bytes() for paths in kept}) == 1
 
 
 @pytest.mark.slow

@@ -17,11 +17,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from plimsoll import cache
 from plimsoll.api.accelerator import chip_named
 from plimsoll.errors import PlimsollError, RecipeError, RunError, raise_refusal
 from plimsoll.planner import chips
@@ -41,6 +42,12 @@ AGREED_ON = (
 )
 """Packages whose versions must be the same in all processes."""
 LAST_PORT = 65_535
+TOKENISED_BY_EACH = (
+    "every process reads and tokenises all of the text as training goes, for its own rows. Text on this machine's disk"
+    " that the run reads through is tokenised once, by all of them together, up to 4 GiB, and `plimsoll prepare"
+    " longcontext` packs any"
+)
+"""Note of a run whose text is not tokenised before it."""
 SEEN = ".seen-"
 """How files begin by which processes find out whether they see the same folder."""
 
@@ -189,6 +196,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
 
 
 def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) -> int:
+    from plimsoll.data.packed.by_processes import wait_and_encode
     from plimsoll.engine.session import train_here
     from plimsoll.training import distributed
 
@@ -198,7 +206,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     if distributed.process() == 0:
         session = _prepared(recipe, question["options"], board, question["door"])
     else:
-        session = board.read("session")
+        session = wait_and_encode(board, distributed.process(), "session")
         if "refused" in session:
             board.wait_until_read("session")
             raise_refusal(session, prefix="the first process says: ")
@@ -207,7 +215,12 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
         (folder / "checkpoints").mkdir()
         board.read_files("run", folder)
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-    _require_same_data(board, recipe, Path(session["run"]))
+    folder = Path(session["run"])
+    _require_same_data(board, recipe, folder)
+    prepared = Prepared(**json.loads((folder / "data.json").read_text()))
+    _send_tokens(board, recipe.cached_tokens(prepared))
+    if recipe.tokenises_while_training(prepared):
+        session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session)
     return train_here(session, interruption).code
 
@@ -215,13 +228,15 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
     """Prepares and plans the run in the first process, sends it to the others, and returns the session's options."""
     from plimsoll.api import train
+    from plimsoll.data.packed.by_processes import helped_by
     from plimsoll.runs.folder import RunFolder
     from plimsoll.training.distributed import processes
 
     say = train.printing(quiet=options["quiet"])
     try:
         options = options if door is None else {**options, "run": remote.folder_through(door)}
-        ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
+        with helped_by(board, processes()):
+            ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", problem.reply())
         board.wait_until_read("session")
@@ -264,6 +279,20 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
     if refusals:
         board.wait_until_read("data")
         raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
+
+
+def _send_tokens(board: Any, names: Sequence[str]) -> None:
+    """Gives folders of the first process's tokens to those whose cache does not have them."""
+    from plimsoll.data.packed.by_processes import receive_folder, send_folder
+    from plimsoll.training.distributed import process
+
+    tokens = cache.cache_folder() / "tokens"
+    for name in names:
+        has = _of_all(board, f"has-{name}", (tokens / name).is_dir())
+        if process() == 0:
+            send_folder(board, name, [number for number, there in enumerate(has) if has[0] and not there])
+        elif has[0] and not has[process()]:
+            receive_folder(board, process(), name)
 
 
 def _where_to_save(board: Any, session: Mapping[str, Any]) -> dict[str, Any]:

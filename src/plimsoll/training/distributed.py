@@ -138,15 +138,42 @@ class Board:
 
     def read(self, name: str) -> Any:
         """Returns the value under a name once it is there. Exits at a signal."""
+        return self.read_first_of(name)[1]
+
+    def read_first_of(self, *names: str) -> tuple[str, Any]:
+        """Returns the first of the names that has a value, once one has, and the value. Exits at a signal."""
         while True:
-            try:
-                return json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
-            except jax.errors.JaxRuntimeError as problem:
-                if not str(problem).startswith("NOT_FOUND"):
-                    raise
-            if (number := self._signal()) is not None:
-                raise SystemExit(128 + number)
+            for name in names:
+                with _unless("NOT_FOUND"):
+                    return name, json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
+            self._exit_at_a_signal()
             time.sleep(POLL_SECONDS)
+
+    def write_bytes(self, name: str, value: bytes) -> None:
+        """Writes bytes, for one process to take."""
+        self._client.key_value_set_bytes(f"plimsoll/{name}", value)
+
+    def take_bytes(self, name: str, unless: str | None = None) -> bytes | None:
+        """Returns the bytes under a name once they are there, and removes them. Exits at a signal.
+
+        Args:
+            name: Of the bytes.
+            unless: Name of a value with which the wait is over, and the result None.
+        """
+        while True:
+            with _unless("DEADLINE_EXCEEDED"):
+                value = self._client.blocking_key_value_get_bytes(f"plimsoll/{name}", int(POLL_SECONDS * 1000))
+                self._client.key_value_delete(f"plimsoll/{name}")
+                return value
+            self._exit_at_a_signal()
+            if unless is not None:
+                with _unless("NOT_FOUND"):
+                    self._client.key_value_try_get(f"plimsoll/{unless}")
+                    return None
+
+    def _exit_at_a_signal(self) -> None:
+        if (number := self._signal()) is not None:
+            raise SystemExit(128 + number)
 
     def wait_until_read(self, name: str) -> None:
         """Waits until all have read what was written, so that the end of one does not end another before."""
@@ -176,6 +203,16 @@ class Board:
         packed = b"".join(self._client.key_value_try_get_bytes(f"plimsoll/{name}/{number}") for number in pieces)
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
+
+
+@contextlib.contextmanager
+def _unless(status: str) -> Iterator[None]:
+    """Ends the block quietly where the store answers with this status."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as problem:
+        if not str(problem).startswith(status):
+            raise
 
 
 class Agreement:

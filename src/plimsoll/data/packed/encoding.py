@@ -62,19 +62,31 @@ def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Enc
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yields the pieces in blocks of at least BLOCK characters; the last may be smaller."""
+    block, size = list[Piece](), 0
+    for piece in pieces:
+        block.append(piece)
+        size += len(piece.text)
+        if size >= BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
     """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
+    return in_order(blocks(pieces), encoder)
+
+
+def in_order(blocks: Iterable[list[Piece]], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
+    """Yields blocks with their ids, in their order; `encoder.ahead` blocks are held at most."""
     waiting: deque[tuple[list[Piece], Callable[[], Encoded]]] = deque()
-    block: list[Piece] = []
-    size = 0
-    for piece in chain(pieces, [None]):
-        if piece is not None:
-            block.append(piece)
-            size += len(piece.text)
-        if block and (piece is None or size >= BLOCK):
+    for block in chain(blocks, [None]):
+        if block is not None:
             waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
-            block, size = [], 0
-        while len(waiting) > (encoder.ahead if piece is not None else 0):
+        while len(waiting) > (encoder.ahead if block is not None else 0):
             first, result = waiting.popleft()
             yield first, *result()
 
@@ -137,11 +149,12 @@ def on_ray(tokenizer: TextTokenizer, *, address: str, workers: int | None) -> It
 def _encode(tokenizer: tuple[str, str], texts: Sequence[str], ends: Sequence[bool]) -> Encoded:
     """Encodes a block on a machine of the cluster."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray starts a process for each core
-    return _tokenizer(*tokenizer).encode_each(texts, ends)
+    return tokenizer_of(*tokenizer).encode_each(texts, ends)
 
 
 @cache
-def _tokenizer(content: str, end_of_text: str) -> TextTokenizer:
+def tokenizer_of(content: str, end_of_text: str) -> TextTokenizer:
+    """Returns the tokenizer of a `tokenizer.json`, given as its content, and the token that ends a text."""
     from tokenizers import Tokenizer
 
     return TextTokenizer(Tokenizer.from_str(content), end_of_text=end_of_text)

@@ -1,0 +1,203 @@
+"""Text that the processes of a run encode together: the folder of one process, shared work, and what goes wrong."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from plimsoll.data.packed import by_processes, encoding
+from plimsoll.data.packed.by_processes import helped_by, receive_folder, send_folder, wait_and_encode
+from plimsoll.data.packed.kept import tokenised
+from plimsoll.data.packed.packed import DOCUMENTS, TOKENS, VALIDATION
+from plimsoll.data.text.opening import open_documents
+from plimsoll.errors import DataError
+
+FILES = TOKENS, VALIDATION, DOCUMENTS
+PATIENCE = 60
+
+
+class Told:
+    """A board that threads share, as processes do the first one's."""
+
+    def __init__(self):
+        self.values, self.changed = {}, threading.Condition()
+
+    def write(self, name, value):
+        self.write_bytes(name, json.dumps(value))
+
+    def read(self, name):
+        return self.read_first_of(name)[1]
+
+    def read_first_of(self, *names):
+        with self.changed:
+            assert self.changed.wait_for(lambda: any(name in self.values for name in names), PATIENCE)
+            name = next(name for name in names if name in self.values)
+            return name, json.loads(self.values[name])
+
+    def write_bytes(self, name, value):
+        with self.changed:
+            assert name not in self.values
+            self.values[name] = value
+            self.changed.notify_all()
+
+    def take_bytes(self, name, unless=None):
+        with self.changed:
+            assert self.changed.wait_for(lambda: name in self.values or unless in self.values, PATIENCE)
+            return self.values.pop(name, None)
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(encoding, "BLOCK", 256)
+    (tmp_path / "a.txt").write_text("\n\n".join(f"document {i} with {i % 7} words" for i in range(900)))
+    return tmp_path / "a.txt"
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def together(board, processes, text, tokenizer):
+    """Tokenises by so many processes; returns what the first found, and what it said."""
+    said = []
+
+    def first():
+        try:
+            with helped_by(board, processes):
+                return tokenised(open_documents(str(text)), tokenizer, said.append)
+        finally:
+            board.write("session", "begins")
+
+    with ThreadPoolExecutor(processes) as threads:
+        others = [threads.submit(wait_and_encode, board, number, "session") for number in range(1, processes)]
+        packed = threads.submit(first)
+        assert [other.result() for other in others] == ["begins"] * (processes - 1)
+        return packed.result(), said
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_the_folder_is_that_of_one_process_and_each_encoded_its_share(
+    processes, text, byte_tokenizer, monkeypatch, tmp_path
+):
+    alone = contents(tokenised(open_documents(str(text)), byte_tokenizer, str).folder)
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "other"))
+    encoded = []
+    message = by_processes._message
+
+    def counted(ids, lengths):
+        encoded.append(len(ids))
+        return message(ids, lengths)
+
+    monkeypatch.setattr(by_processes, "_message", counted)
+    board = Told()
+    packed, _ = together(board, processes, text, byte_tokenizer)
+    assert contents(packed.folder) == alone
+    others = sum(encoded) / (packed.tokens + packed.validation_tokens)
+    assert others == pytest.approx(1 - 1 / processes, abs=0.02)
+    assert not [name for name in board.values if "/ids-" in name]
+
+
+def test_what_is_there_already_is_not_encoded_again(text, byte_tokenizer):
+    before = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    board = Told()
+    packed, said = together(board, 2, text, byte_tokenizer)
+    assert packed == before
+    assert said == []
+    assert list(board.values) == ["session"]
+
+
+def test_one_that_has_another_text_does_not_help(text, byte_tokenizer, monkeypatch):
+    """Of the same name and size: its ids would be kept under the digest of the first one's text."""
+    documents = by_processes._documents
+
+    def other(asked):
+        content = text.read_text()
+        text.write_text(content[::-1])
+        try:
+            return documents(asked)
+        finally:
+            text.write_text(content)
+
+    alone = contents(tokenised(open_documents(str(text)), byte_tokenizer, str).folder)
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(text.with_name("other")))
+    monkeypatch.setattr(by_processes, "_documents", other)
+    board = Told()
+    packed, _ = together(board, 2, text, byte_tokenizer)
+    assert contents(packed.folder) == alone
+    assert json.loads(board.values["encode-0/answer-1"]) == f"{text} holds another text here"
+
+
+def test_what_another_refuses_is_raised_and_nothing_is_kept(text, byte_tokenizer, monkeypatch):
+    every = by_processes._every
+
+    def refusing(of, share, step):
+        yield next(every(of, share, step))
+        raise DataError("a.txt changed while it was being read")
+
+    monkeypatch.setattr(by_processes, "_every", refusing)
+    with pytest.raises(DataError, match=r"process 1 says: a\.txt changed while it was being read"):
+        together(Told(), 2, text, byte_tokenizer)
+    assert not list((text.with_name("cache") / "tokens").glob("*.part"))
+
+
+def test_a_text_that_changed_on_another_is_not_kept(text, byte_tokenizer, monkeypatch):
+    monkeypatch.setattr(by_processes, "_why_not_the_same", lambda *of: "a.txt changed on process 1")
+    with pytest.raises(DataError, match=r"a\.txt changed on process 1"):
+        together(Told(), 2, text, byte_tokenizer)
+
+
+def test_one_that_encodes_faster_than_the_first_takes_waits(text, byte_tokenizer, monkeypatch):
+    """It is AHEAD blocks ahead at most; and once the first takes no more, it encodes no more."""
+    board, most = Told(), 0
+    write = board.write_bytes
+
+    def counting(name, value):
+        nonlocal most
+        write(name, value)
+        most = max(most, sum("/ids-" in name for name in board.values))
+
+    board.write_bytes = counting
+
+    def first():
+        with helped_by(board, 2), by_processes.opened(open_documents(str(text)), byte_tokenizer, None):
+            deadline = time.monotonic() + PATIENCE
+            while most < by_processes.AHEAD:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            raise RuntimeError("stopped")
+
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(wait_and_encode, board, 1, "session")
+        with pytest.raises(RuntimeError, match="stopped"):
+            first()
+        board.write("session", "begins")
+        assert other.result(PATIENCE) == "begins"
+    assert most == by_processes.AHEAD
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_folder_is_sent_to_a_process_with_another_cache(text, byte_tokenizer, monkeypatch, damaged):
+    monkeypatch.setattr(by_processes, "PIECE_BYTES", 1000)
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    there, here = threading.local(), text.with_name("cache")
+    there.folder = here
+    monkeypatch.setattr(by_processes.cache, "cache_folder", lambda: getattr(there, "folder", text.with_name("second")))
+    text.with_name("second").mkdir()
+    board = Told()
+    if damaged:
+        path = packed.folder / TOKENS
+        path.write_bytes(b"x" + path.read_bytes()[1:])
+    with ThreadPoolExecutor(1) as threads:
+        received = threads.submit(receive_folder, board, 1, packed.folder.name)
+        send_folder(board, packed.folder.name, [1])
+        if damaged:
+            with pytest.raises(DataError, match=f"did not arrive as it was sent: {TOKENS} has another SHA-256"):
+                received.result(PATIENCE)
+        else:
+            received.result(PATIENCE)
+    assert [path.name for path in text.with_name("second").glob("tokens/*")] == [packed.folder.name] * (not damaged)
+    if not damaged:
+        assert contents(text.with_name("second") / "tokens" / packed.folder.name) == contents(packed.folder)
