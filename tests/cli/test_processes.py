@@ -255,6 +255,9 @@ def test_text_is_tokenised_by_both_and_each_cache_has_it(text_file, tmp_path):
     codes, outputs = several.ended()
     assert codes == [0, 0], outputs
     assert outputs[0][0].count("tokens: made once") == 1
+    told = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
+    assert {row["host"] for row in told} == {socket.gethostname()}
+    assert 0 in {row["process"] for row in told}
     recipe, folder = from_dict(json.loads((tmp_path / "run/recipe.json").read_text())), tmp_path / "alone-data"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patched:

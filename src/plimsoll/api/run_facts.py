@@ -9,7 +9,7 @@ from typing import Any
 
 from plimsoll.errors import PlimsollError, RunError, as_written
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.folder import PROCESSES, RunFolder
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
         "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
         "state": state,
+        **(folder.read(PROCESSES) if folder.has(PROCESSES) else {}),
     }
 
 

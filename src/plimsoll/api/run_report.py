@@ -21,7 +21,7 @@ from plimsoll.recipes.saved import class_of, from_dict, is_from_file
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Columns, Recorded, columns_of
 from plimsoll.runs import provenance
-from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.folder import PROCESSES, RunFolder
 from plimsoll.runs.provenance import version
 from plimsoll.units import GIB, format_bytes
 
@@ -78,6 +78,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         data=data or {},
         ledger=ledger or {},
         sessions=provenance.sessions(folder),
+        processes=_optional(folder, PROCESSES) or {},
         columns=columns,
         learning_rate=(rates["steps"], rates["rates"]) if rates else None,
         exhibits=shown.get("exhibits", ()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from plimsoll.report.progress import progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
-from plimsoll.runs.folder import RunFolder
-from plimsoll.training import allocator, memory
+from plimsoll.runs.folder import PROCESSES, RunFolder
+from plimsoll.training import allocator, distributed, memory
 from plimsoll.training.loop import Ended
+from plimsoll.training.pace import Pace
 from plimsoll.training.profile import Profile
 from plimsoll.training.schedule import SINCE_BEST, Schedule, times
 from plimsoll.types import Source
@@ -54,6 +56,16 @@ class TimedSource:
 
     def state(self) -> dict[str, Any]:
         return self.source.state()
+
+
+def _pace(folder: RunFolder, say: Callable[..., None]) -> Pace | None:
+    """Returns what tells the other processes of this one; None where it trains alone."""
+    count = distributed.processes()
+    if count == 1:
+        (folder.path / PROCESSES).unlink(missing_ok=True)  # of an earlier session
+        return None
+    write = partial(folder.write, PROCESSES)
+    return Pace(distributed.Board(), distributed.process(), count, write, lambda text: say(text, important=True))
 
 
 class SessionLog:
@@ -109,6 +121,7 @@ class SessionLog:
             self.file.write(note)
             print(note, flush=True)
         self.bar = progress(schedule.stop_at, start_step=first, quiet=session.quiet)
+        self.pace = _pace(folder, self.say)
         if resumed is not None:
             over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
             self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
@@ -179,6 +192,9 @@ class SessionLog:
         if flops and chip and flops <= seconds * chip:  # a faster step: the rates were measured beside other programs
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
+        if self.pace is not None:
+            self.pace.tell(done, row)
+            self.step_ended = time.monotonic()
         self.bar.update(
             done,
             loss=metrics["loss"],

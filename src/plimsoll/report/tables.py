@@ -316,7 +316,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     Args:
         rows: Mappings with `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`,
             `budget_bytes` and `state`; a missing value or None prints as unknown. Runs of puzzles have
-            `exact_accuracy` at the best validation loss, which adds a column.
+            `exact_accuracy` at the best validation loss, which adds a column. Runs of several processes have
+            `processes`, the slowest first, and the number of a `straggler`; below the line, each has its own.
     """
     if not rows:
         return "no runs here"
@@ -334,4 +335,25 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     }
     if not any("exact_accuracy" in row for row in rows):
         del cells["exact at best"]
-    return "\n".join(table(rows, cells, indent=0))
+    head, *lines = table(rows, cells, indent=0)
+    return "\n".join([head, *(line for row, own in zip(rows, lines, strict=True) for line in (own, *_of_each(row)))])
+
+
+PROCESS_CELLS: dict[str, Any] = {
+    "process": ("r", lambda row: str(row["process"])),
+    "host": ("l", lambda row: row["host"]),
+    "peak": ("r", lambda row: format_known_bytes(row["peak_bytes"])),
+    "a step": ("r", lambda row: format_seconds(row["step_seconds"])),
+    "of it, waiting for data": ("r", lambda row: format_share(row["data_seconds"], row["step_seconds"])),
+    "by itself": ("r", lambda row: format_seconds(row["own_seconds"])),
+}
+"""Columns of the table of a run's processes: by itself is what a step would take if all were as fast as that one."""
+
+
+def _of_each(row: Mapping[str, Any]) -> list[str]:
+    """Returns a table of the processes of a run, the slowest first; no lines for a run of one process."""
+    if "processes" not in row:
+        return []
+    lines = table(row["processes"], PROCESS_CELLS, indent=4)
+    slow = row.get("straggler")
+    return lines + ([] if slow is None else [f"    the others wait for process {slow}"])

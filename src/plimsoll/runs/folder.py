@@ -32,12 +32,15 @@ OF_TRAINING = (
     "mlflow",  # the file with its id
     "mlruns",
     "trackio",
+    "processes",
 )
 """Prefixes of the names of files that training writes, and preparation does not."""
 
 READ_BY_TRAINING = ("budget_bytes", "predicted_peak_bytes", "phase", "phases", "components", "source")
 """Names in plan.json, besides the plan itself, without which a run cannot go on."""
 
+PROCESSES = "processes.json"
+"""What the processes of the last session said of themselves, the slowest first, where there were several."""
 SEAL = "checksums.json"
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
 """Prepared files that decide what is learned, and that no other check covers."""

@@ -149,6 +149,16 @@ class Board:
             self._exit_at_a_signal()
             time.sleep(POLL_SECONDS)
 
+    def put(self, name: str, value: Any) -> None:
+        """Writes a value over the one that was there."""
+        self._client.key_value_set(f"plimsoll/{name}", json.dumps(value), allow_overwrite=True)
+
+    def latest(self, name: str) -> Any:
+        """Returns the value under a name as it is now, None where there is none yet."""
+        with _unless("NOT_FOUND"):
+            return json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
+        return None
+
     def write_bytes(self, name: str, value: bytes) -> None:
         """Writes bytes, for one process to take."""
         self._client.key_value_set_bytes(f"plimsoll/{name}", value)

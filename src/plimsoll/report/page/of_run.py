@@ -9,11 +9,11 @@ from typing import Any
 from plimsoll.report.layout import UNKNOWN, format_rate, format_share, known
 from plimsoll.report.page import learning
 from plimsoll.report.page.exhibits import exhibit_html
-from plimsoll.report.page.markup import Markup, element, joined, shortened
+from plimsoll.report.page.markup import Markup, element, joined, shortened, table
 from plimsoll.report.page.plan_sections import line_picture, the_plan, used_of, where_the_bytes_go
 from plimsoll.report.page.recorded import Recorded
 from plimsoll.report.page.shell import page
-from plimsoll.report.tables import overrun_words
+from plimsoll.report.tables import PROCESS_CELLS, overrun_words
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 
@@ -29,7 +29,7 @@ def run_page(run: Recorded, *, footer: str) -> str:
         ("The line", _the_line(run)),
         ("What it learned", joined(learning.learning(run), learning.other_metrics(run))),
         *([("What it makes", joined(*makes))] if examples or missing else []),
-        ("How fast", learning.speed(run)),
+        ("How fast", joined(learning.speed(run), _processes(run) if run.processes else None)),
         ("The plan", the_plan(run.planned) if run.planned else element("p", "This run has no plan yet.")),
         ("Again", _again(run)),
     ]
@@ -113,6 +113,17 @@ def _the_line(run: Recorded) -> Markup:
     return joined(
         element("div", chart, bytes_of, class_="pair wide"),
         joined(element("h3", "Overruns and notes"), element("ul", *notes)) if notes else None,
+    )
+
+
+def _processes(run: Recorded) -> Markup:
+    """Returns the table of the processes of the last session, the slowest first."""
+    rows = run.processes["processes"]
+    cells = [[cell(row) for _, cell in PROCESS_CELLS.values()] for row in rows]
+    slow = run.processes.get("straggler")
+    named = None if slow is None else element("p", f"The others wait for process {slow} in every step.")
+    return joined(
+        element("h3", "Its processes, the slowest first"), table(cells, header=[*PROCESS_CELLS], words=(1,)), named
     )
 
 

@@ -67,6 +67,8 @@ class Recorded:
     ledger: Facts = field(default_factory=dict)
     sessions: Sequence[Facts] = ()
     """Time, versions and machine of each start."""
+    processes: Facts = field(default_factory=dict)
+    """Content of processes.json; empty for a run of one process."""
     columns: Columns = field(default_factory=dict)
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset's."""
