@@ -26,6 +26,7 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import distributed
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from told import Told
 
 SMALL = shlex.split(
     "--width 32 --layers 1 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 16 --steps 1000"
@@ -324,37 +325,24 @@ def test_half_an_address_is_refused(given, words):
         membership(*given, variables={})
 
 
-class Told:
-    """A board that two threads share, as processes do the first one's."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def write(self, name, value):
-        self.values[name] = json.loads(json.dumps(value))
-
-    def read(self, name):
-        while name not in self.values:
-            time.sleep(0.001)
-        return self.values[name]
-
-
 @pytest.mark.parametrize("sees", [True, False])
 def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatch, sees):
     number = threading.local()
     monkeypatch.setattr(distributed, "process", lambda: number.own)
     monkeypatch.setattr(distributed, "processes", lambda: 2)
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    board = {}
+    board = Told()
 
-    class Elsewhere(Told):
+    class Elsewhere:
+        write = board.write
+
         def read(self, name):
-            value = super().read(name)
+            value = board.read(name)
             return [str(tmp_path / "nowhere"), value[1]] if name == "where-to-save" and not sees else value
 
     def asked(own):
         number.own = own
-        return _where_to_save((Told, Elsewhere)[own](board), {"run": str(tmp_path / "run"), "notes": ["a note"]})
+        return _where_to_save((board, Elsewhere())[own], {"run": str(tmp_path / "run"), "notes": ["a note"]})
 
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(asked, range(2)))

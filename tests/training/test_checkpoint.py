@@ -4,6 +4,8 @@ import errno
 import json
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import CheckpointError, StoppedError
-from plimsoll.training import checkpoint, saved_arrays
+from plimsoll.training import checkpoint, distributed, saved_arrays
 from plimsoll.training.checkpoint import Checkpoints, damage, fingerprint, load_part, loader_position, read_leaves
+from told import Told
 
 POSITION = {"document": 3, "offset": 17}
 
@@ -115,6 +118,42 @@ def test_a_truncated_or_missing_file_is_noticed_whichever_it_is(saved_twice):
         assert damage(newest) is not None, f"{path} missing"
         path.write_bytes(whole)
     assert damage(newest) is None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_several_processes_each_read_a_share_and_find_what_one_would(saved_twice, monkeypatch, damaged):
+    newest, own, read = saved_twice.all()[0], threading.local(), {0: [], 1: [], 2: []}
+    store, content_of = Told(), checkpoint.content_of
+
+    def noted(path):
+        read[own.number].append(path)
+        return content_of(path)
+
+    monkeypatch.setattr(checkpoint, "content_of", noted)
+    monkeypatch.setattr(distributed, "Board", lambda: store)
+    monkeypatch.setattr(distributed, "process", lambda: own.number)
+    monkeypatch.setattr(distributed, "processes", lambda: 3)
+    files = [path for path in files_of(newest) if path.name != "manifest.json"]
+    if damaged:
+        files[-1].write_bytes(files[-1].read_bytes()[:-1] + b"?")
+
+    def of(number):
+        own.number = number
+        checkpoints = Checkpoints(saved_twice.folder, in_background=False)
+        if number:
+            return checkpoints._checked_for_the_first(store)
+        found = [checkpoints._damage_by_all(newest) for _ in range(2)]
+        store.write("newest", 7)
+        return found
+
+    with ThreadPoolExecutor(3) as threads:
+        found, *others = threads.map(of, range(3))
+    assert others == [7, 7]
+    assert found == [f"{files[-1].relative_to(newest.path)} has changed since it was written" if damaged else None] * 2
+    assert {path for paths in read.values() for path in paths} == set(files)
+    sizes = [len(paths) for paths in read.values()]
+    assert sum(sizes) == 2 * len(files)
+    assert max(sizes) - min(sizes) <= 2
 
 
 def truncate(saved):

@@ -87,7 +87,7 @@ class Checkpoints:
         self.folder, self.in_background, self.frozen = folder, in_background, frozen
         self._steps = folder if shared is None else shared
         self._together = shared is not None and distributed.processes() > 1
-        self._saves = 0
+        self._saves = self._checks = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -225,15 +225,19 @@ class Checkpoints:
         if failure is not None:
             raise failure
 
-    def latest_whole(self) -> tuple[Saved | None, list[str]]:
-        """Returns the newest checkpoint that passes its checksums, and notes on those that were set aside."""
+    def latest_whole(self, look: Callable[[Saved], str | None] | None = None) -> tuple[Saved | None, list[str]]:
+        """Returns the newest checkpoint that passes its checksums, and notes on those that were set aside.
+
+        `look` says what is wrong with one; by default `damage`.
+        """
+        look = look or damage
         notes = []
         for unfinished in self._steps.glob(".partial-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         if (self.folder / "best.json").exists() and self.best() is None:
             notes.append("best.json is damaged: the best so far is not known, the next evaluation counts as the best")
         for saved in self.all():
-            problem = damage(saved)
+            problem = look(saved)
             if problem is None:
                 return saved, notes
             numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
@@ -261,11 +265,11 @@ class Checkpoints:
             return saved.step, load_part(saved, like), loader_position(saved), notes
         board, leaves = distributed.Board(), None
         if distributed.process() == 0:
-            saved, notes = self.latest_whole()
+            saved, notes = self.latest_whole(self._damage_by_all if self._together else None)
             if not self._together:
                 leaves = None if saved is None else _fitting(saved, like)
             board.write("newest", [saved and saved.step, saved and loader_position(saved), notes])
-        step, position, notes = board.read("newest")
+        step, position, notes = self._checked_for_the_first(board)
         if step is None:
             return None, None, {}, notes
         if self._together:
@@ -273,6 +277,24 @@ class Checkpoints:
         shapes, tree = jax.tree.flatten(like)
         loaded = [distributed.from_first(next(leaves)[1] if leaves else None, shape) for shape in shapes]
         return step, jax.tree.unflatten(tree, loaded), position, notes
+
+    def _damage_by_all(self, saved: Saved) -> str | None:
+        """Returns the damage in a few words, or None: every process reads its share of the files."""
+        self._checks += 1
+        topic, board, processes = f"check-{self._checks}", distributed.Board(), distributed.processes()
+        board.write(topic, saved.path.name)
+        found = [damage(saved, share=(0, processes))]
+        found += [board.read(f"{topic}-{number}") for number in range(1, processes)]
+        return next((problem for problem in found if problem), None)
+
+    def _checked_for_the_first(self, board: distributed.Board) -> Any:
+        """Returns what the first process found; until then the others read their share of what it asks about."""
+        share = distributed.process(), distributed.processes()
+        for number in itertools.count(1):
+            topic, value = board.read_first_of("newest", f"check-{number}")
+            if topic == "newest":
+                return value
+            board.write(f"{topic}-{share[0]}", damage(Saved(self._steps / value), share=share))
 
     def _complete(self, unfinished: Path, step: int, finish: Any) -> None:
         try:
@@ -388,8 +410,13 @@ def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str,
     return digest.hexdigest()
 
 
-def damage(saved: Saved) -> str | None:
-    """Returns the damage in a few words, or None. Reads every byte."""
+def damage(saved: Saved, *, share: tuple[int, int] = (0, 1)) -> str | None:
+    """Returns the damage in a few words, or None. Reads every byte.
+
+    Args:
+        saved: The checkpoint.
+        share: Number of this process, and of how many that look at it: then it reads as few of the files.
+    """
     manifest = saved.path / "manifest.json"
     if not manifest.exists():
         return "it has no manifest"
@@ -399,7 +426,7 @@ def damage(saved: Saved) -> str | None:
         return "its manifest cannot be read"
     if not isinstance(expected, dict) or "state.json" not in expected:  # JSON, but not what we write
         return "its manifest lists no files"
-    for name, checksum in expected.items():
+    for name, checksum in [*expected.items()][share[0] :: share[1]]:
         path = saved.path / name
         if not path.exists():
             return f"{name} is missing"

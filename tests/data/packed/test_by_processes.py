@@ -13,39 +13,9 @@ from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.packed.packed import DOCUMENTS, TOKENS, VALIDATION
 from plimsoll.data.text.opening import open_documents
 from plimsoll.errors import DataError
+from told import PATIENCE, Told
 
 FILES = TOKENS, VALIDATION, DOCUMENTS
-PATIENCE = 60
-
-
-class Told:
-    """A board that threads share, as processes do the first one's."""
-
-    def __init__(self):
-        self.values, self.changed = {}, threading.Condition()
-
-    def write(self, name, value):
-        self.write_bytes(name, json.dumps(value))
-
-    def read(self, name):
-        return self.read_first_of(name)[1]
-
-    def read_first_of(self, *names):
-        with self.changed:
-            assert self.changed.wait_for(lambda: any(name in self.values for name in names), PATIENCE)
-            name = next(name for name in names if name in self.values)
-            return name, json.loads(self.values[name])
-
-    def write_bytes(self, name, value):
-        with self.changed:
-            assert name not in self.values
-            self.values[name] = value
-            self.changed.notify_all()
-
-    def take_bytes(self, name, unless=None):
-        with self.changed:
-            assert self.changed.wait_for(lambda: name in self.values or unless in self.values, PATIENCE)
-            return self.values.pop(name, None)
 
 
 @pytest.fixture
