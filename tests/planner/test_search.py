@@ -472,11 +472,14 @@ def test_every_device_gets_its_rows():
     assert planned.plan.fsdp == 1  # the state fits on each
 
 
-def test_the_state_is_split_where_it_does_not_fit_whole():
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_the_state_is_split_as_far_as_it_does_not_fit(parts):
+    """Among more devices more is sent: no further than the budget asks for."""
     compiler = FakeCompiler(temporaries=lambda plan: MIB)
-    planned = found(STATIC.state_bytes // 2 + 20 * MIB, compiler, **POD)
-    assert planned.plan.fsdp == 8
-    assert planned.ledger.predicted["parameters"] == STATIC.parameter_bytes // 8
+    split = found(GIB, compiler, pins={"fsdp": parts}, **POD)
+    planned = found(split.ledger.predicted_peak_bytes + MIB, compiler, **POD)
+    assert planned.plan == replace(split.plan, pinned=())
+    assert planned.ledger.predicted["parameters"] == STATIC.parameter_bytes // parts
 
 
 def test_a_split_that_is_pinned_is_kept():

@@ -62,7 +62,7 @@ FSDP = Lever(
     help="Devices over which parameters and optimizer state are split (FSDP); 1 keeps a whole copy on each.",
     plain=1,
     before=1,
-    worth_trying=lambda problem, rates: sorted({1, problem.devices}),
+    worth_trying=lambda problem, rates: [n for n in range(1, problem.devices + 1) if problem.devices % n == 0],
     refused=_does_not_divide,
     has_rung=False,
     words=lambda value: f"state over {value}" if value > 1 else "",
