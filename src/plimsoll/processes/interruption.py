@@ -47,7 +47,7 @@ class Interruption:
     def _request(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
         for each in self._before:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, lambda *_: None)  # not ignored: a program that is started now would inherit that
         self._ending = threading.Timer(ONE_REQUEST_SECONDS, self._end_at_the_next)
         self._ending.daemon = True
         self._ending.start()
