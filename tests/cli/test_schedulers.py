@@ -204,9 +204,11 @@ def test_on_ray_a_lost_process_starts_all_again_from_what_was_saved(monkeypatch,
     ]
 
 
-def test_on_ray_processes_that_are_lost_without_a_further_step_are_not_started_again(monkeypatch, tmp_path):
-    with pytest.raises(StoppedError, match="process 1 of 2 on Ray ended with 137, and nothing was saved since"):
-        of_ray([[3, 137], [3, 137]], monkeypatch, tmp_path, iter([4, 0]))
+def test_on_ray_processes_that_are_lost_in_vain_are_started_again_once(monkeypatch, tmp_path):
+    lost = [[3, 137]] * 5
+    with pytest.raises(StoppedError, match="process 1 of 2 on Ray ended with 137, and 2 times in a row nothing was"):
+        of_ray(lost, monkeypatch, tmp_path, iter([0, 4, 0, 0]))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 
 
 def test_on_ray_a_run_that_stops_itself_is_not_started_again(monkeypatch, tmp_path):

@@ -37,6 +37,8 @@ LEAVE_SECONDS = 90
 """Seconds in which the others end by themselves, once one is lost: they notice after 30."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Beginnings of the variables that the processes get from this one."""
+LOST_IN_VAIN = 2
+"""Losses in a row, without a step that was saved in between, after which the processes are not started again."""
 LOST = 137
 """Exit code of a process whose node or actor is gone: as of one that was killed."""
 
@@ -108,7 +110,7 @@ def train_on_ray(job: Job, say: Say) -> int:
 
     Raises:
         PlimsollError: There is no cluster, or no room on it.
-        StoppedError: Processes were lost twice without a step that was saved between.
+        StoppedError: Processes were lost `LOST_IN_VAIN` times in a row without a step that was saved in between.
     """
     ray = require_ray()
     variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
@@ -137,7 +139,7 @@ def train_on_ray(job: Job, say: Say) -> int:
 
 def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
     """Starts the processes until they end by themselves, and returns the worst exit code."""
-    run = RunFolder(job.run)
+    run, in_vain = RunFolder(job.run), 0
     while True:
         saved = max(run.saved_steps(), default=0)
         codes = _once(ray, job, say, asked)
@@ -146,11 +148,12 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
             return max(codes)
         newest = max(run.saved_steps(), default=0)
         who = f"process{'es' * (len(lost) > 1)} {', '.join(map(str, lost))}"
-        if newest <= saved:
+        in_vain = 0 if newest > saved else in_vain + 1
+        if in_vain == LOST_IN_VAIN:
             raise StoppedError(
                 f"{who} of {job.processes} on Ray ended with {', '.join(str(codes[number]) for number in lost)}, and"
-                f" nothing was saved since they were started at step {saved:,}: they would only go round. Look at what"
-                " they printed, and at the memory of the nodes; the same command tries again"
+                f" {in_vain} times in a row nothing was saved after step {saved:,}: they would only go round. Look at"
+                " what they printed, and at the memory of the nodes; the same command tries again"
             )
         say(f"{who} of {job.processes} on Ray is lost: all start again from step {newest:,}")
 
