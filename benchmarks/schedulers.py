@@ -120,7 +120,14 @@ def main() -> None:
 
     parts = {"slurm": schedulers_slurm, "mpi": schedulers_mpi, "ray": schedulers_ray}
     names = [given.only] if given.only else list(parts)
-    result: dict[str, Any] = {"steps": given.steps, "left_out": {}, "versions": {}, "fingerprints": {}, "checks": {}}
+    result: dict[str, Any] = {
+        "steps": given.steps,
+        "left_out": {},
+        "versions": {},
+        "fingerprints": {},
+        "checks": {},
+        "commits": {},
+    }
     with tempfile.TemporaryDirectory(prefix="plimsoll-schedulers-") as made:
         folder = (given.folder or Path(made)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,10 +142,10 @@ def main() -> None:
             result["versions"][name] = parts[name].version()
             result["fingerprints"][name] = found = parts[name].run(world)
             world.check(f"{name}: the same bits", found == result["fingerprints"]["by hand"], fingerprint=found)
-            result["checks"][name] = world.checks
+            result["checks"][name], result["commits"][name] = world.checks, conditions(given)["commit"]
     path = Path("bench-out/schedulers.json")
     before = json.loads(path.read_text()) if given.only and path.exists() else {}
-    for key in ("left_out", "versions", "fingerprints", "checks"):  # the others as they were measured before
+    for key in ("left_out", "versions", "fingerprints", "checks", "commits"):  # the others as they were measured before
         result[key] = before.get(key, {}) | result[key]
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result | {"conditions": conditions(given)}, indent=1))

@@ -312,6 +312,7 @@ def accepts_gpus(world: World) -> None:
     ]
     at = words.index("--memory")
     del words[at : at + 2]
+    words[words.index("--micro-batch") + 1] = "16"  # an example for each
     done = subprocess.run(
         [*PLIMSOLL, *words, "--no-submit"], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -334,13 +335,13 @@ def accepts_gpus(world: World) -> None:
 def main() -> None:
     world = World(Path(sys.argv[1]), int(sys.argv[2]))
     cluster, jobs = Cluster(world.folder / "cluster"), Jobs(world)
+    accepts_gpus(world)
     number = at_the_time_limit(world, jobs)
     with_a_lost_node(world, cluster, jobs, number)
     number = with_a_killed_process(world, cluster, jobs, number)
     number = with_scancel(world, jobs, number)
     jobs.until(number, "the job is done", JobState="COMPLETED")
     world.check("the same command continues to the end", step_of(jobs.run) == int(sys.argv[2]), steps=step_of(jobs.run))
-    accepts_gpus(world)
     answer: dict[str, Any] = {"checks": world.checks, "fingerprint": world.fingerprint(jobs.run)}
     (world.folder / "slurm.json").write_text(json.dumps(answer))
 
