@@ -48,10 +48,11 @@ JobAcctGatherParams=OverMemoryKill
 SchedulerParameters=bf_interval=5,sched_interval=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
+SlurmdParameters=config_overrides
 SlurmdTimeout=30
 ReturnToService=2
 GresTypes=gpu
-NodeName=node[1-3] CPUs=2 RealMemory=8000 Gres=gpu:8
+NodeName=node[1-3] CPUs=8 RealMemory=8000 Gres=gpu:8
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 NODE = """
