@@ -409,6 +409,27 @@ def processes() -> str:
     )
 
 
+def schedulers() -> str:
+    """Returns a table of what was checked under each scheduler, and whether all runs ended with the same bits."""
+    by_hand = read("schedulers", "fingerprints", "by hand")
+    lines = []
+    for name, version in read("schedulers", "versions").items():
+        for number, check in enumerate(read("schedulers", "checks", name)):
+            facts = ", ".join(f"{fact.replace('_', ' ')} {value}" for fact, value in check["facts"].items())
+            shown = by_hand[:8] if check["what"].endswith("the same bits") else facts
+            if not check["passed"]:
+                raise MissingFigure(f"docs/results/schedulers.json has a check that failed: {check['what']}")
+            what = check["what"].removeprefix(f"{name}: ")
+            lines.append([f"**{version}**" if number == 0 else "", what, shown])
+    commits = ", ".join(f"{name} {commit[:8]}" for name, commit in read("schedulers", "commits").items())
+    after = (
+        f"\nTwo processes, {read('schedulers', 'steps'):,} steps; seconds on cores that other programs used, too. The"
+        " last line of each is the fingerprint of two processes that were started by hand, without a fault."
+        f" {source('schedulers', 'python benchmarks/schedulers.py')} Each part was measured at its commit: {commits}."
+    )
+    return table(["", "checked", "seen"], lines) + after
+
+
 def recommend_quality(name: str, *rows: str) -> str:
     """Returns a table of trained runs of `recommend`, ranked for every user's test item, and of the baselines."""
     found = {row: read(name, "rows", row) for row in rows}

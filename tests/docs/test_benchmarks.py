@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "log.md")]
 QUOTED = sorted({name for page in PAGES for name in re.findall(r"benchmarks/(\w+)\.py", page.read_text("utf-8"))})
-BY_HAND = {"device": "a card", "finetune_gguf": "an environment with llama.cpp"}
+BY_HAND = {
+    "device": "a card",
+    "finetune_gguf": "an environment with llama.cpp",
+    "schedulers": "Slurm, Open MPI and Ray, and root",
+}
 
 
 @pytest.fixture(scope="module")

@@ -113,6 +113,17 @@ class TrainOptions(options.TrainOptions):
     """Number of processes that train the run; only with --coordinator."""
     process: int | None = None
     """Number of this process, counted from 0; only with --coordinator."""
+    on: Literal["slurm", "ray"] | None = None
+    """Scheduler that starts the run on its nodes, with the memory and the GPUs of the plan. slurm: writes a script into
+    RUN.slurm and submits it. ray: starts the processes and follows them. By default the run starts here."""
+    nodes: int | None = None
+    """Number of nodes, with --on. A node has a process for each of its GPUs, else one. By default 1, or as many as have
+    8 GPUs each."""
+    sbatch: str | None = None
+    """Further options of sbatch by their long names, with --on slurm, like "partition=gpu time=12:00:00
+    cpus-per-task=8". They have precedence over those of the plan. By default Slurm gives each process one CPU."""
+    submit: bool = True
+    """With --on slurm, submit the script. With --no-submit it is only written, to be looked at."""
     runs: str | None = None
     """Folder in which each of several recipes gets a run of its own, trained one after the other. Left out for a single
     recipe."""

@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -154,6 +154,24 @@ def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -
     """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
     name, recipe, rest = take_recipe(arguments, command=command)
     return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
+
+
+def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """Returns the words of a command line without some options.
+
+    Args:
+        words: As they were typed.
+        options: Flags to leave out; whether a value follows.
+    """
+    rest, kept = iter(words), []
+    for word in rest:
+        flag, equals, _ = word.partition("=")
+        flag = flag.replace("_", "-")
+        if flag not in options:
+            kept.append(word)
+        elif options[flag] and not equals:
+            next(rest, None)
+    return kept
 
 
 def _given(words: list[str]) -> dict[str, str | None]:

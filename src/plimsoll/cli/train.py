@@ -11,12 +11,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.cli.options import TrainOptions
-from plimsoll.cli.parse import parse_with_recipe, take_recipe
+from plimsoll.cli.parse import parse_with_recipe, take_recipe, words_without
+from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own.files import short_name
 from plimsoll.runs.store import is_address
+
+if TYPE_CHECKING:
+    from plimsoll.api.jobs import Scheduler
+
+FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}
+"""Options that only the command which starts a job reads, and whether each has a value."""
 
 
 def train(arguments: list[str], *, here: str | None = None) -> int:
@@ -51,12 +59,51 @@ def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
     from plimsoll.processes.handover import become
 
     given, say = options.named(short_name(name)), printing(quiet=options.quiet)
+    if options.on is not None:
+        return _on_scheduler(options.on, options, given, arguments)
+    if options.nodes is not None:
+        raise RecipeError("--nodes is for a scheduler: add --on slurm or --on ray, or leave it out")
+    _require_slurm_alone(options)
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if member is not None:
         return cluster.start(options.recipe, given, member)
     if is_address(options.run):
         return _train_in_bucket(arguments, str(options.run), say)
     become(prepare_run(options.recipe, given, say))
+
+
+def _on_scheduler(on: Scheduler, options: TrainOptions, given: OptionsOfRun, arguments: Sequence[str]) -> int:
+    """Has a scheduler start the run, and returns the exit code."""
+    from plimsoll.api import jobs, on_ray, slurm
+    from plimsoll.api.plan import printing
+
+    if (options.coordinator, options.processes, options.process) != (None, None, None):
+        raise RecipeError(
+            f"--on {options.on} starts all processes of the run, each with its number: leave out --coordinator,"
+            " --processes and --process, and say how many nodes with --nodes"
+        )
+    say, words = printing(quiet=False), words_without(arguments, FOR_SCHEDULER)
+    how: dict[str, Any] = {"on": on, "nodes": options.nodes, "say": say}
+    if on == "ray":
+        _require_slurm_alone(options)
+        on_ray.require_ray()
+        return on_ray.train_on_ray(jobs.job(options.recipe, given, words, **how), say)
+    if options.submit:
+        slurm.require_sbatch()
+    further = slurm.options_of_sbatch(options.sbatch or "")
+    path = slurm.write_script(jobs.job(options.recipe, given, words, **how), further, say)
+    if options.submit:
+        slurm.submit(path, say)
+    else:
+        say(f"nothing was submitted: look at the script, and submit it with `sbatch {path}`")
+    return 0
+
+
+def _require_slurm_alone(options: TrainOptions) -> None:
+    """Raises RecipeError where an option is given that only Slurm knows."""
+    for name, given in {"sbatch": options.sbatch is not None, "no-submit": not options.submit}.items():
+        if given:
+            raise RecipeError(f"--{name} is for --on slurm alone: leave it out, or name that scheduler")
 
 
 def _train_in_bucket(arguments: Sequence[str], address: str, say: Callable[[str], None]) -> int:

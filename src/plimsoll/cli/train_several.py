@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plimsoll.cli.look import run_row
 from plimsoll.cli.options import TrainOptions
+from plimsoll.cli.parse import words_without
 from plimsoll.errors import RecipeError
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.own.files import short_name
@@ -27,12 +28,7 @@ def train_several(names: Sequence[str], options: Mapping[str, TrainOptions], sha
     """Trains the recipes and returns the worst exit code. `shared` are the options of all, as typed."""
     folders = {name: Path(options[name].runs or "").expanduser() / short_name(name) for name in names}
     _require_apart(names, options, folders)
-    words, without_runs = iter(shared), []
-    for word in words:
-        if word == "--runs":
-            next(words, None)
-        elif not word.startswith("--runs="):
-            without_runs.append(word)
+    without_runs = words_without(shared, {"--runs": True})
     codes = {}
     for number, name in enumerate(names, start=1):
         place = f"[{number}/{len(names)}] {name}"
@@ -67,6 +63,11 @@ def _require_apart(names: Sequence[str], options: Mapping[str, TrainOptions], fo
         raise RecipeError(
             f"--runs {options[names[0]].runs} is an address, and --runs takes a folder: train one recipe at a time,"
             f" like `plimsoll train {names[0]} --run {options[names[0]].runs}/{names[0]}`"
+        )
+    if any(each.on is not None for each in options.values()):
+        raise RecipeError(
+            "--on starts one run on its nodes, and --runs trains several one after the other: train one recipe at a"
+            " time, with --run"
         )
     if any(each.run is not None for each in options.values()):
         raise RecipeError("--run names one run, and --runs the folder that several have theirs in: give one of them")

@@ -178,19 +178,23 @@ def _this_machine() -> Chip:
 
 
 def _gpus(card: Chip, *, devices: int = 1) -> Chip:
-    """Returns several cards in one machine, or one alone, which sends nothing."""
+    """Returns several cards, eight in each machine where they are more, or one alone, which sends nothing."""
     name = f"{card.name}x{devices}"
     if devices == 1:
         return replace(card, link_bandwidth=0.0)
-    if devices not in GPUS_IN_A_MACHINE:
+    most = max(GPUS_IN_A_MACHINE)
+    if devices not in GPUS_IN_A_MACHINE and devices % most:
         offered = ", ".join(f"{card.name}x{count}" for count in GPUS_IN_A_MACHINE)
-        raise RecipeError(f"{name} cannot be planned for: GPUs of one machine are counted as {offered}")
+        raise RecipeError(
+            f"{name} cannot be planned for: GPUs of one machine are counted as {offered}, and those of several"
+            f" machines in multiples of {most}"
+        )
     if not card.link_bandwidth:
         raise RecipeError(
             f"{name} cannot be planned for: [chips.{card.name}] of your chip file does not say how fast the cards"
             " reach one another. Add link_bandwidth, bytes per second one way (docs/chips.md)"
         )
-    return replace(card, name=name, devices=devices)
+    return replace(card, name=name, devices=devices, hosts=max(1, devices // most))
 
 
 def _slice(family: Family, size: str) -> Chip:

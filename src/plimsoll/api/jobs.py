@@ -1,0 +1,147 @@
+"""A training that a scheduler starts: on how many nodes, with how many processes, GPUs and bytes, from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plimsoll.api.accelerator import chip_named
+from plimsoll.api.pins import levers_of
+from plimsoll.api.plan import Say, budget_bytes, plan
+from plimsoll.engine.options import TrainOptions
+from plimsoll.errors import RecipeError
+from plimsoll.planner.chips import Chip
+from plimsoll.recipes.base import Recipe
+from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.store import is_address
+
+Scheduler = Literal["slurm", "ray"]
+GPUS_OF_A_NODE = 8
+"""GPUs of a node, at most, where nobody says how many nodes there are to be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a scheduler starts: the same command by every process."""
+
+    name: str
+    run: str
+    """Folder of the run."""
+    command: Sequence[str]
+    """Words of `plimsoll` that each process is started with."""
+    nodes: int
+    tasks_per_node: int
+    """Processes of a node: one for each GPU, else one."""
+    gpus_per_node: int
+    process_bytes: int
+    """Memory of one process on its node: the budget on a CPU, beside an accelerator what the plan says of the host."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes."""
+        return self.nodes * self.tasks_per_node
+
+
+def job(
+    recipe: Recipe, options: TrainOptions, words: Sequence[str], *, on: Scheduler, nodes: int | None, say: Say
+) -> Job:
+    """Returns the job that trains `recipe`, planned for here, so that what fits nothing is refused before it waits.
+
+    Args:
+        recipe: What to train.
+        options: Options of the run.
+        words: The command as it was typed, without what is meant for the scheduler.
+        on: The scheduler.
+        nodes: Number of nodes; by default one, or as many as have 8 GPUs each.
+        say: Called with the plan, as text.
+
+    Raises:
+        RecipeError: It cannot be divided so, or something has to be said that it cannot know here.
+        BudgetError: No plan fits.
+    """
+    _require_clear(options, on)
+    before = _plan_there(options)
+    target = chip_named(options.chip or ("cpu" if before is None else before["plan"]["chip"]))
+    _require_target(options, target, on, budget_is_known=before is not None)
+    if nodes is not None and nodes < 1:
+        raise RecipeError(f"--nodes must be 1 or more, got {nodes}")
+    tasks = target.devices if target.platform == "cuda" else (nodes or 1)
+    count = nodes or max(1, tasks // GPUS_OF_A_NODE)
+    if tasks % count:
+        raise RecipeError(
+            f"--nodes {count} cannot have equal parts of the {target.devices} GPUs of {target.name}: name a number that"
+            " divides them"
+        )
+    planned = before or _planned(recipe, options, target, tasks, say)
+    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
+    given = [word.partition("=")[0].replace("_", "-") for word in words]
+    command = ["train", *words]
+    command += [] if "--chip" in given else ["--chip", target.name]
+    command += [] if "--run" in given or "--output-dir" in given else ["--run", str(options.run)]
+    host = planned["host"]
+    return Job(
+        name=options.name or str(planned["recipe"]),
+        run=str(options.run),
+        command=command,
+        nodes=count,
+        tasks_per_node=tasks // count,
+        gpus_per_node=tasks // count if target.platform == "cuda" else 0,
+        process_bytes=budget if host is None else host["predicted_peak_bytes"],
+    )
+
+
+def _require_clear(options: TrainOptions, on: Scheduler) -> None:
+    """Raises RecipeError where an option is for a run that is started here."""
+    if is_address(options.run):
+        raise RecipeError(
+            f"--on {on} starts processes that share a folder, and --run {options.run} is an address: name a folder that"
+            " all nodes see"
+        )
+    if options.best_size or options.hours is not None:
+        raise RecipeError(
+            f"--on {on} asks for the memory of a plan of one size, and --best-size looks for a size: find it with"
+            " `plimsoll plan`, and give --target-params and --steps as that says"
+        )
+
+
+def _require_target(options: TrainOptions, target: Chip, on: Scheduler, *, budget_is_known: bool) -> None:
+    """Raises RecipeError where a node cannot have such a chip, or its budget would be what is free here."""
+    if target.platform == "tpu":
+        raise RecipeError(
+            f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
+        )
+    if target.platform == "cpu" and options.memory is None and not budget_is_known:
+        raise RecipeError(
+            f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
+            " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
+        )
+
+
+def _plan_there(options: TrainOptions) -> Mapping[str, Any] | None:
+    """Returns the plan that the run has and keeps; None if there is none."""
+    folder = RunFolder(str(options.run))
+    return folder.planned() if folder.has("plan.json") and not options.replan else None
+
+
+def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Mapping[str, Any]:
+    """Returns a plan that is made here for as many processes, as in plan.json."""
+    from plimsoll.report.tables import plan_table
+
+    pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
+    found = plan(
+        recipe,
+        name=options.name,
+        memory=options.memory,
+        chip=target.name,
+        mesh=options.mesh,
+        processes=processes,
+        numerics=options.numerics,
+        pins=pins,
+        pinned_by=None if options.plan is None else f"--plan {Path(options.plan)}",
+        within=options.within,
+        say=say,
+    )
+    say(plan_table(found))
+    return found.to_dict()

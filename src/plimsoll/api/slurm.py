@@ -1,0 +1,154 @@
+"""A training job for Slurm: `plimsoll train ... --on slurm` writes its script from a plan and submits it.
+
+The script stays beside the run, so that it can be read, changed and submitted by hand. It starts the same command on
+every node; Slurm's variables tell the processes where the others are (`api/cluster.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from plimsoll.api.jobs import Job
+from plimsoll.api.plan import Say
+from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.planner.host import COMPILER_BYTES
+from plimsoll.units import MIB, format_bytes
+
+SUBMIT_SECONDS = 120
+"""Seconds that `sbatch` may take: it waits by itself for a controller that is being restarted."""
+NOTICE_SECONDS = 120
+"""Seconds before the time limit at which Slurm sends SIGTERM. Slurm looks once a minute, so they may be 60 more."""
+WATCHING_BYTES = 256 * MIB
+"""Memory of the process that watches one that trains: 36 MiB were seen, and it imports JAX where the recipe is a file
+of the user's."""
+STARTING_BYTES = 512 * MIB
+"""Memory of a process that has started JAX and waits for the plan, and of the one that watches it."""
+NAME = "job.sh"
+
+SCRIPT = """#!/bin/bash
+# Written by `plimsoll train --on slurm`. It can be changed, and submitted with sbatch.
+{directives}
+
+# srun does not take this from sbatch since Slurm 22.05.
+if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+newest() {{ ls {checkpoints} 2>/dev/null | grep ^step- | sort | tail -n 1; }}
+before=$(newest)
+srun --kill-on-bad-exit=0 {command}
+code=$?
+# 143: SIGTERM came, like before the time limit, and the run is saved. If that is a step further, the job continues in
+# the queue; else it would only go round. A lost node is Slurm's to see: it requeues the job by itself.
+if [ $code -eq 143 ] && [ "$(newest)" != "$before" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $code
+"""
+
+
+def require_sbatch() -> None:
+    """Raises PlimsollError if Slurm's `sbatch` is not here. Looked for first: planning takes a minute."""
+    if shutil.which("sbatch") is None:
+        raise PlimsollError(
+            "--on slurm submits a job with sbatch, and there is no sbatch on this machine's PATH: run the command where"
+            " Slurm's commands are, like on a login node, or add --no-submit, which only writes the script"
+        )
+
+
+def node_bytes(job: Job) -> int:
+    """Returns the memory of a node that the job asks for.
+
+    While it trains that is the budget of its processes and of those that watch them; while it plans, beforehand, what
+    a compiler takes. Beside an accelerator a budget is of the device, and the process on the host has its own ledger.
+    """
+    training = job.tasks_per_node * (job.process_bytes + WATCHING_BYTES)
+    return max(training, COMPILER_BYTES + job.tasks_per_node * STARTING_BYTES)
+
+
+def options_of_sbatch(text: str) -> list[str]:
+    """Returns options of `sbatch`, like `--time=12:00:00`, from names and values in one text.
+
+    Raises:
+        RecipeError: The text cannot be read, or names no option.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as problem:
+        raise RecipeError(f"--sbatch {text[:80]!r} cannot be read ({problem}): close the quotation mark") from None
+    for word in words:
+        if re.match(r"(--)?[a-z][a-z0-9-]+(=|$)", word) is None:
+            raise RecipeError(
+                "--sbatch takes options of sbatch by their long names, like"
+                f" --sbatch 'partition=gpu time=12:00:00 exclusive', and {word[:80]!r} is none"
+            )
+    parts = [word.removeprefix("--").partition("=") for word in words]
+    return [f"--{name}{equals}{shlex.quote(value) if value else ''}" for name, equals, value in parts]
+
+
+def write_script(job: Job, further: Sequence[str], say: Say) -> Path:
+    """Writes the job's script beside the run, where its output goes, too. Returns where it is.
+
+    Args:
+        job: What to start, and on how many nodes.
+        further: Options of sbatch, each with its value. They have precedence.
+        say: Called with what the job asks for.
+    """
+    folder = Path(f"{job.run}.slurm").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = node_bytes(job)
+    options = {
+        "job-name": job.name,
+        "chdir": os.getcwd(),
+        "output": f"{str(folder).replace('%', '%%')}/%j.out",
+        "open-mode": "append",
+        "nodes": str(job.nodes),
+        "ntasks-per-node": str(job.tasks_per_node),
+        "mem": f"{-(-asked // MIB)}M",
+        **({"gpus-per-node": str(job.gpus_per_node)} if job.gpus_per_node else {}),
+        "signal": f"TERM@{NOTICE_SECONDS}",
+    }
+    lines = [*(f"--{name}={shlex.quote(value)}" for name, value in options.items()), "--requeue", *further]
+    text = SCRIPT.format(
+        directives="\n".join(f"#SBATCH {line}" for line in lines),
+        checkpoints=shlex.quote(str(Path(job.run).absolute() / "checkpoints")),
+        command=shlex.join([sys.executable, "-m", "plimsoll.cli.main", *job.command]),
+    )
+    path = folder / NAME
+    path.write_text(text)
+    path.chmod(0o755)
+    gpus = f", {job.gpus_per_node} of its GPUs" if job.gpus_per_node else ""
+    say(
+        f"{path}: {job.nodes} node{'s' * (job.nodes > 1)}, of each {format_bytes(asked)} of memory{gpus} and"
+        f" {job.tasks_per_node} task{'s' * (job.tasks_per_node > 1)}"
+    )
+    return path
+
+
+def submit(path: Path, say: Say) -> None:
+    """Submits a script, and says the job's number, where its output goes, and how it is stopped.
+
+    Raises:
+        PlimsollError: Slurm refuses it, or does not answer.
+    """
+    command = ["sbatch", "--parsable", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SUBMIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise PlimsollError(
+            f"--on slurm wrote {path}, and sbatch did not take it ({problem}): submit it again with `sbatch {path}`"
+        ) from None
+    if done.returncode:
+        said = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:400]
+        raise PlimsollError(
+            f"--on slurm wrote {path}, and sbatch refused it: {said}. Give the options that this cluster wants with"
+            ' --sbatch, like --sbatch "partition=gpu account=me time=12:00:00", or change the script and submit'
+            f" it with `sbatch {path}`"
+        )
+    number = done.stdout.strip().partition(";")[0]
+    say(
+        f"submitted as job {number}. Its output: {path.parent / number}.out. `squeue -j {number}` shows it,"
+        f" `scancel {number}` saves and ends it; the same command again continues the run"
+    )

@@ -1,0 +1,224 @@
+# ruff: noqa: E501 (a case is a line)
+"""`train --on slurm` and `--on ray`: what is written and asked for, and what is refused. benchmarks/schedulers.py runs
+real ones."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from commands import TINY
+from plimsoll.api import jobs, on_ray, slurm
+from plimsoll.cli.main import main
+from plimsoll.errors import PlimsollError, StoppedError
+from plimsoll.planned import Plan
+from plimsoll.units import GIB, MIB
+
+PLANNED = {"recipe": "stories", "budget_bytes": 700 * MIB, "host": None}
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Plans for nothing: the arguments of each, and what it answers."""
+    asked = []
+
+    def plan(recipe, options, target, processes, say):
+        asked.append((target.name, processes))
+        return PLANNED if target.platform == "cpu" else PLANNED | {"host": {"predicted_peak_bytes": 2 * GIB}}
+
+    monkeypatch.setattr(jobs, "_planned", plan)
+    return asked
+
+
+def fake_sbatch(folder, monkeypatch, script):
+    path = folder / "bin/sbatch"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
+def on_slurm(*words, run):
+    return main(["train", "stories", "--dataset-id", "a text.jsonl", *TINY, "--on", "slurm", "--run", str(run), *words])
+
+
+def directives(run):
+    lines = Path(f"{run}.slurm/job.sh").read_text().splitlines()
+    given = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    return {name: value for name, _, value in (line.partition("=") for line in given)}
+
+
+def test_the_budget_becomes_the_memory_of_a_node_and_the_script_is_submitted(planned, tmp_path, monkeypatch, capsys):
+    fake_sbatch(tmp_path, monkeypatch, 'echo "$@" > "$0.said"; echo "7;here"')
+    assert on_slurm("--nodes", "2", "--memory", "4GiB", "--sbatch", "time=2:00:00 exclusive", run=tmp_path / "run") == 0
+    asked = directives(tmp_path / "run")
+    assert planned == [("cpu", 2)]
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "TERM@120")
+    assert (asked["time"], asked["exclusive"], asked["requeue"], asked["open-mode"]) == ("2:00:00", "", "", "append")
+    assert "gpus-per-node" not in asked
+    script = tmp_path / "run.slurm/job.sh"
+    assert (tmp_path / "bin/sbatch.said").read_text() == f"--parsable {script}\n"
+    said = capsys.readouterr().out
+    assert f"{script}: 2 nodes, of each 4.2 GiB of memory and 1 task" in said
+    assert f"submitted as job 7. Its output: {script.parent}/7.out" in said
+
+
+def test_a_node_is_asked_for_its_budgets_or_what_planning_takes():
+    job = {"name": "x", "run": "x", "command": [], "nodes": 1, "gpus_per_node": 0}
+    few, many = (slurm.node_bytes(jobs.Job(**job, tasks_per_node=count, process_bytes=4 * GIB)) for count in (1, 8))
+    assert few == 4 * GIB + slurm.WATCHING_BYTES
+    assert many == 8 * few
+    assert slurm.node_bytes(jobs.Job(**job, tasks_per_node=1, process_bytes=MIB)) == 3 * GIB + slurm.STARTING_BYTES
+
+
+def test_sixteen_gpus_are_two_nodes_with_a_task_for_each_gpu(planned, tmp_path, capsys):
+    assert on_slurm("--chip", "h100x16", "--no-submit", run=tmp_path / "run") == 0
+    asked = directives(tmp_path / "run")
+    assert planned == [("h100x16", 16)]
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("2", "8", "8")
+    assert asked["mem"] == f"{8 * (2 * 1024 + 256)}M"
+    said = capsys.readouterr().out
+    assert "18.0 GiB of memory, 8 of its GPUs and 8 tasks" in said
+    assert f"nothing was submitted: look at the script, and submit it with `sbatch {tmp_path}/run.slurm/job.sh`" in said
+
+
+def test_the_script_starts_what_was_typed_without_what_is_for_the_scheduler(planned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert on_slurm("--memory", "1GiB", "--no-submit", "--nodes=2", "--sbatch=time=1", run="my run") == 0
+    script = Path("my run.slurm/job.sh").read_text()
+    (line,) = [line for line in script.splitlines() if line.startswith("srun ")]
+    typed = f"train stories --dataset-id 'a text.jsonl' {' '.join(TINY)} --run 'my run' --memory 1GiB --chip cpu"
+    assert line == f"srun --kill-on-bad-exit=0 {sys.executable} -m plimsoll.cli.main {typed}"
+    assert subprocess.run(["bash", "-n", "my run.slurm/job.sh"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "saves", "requeued"), [(143, True, True), (143, False, False), (3, True, False), (0, True, False)]
+)
+def test_the_job_is_requeued_only_where_it_was_stopped_and_has_saved_a_step_further(
+    planned, tmp_path, code, saves, requeued
+):
+    run = tmp_path / "run"
+    assert on_slurm("--memory", "1GiB", "--no-submit", run=run) == 0
+    (tmp_path / "bin").mkdir()
+    (run / "checkpoints/step-00000004").mkdir(parents=True)
+    more = f"mkdir {run}/checkpoints/step-00000010" if saves else "true"
+    for name, script in {"srun": f"{more}; exit {code}", "scontrol": f'echo "$@" > {tmp_path}/said'}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    variables = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    assert subprocess.run(["bash", f"{run}.slurm/job.sh"], env=variables, check=False).returncode == code
+    assert (tmp_path / "said").exists() == requeued
+    if requeued:
+        assert (tmp_path / "said").read_text() == "requeue 7\n"
+
+
+REFUSED = {
+    "no sbatch": (["--memory", "1GiB"], "there is no sbatch on this machine's PATH", "add --no-submit"),
+    "no memory": (["--no-submit"], "--on slurm asks for the memory of the budget", "like --memory 4GiB"),
+    "a number": (["--no-submit", "--coordinator", "a:1"], "starts all processes of the run", "leave out --coordinator"),
+    "nodes": (["--no-submit", "--chip", "h100x8", "--nodes", "3"], "--nodes 3 cannot have equal parts of the 8 GPUs"),
+    "no nodes": (["--no-submit", "--memory", "1GiB", "--nodes", "0"], "--nodes must be 1 or more, got 0"),
+    "a bucket": (["--no-submit", "--memory", "1GiB", "--run", "s3://a/b"], "--run s3://a/b is an address"),
+    "a TPU": (["--no-submit", "--chip", "tpu-v4-64"], "tpu-v4-64 is a TPU"),
+    "sbatch's words": (["--no-submit", "--memory", "1GiB", "--sbatch=-p gpu"], "by their long names", "'-p' is none"),
+    "a quotation mark": (["--no-submit", "--memory", "1GiB", "--sbatch", "comment='x"], "cannot be read", "quotation mark"),
+    "no scheduler's nodes": (["--nodes", "2"], "--nodes is for a scheduler: add --on slurm or --on ray"),
+    "no scheduler's options": (["--sbatch", "time=1"], "--sbatch is for --on slurm alone"),
+    "Ray's": (["--on", "ray", "--memory", "1GiB", "--no-submit"], "--no-submit is for --on slurm alone"),
+    "several": (["--runs", "runs", "--no-submit"], "--on starts one run on its nodes, and --runs trains several"),
+    "another": (["--on", "pbs"], "--on takes one of ray, slurm, got 'pbs'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_started_is_refused_in_one_paragraph(case, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words, *parts = REFUSED[case]
+    on = [] if "scheduler" in case or "--on" in words else ["--on", "slurm"]
+    run = [] if {"--run", "--runs"} & {*words} else ["--run", str(tmp_path / "run")]
+    assert main(["train", "stories", "--dataset-id", "text.jsonl", *TINY, *on, *words, *run]) == 2
+    said = capsys.readouterr()
+    for part in parts:
+        assert part in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_slurm_refuses_is_said_with_the_script_that_stays(planned, tmp_path, monkeypatch, capsys):
+    fake_sbatch(tmp_path, monkeypatch, 'echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1')
+    assert on_slurm("--memory", "1GiB", run=tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert f"--on slurm wrote {tmp_path}/run.slurm/job.sh, and sbatch refused it: invalid partition specified" in said
+    assert "with --sbatch, like" in said
+
+
+def test_a_run_that_has_a_plan_is_asked_for_its_chip_and_its_budget(tmp_path, monkeypatch):
+    plan = Plan(
+        chip="h100x8", micro_batch=8, accumulation=1, remat="none", loss_chunk=0, precision="mixed", prefetch=0,
+        async_save=False, devices=8,
+    )  # fmt: skip
+    host = {"predicted_peak_bytes": 5 * GIB}
+    planned = {"plan": plan.to_dict(), "budget_bytes": 9 * GIB, "recipe": "stories", "host": host}
+    monkeypatch.setattr(jobs.RunFolder, "planned", lambda _: planned)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/plan.json").touch()
+    assert on_slurm("--no-submit", run=tmp_path / "run") == 0
+    asked = directives(tmp_path / "run")
+    assert (asked["nodes"], asked["gpus-per-node"], asked["mem"]) == ("1", "8", f"{8 * (5 * 1024 + 256)}M")
+
+
+def test_ray_that_is_not_installed_is_named(planned, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["train", "stories", "--dataset-id", "x.jsonl", *TINY, "--on", "ray", "--memory", "1GiB"]
+    assert main([*words, "--run", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "--on ray starts processes through the package ray, which cannot be imported here" in said
+    assert not planned
+
+
+def of_ray(codes, monkeypatch, tmp_path, saves):
+    """Returns what `_until_done` makes of processes that end so, again and again, and what was said."""
+    said, rounds = [], iter(codes)
+
+    def once(*_):
+        step = next(saves)
+        if step:
+            (tmp_path / f"checkpoints/step-{step:08d}").mkdir(parents=True)
+        return next(rounds)
+
+    monkeypatch.setattr(on_ray, "_once", once)
+    job = types.SimpleNamespace(run=str(tmp_path), processes=2)
+    return on_ray._until_done(None, job, said.append, []), said
+
+
+def test_on_ray_a_lost_process_starts_all_again_from_what_was_saved(monkeypatch, tmp_path):
+    code, said = of_ray([[3, 137], [137, 3], [0, 0]], monkeypatch, tmp_path, iter([4, 8, 12]))
+    assert code == 0
+    assert said == [
+        "process 1 of 2 on Ray is lost: all start again from step 4",
+        "process 0 of 2 on Ray is lost: all start again from step 8",
+    ]
+
+
+def test_on_ray_processes_that_are_lost_in_vain_are_started_again_once(monkeypatch, tmp_path):
+    lost = [[3, 137]] * 5
+    with pytest.raises(StoppedError, match="process 1 of 2 on Ray ended with 137, and 2 times in a row nothing was"):
+        of_ray(lost, monkeypatch, tmp_path, iter([0, 4, 0, 0]))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+def test_on_ray_a_run_that_stops_itself_is_not_started_again(monkeypatch, tmp_path):
+    assert of_ray([[3, 3]], monkeypatch, tmp_path, iter([4])) == (3, [])
+
+
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch):
+    def init(**_):
+        raise ConnectionError("Could not find any running Ray instance")
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init))
+    with pytest.raises(PlimsollError, match=r"finds no Ray cluster .ConnectionError: Could not find any running"):
+        on_ray.train_on_ray(None, print)
