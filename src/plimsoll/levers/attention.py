@@ -36,7 +36,7 @@ from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked
 from plimsoll.levers.attention_documents import by_documents
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.levers.sharding import in_mesh, rows_spec
+from plimsoll.levers.sharding import in_mesh, on_own_rows
 from plimsoll.types import Compute
 
 STANDS_IN = 128
@@ -234,10 +234,9 @@ def _of_the_chip(
 def _cudnn(query: Heads, key: Heads, value: Heads, *, causal: bool, window: int, scale: float) -> Heads:
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
     near = (window - 1, 0) if window else None  # positions before and after one's own
-    mixed = jax.nn.dot_product_attention(
-        query, key, value, scale=scale, is_causal=causal, local_window_size=near, implementation="cudnn"
-    )
-    return jnp.swapaxes(mixed, 1, 2)
+    how: dict[str, Any] = {"is_causal": causal, "local_window_size": near, "implementation": "cudnn"}
+    attend = on_own_rows(partial(jax.nn.dot_product_attention, scale=scale, **how), 3)
+    return jnp.swapaxes(attend(query, key, value), 1, 2)
 
 
 def _shared_batch() -> bool:
@@ -333,12 +332,6 @@ def _splash(
         interpret=interpret,
     )
     documents = () if segments is None else (splash.SegmentIds(segments, segments),)
-    over_examples = jax.vmap(attend)
-    if in_mesh():  # a kernel cannot be split by the partitioner: each device runs it on its own examples
-        rows = rows_spec()
-        axes = {name for names in rows for name in (names if isinstance(names, tuple) else (names,))}
-        over_examples = jax.shard_map(
-            over_examples, axis_names=axes, in_specs=(rows,) * (3 + len(documents)), out_specs=rows, check_vma=False
-        )
+    over_examples = on_own_rows(jax.vmap(attend), 3 + len(documents))
     scale = width**-0.5 if scale is None else scale
     return over_examples(query * jnp.asarray(scale, query.dtype), key, value, *documents)

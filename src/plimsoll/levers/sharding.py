@@ -86,6 +86,20 @@ def rows_spec() -> PartitionSpec:
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
+def on_own_rows(function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+    """Returns the function, applied by each device to its own examples: the partitioner cannot split a chip's kernel.
+
+    Args:
+        function: From arrays to an array, all with a first axis of examples.
+        arguments: Number of the arrays that it takes.
+    """
+    if not in_mesh():
+        return function
+    rows = rows_spec()
+    axes = {name for names in rows for name in (names if isinstance(names, tuple) else (names,))}
+    return jax.shard_map(function, axis_names=axes, in_specs=(rows,) * arguments, out_specs=rows, check_vma=False)
+
+
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
     """Applies `function(whole, split)` in every copy of the state to its own examples.
 
