@@ -1,7 +1,7 @@
 """Readers of a history of items, given as vectors: a small trained transformer, or a published language model.
 
-A `Side` puts the first beside the second. All are causal, map (batch, length, width) to the same shape, and know no items. Histories are padded on the right,
-where causal attention does not look.
+A `Side` puts the first beside the second. All are causal and know no items. Readers map (batch, length, width) to the
+same shape. Histories are padded on the right, where causal attention does not look.
 """
 
 from __future__ import annotations
