@@ -129,6 +129,9 @@ def test_beside_a_frozen_model_a_small_one_is_trained_and_runs_from_before_have_
     del saved["fields"]["side_layers"]
     older = from_dict(saved)
     assert (older.side_layers, older.side_shape, older.shape.direct) == (0, None, False)
+    assert replace(frozen, item_embedding_dim=100).side_shape.heads == 2  # the most that leave pairs
+    with pytest.raises(RecipeError, match=r"--item-embedding-dim 7 is odd.* or --side-layers 0"):
+        _ = replace(frozen, item_embedding_dim=7).shape
     for without in (replace(frozen, freeze=False), recipe):
         with pytest.raises(RecipeError, match="--side-layers 3 is of a transformer beside a frozen --pretrained"):
             replace(without, side_layers=3)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -253,7 +253,14 @@ class Recommend(AdamWRecipe):
         """Shape of the small transformer beside a frozen model, where there is one."""
         if self.pretrained == NONE or not self.freeze or not self.side_layers:
             return None
-        return replace(self.reader_shape, layers=self.side_layers)
+        width = self.item_width
+        if width % 2:
+            raise RecipeError(
+                f"--item-embedding-dim {width} is odd, and the small transformer beside {self.pretrained} turns pairs"
+                " of numbers: take an even one, or --side-layers 0 to train none"
+            )
+        heads = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)
+        return DecoderShape(vocab=1, width=width, layers=self.side_layers, heads=heads, inner=inner_width(width))
 
     @cached_property
     def shape(self) -> ItemShape:
