@@ -92,11 +92,13 @@ def _cold(trained: TrainedRun, counts: Baselines, split: HeldOut) -> dict[str, A
     from plimsoll.recipes.recommend.titles import has_titles, rows_by_title, title_vectors
 
     recipe = _recipe(trained)
+    if not has_titles(recipe):
+        return {}
     data, cold = recipe.interactions, counts.popularity == 0
     cold[0] = False
     targets = data.targets(split)
     asked = np.flatnonzero(cold[targets])
-    if not len(asked) or not has_titles(recipe):
+    if not len(asked):
         return {}
     params = trained.params()
     table = np.asarray(readable(params["trainable"])["items"]["embedding"], np.float32)
