@@ -8,6 +8,7 @@ import pytest
 
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.recipes.finetune.task import Blank
+from plimsoll.recipes.recommend.item_reader import Side
 from plimsoll.recipes.registry import KINDS, PRESETS, preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, Compute, LossSum
@@ -40,9 +41,19 @@ def recipe(request):
 
 @pytest.fixture(scope="module", autouse=True)
 def weights_of_a_file():
-    """Random numbers stand for the weights that a published model's file has: before they are read they are zeros."""
+    """Random numbers stand for the weights that a published model's file has: before they are read they are zeros.
+
+    And for those of a product that begins with zeros, behind which nothing has a gradient in the first step.
+    """
+    zeros = Side.init
+
+    def learned(side, key):
+        params = zeros(side, key)
+        return params | {"said": {"kernel": 0.1 * jax.random.normal(key, params["said"]["kernel"].shape)}}
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Blank, "init", PretrainedNextToken.init)
+        patched.setattr(Side, "init", learned)
         yield
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
+from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
 from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.recipes.recommend.next_item import NextItem
 from plimsoll.types import Compute
@@ -15,6 +15,8 @@ LLAMA = PretrainedShape(
     architecture="llama", vocab=90, width=32, layers=2, heads=4, key_heads=2, head_width=8, inner=72, norm_epsilon=1e-5
 )
 DECODER = DecoderShape(vocab=1, width=32, layers=2, heads=2, inner=64)
+BESIDE = DecoderShape(vocab=1, width=16, layers=2, heads=2, inner=32)
+"""Of the transformer beside the Llama: as wide as an item."""
 ITEMS = 30
 
 
@@ -23,8 +25,11 @@ def shape_of(**changed):
     return ItemShape(**sizes | changed)
 
 
-def task_of(*, published=False, frozen=True, compute=None, **changed):
-    compute, shape = compute or Compute(), shape_of(**changed)
+def task_of(*, published=False, frozen=True, side=False, compute=None, **changed):
+    compute, shape = compute or Compute(), shape_of(**changed | {"direct": side})
+    if side:
+        beside = Side(BESIDE, compute, width=LLAMA.width, dropout=shape.dropout)
+        return NextItem(shape, PublishedReader(LLAMA, compute, frozen=True), compute, side=beside)
     if published:
         return NextItem(shape, PublishedReader(LLAMA, compute, frozen=frozen), compute)
     return NextItem(shape, SmallReader(DECODER, compute, dropout=shape.dropout), compute)

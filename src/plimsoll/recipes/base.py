@@ -186,6 +186,9 @@ class Recipe(metaclass=_Named):
     """Options that conflict with others. An option's name maps to the fields that are reset when a user passes that
     option, with the values they are reset to (recipes/overrides.py)."""
 
+    older: ClassVar[Mapping[str, Any]] = {}
+    """Values of fields that runs from before there were such fields were trained with, if not the defaults."""
+
     best_by: ClassVar[str] = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
 

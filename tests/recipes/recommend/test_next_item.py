@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from item_examples import ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
+from item_examples import BESIDE, ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
 from plimsoll.models.pretrained.weights import bits_of, load
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.adamw8 import build
 from plimsoll.recipes.recommend import items as item_table
-from plimsoll.recipes.recommend.item_reader import with_weights
+from plimsoll.recipes.recommend.item_reader import SmallReader, with_weights
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
@@ -123,6 +123,29 @@ def test_the_published_model_reads_what_the_adapter_gives_and_no_words(published
         params["frozen"]["model"], inputs_embeds=task.items.entered(params["trainable"], ids)
     )
     np.testing.assert_allclose(task.hidden(params, ids), expected, rtol=1e-6)
+
+
+def test_beside_a_frozen_model_it_starts_as_it_would_without_one_and_learns_from_it(folder):
+    side = task_of(side=True)
+    params = begun(side, folder)
+    alone = task_of(item_width=16, width=16, inner=0)
+    own = {"items": params["trainable"]["items"], "clusters": params["trainable"]["clusters"]}
+    without = {
+        "trainable": own | {"model": {name: params["trainable"]["side"][name] for name in ("blocks", "norm")}},
+        "frozen": {"clusters": params["frozen"]["clusters"]},
+    }
+    alone.reader = SmallReader(BESIDE, Compute(), dropout=0.0)
+    rows = histories()
+    np.testing.assert_allclose(
+        side.log_probabilities(params, rows), alone.log_probabilities(without, rows), rtol=1e-5, atol=1e-5
+    )
+
+    gradient = jax.jit(jax.grad(loss_of(side, {"items": rows})))
+    said = gradient(params["trainable"], params["frozen"])["side"]["said"]["kernel"]
+    assert (said != 0).all()
+    heard = params["trainable"] | {"side": params["trainable"]["side"] | {"said": {"kernel": -0.1 * said}}}
+    adapter = gradient(heard, params["frozen"])["adapter"]
+    assert all(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(adapter))  # through the frozen model
 
 
 @pytest.mark.slow

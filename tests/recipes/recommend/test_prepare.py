@@ -218,7 +218,18 @@ def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path,
 def test_titles_may_come_from_a_dat_file(file, tmp_path):
     (tmp_path / "movies.dat").write_bytes("1000::Amélie (2001)::Comedy\n".encode("latin-1"))
     build(made(file, items=str(tmp_path / "movies.dat"), clustering="frequency"), tmp_path / "set")
-    assert Interactions(tmp_path / "set").catalogue.titles[:2] == ["Amélie (2001)", None]
+    catalogue = Interactions(tmp_path / "set").catalogue
+    assert catalogue.titles[:2] == ["Amélie (2001)", None]
+    assert catalogue.genres == {1: "Comedy"}
+
+
+def test_genres_are_kept_beside_titles_for_a_model_to_read(file, tmp_path):
+    lines = ['1000,"Book 0, The (1999)",Drama|Crime', "1001,Book 1,(no genres listed)", "9,Nobody's,Drama"]
+    (tmp_path / "movies.csv").write_text("\n".join(["movieId,title,genres", *lines]))
+    build(made(file, items=str(tmp_path / "movies.csv"), clustering="frequency"), tmp_path / "set")
+    catalogue = Interactions(tmp_path / "set").catalogue
+    assert [catalogue.text(item) for item in (1, 2, 3)] == ["Book 0, The (1999): Drama, Crime", "Book 1", None]
+    assert catalogue.described(1) == {"id": 1, "original": "1000", "title": "Book 0, The (1999)"}
 
 
 def test_repeats_are_left_out_or_kept(tmp_path):

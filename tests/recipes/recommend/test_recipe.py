@@ -120,6 +120,23 @@ def test_it_is_saved_and_read_back(recipe):
     assert from_dict(to_dict(recipe)) == recipe
 
 
+def test_beside_a_frozen_model_a_small_one_is_trained_and_runs_from_before_have_none(recipe, tmp_path):
+    frozen = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
+    assert (frozen.side_shape.width, frozen.side_shape.layers, frozen.shape.direct) == (8, 2, True)
+    assert replace(frozen, freeze=False).side_shape is None
+    assert recipe.side_shape is None
+    saved = to_dict(frozen)
+    del saved["fields"]["side_layers"]
+    older = from_dict(saved)
+    assert (older.side_layers, older.side_shape, older.shape.direct) == (0, None, False)
+    assert replace(frozen, item_embedding_dim=100).side_shape.heads == 2  # the most that leave pairs
+    with pytest.raises(RecipeError, match=r"--item-embedding-dim 7 is odd.* or --side-layers 0"):
+        _ = replace(frozen, item_embedding_dim=7).shape
+    for without in (replace(frozen, freeze=False), recipe):
+        with pytest.raises(RecipeError, match="--side-layers 3 is of a transformer beside a frozen --pretrained"):
+            replace(without, side_layers=3)
+
+
 def test_another_data_set_in_its_place_is_noticed(recipe, tmp_path):
     prepared = recipe.prepare(tmp_path, print)
     assert recipe.data_changed(prepared) is None

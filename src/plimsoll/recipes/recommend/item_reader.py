@@ -1,7 +1,7 @@
 """Readers of a history of items, given as vectors: a small trained transformer, or a published language model.
 
-Both are causal, map (batch, length, width) to the same shape, and know no items. Histories are padded on the right,
-where causal attention does not look.
+A `Side` puts the first beside the second. All are causal and know no items. Readers map (batch, length, width) to the
+same shape. Histories are padded on the right, where causal attention does not look.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from plimsoll.levers.activations import stream
+from plimsoll.levers.precision import dot
 from plimsoll.levers.remat import scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.decoder import Decoder
@@ -77,6 +78,37 @@ class PublishedReader:
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
         del keys
         return self.model.hidden(params, inputs_embeds=x)
+
+
+class Side:
+    """Small transformer that is trained beside a frozen language model.
+
+    It reads the items' rows, to which the language model's output is added through a product that begins with zeros: at
+    the start it is a `SmallReader` without a language model. Items alone are lost in a frozen model: what its layers
+    add to its input is many times as long, and no weight can change that. Sung et al. 2022 (ladder side-tuning,
+    https://arxiv.org/abs/2206.06522).
+    """
+
+    def __init__(self, shape: DecoderShape, compute: Compute, *, width: int, dropout: float) -> None:
+        self.reader = SmallReader(shape, compute, dropout=dropout)
+        self.compute, self.width, self.dropout = compute, width, dropout
+
+    def init(self, key: Array) -> dict:
+        zeros = jnp.zeros((self.width, self.reader.decoder.shape.width), jnp.float32)
+        return self.reader.init(key) | {"said": {"kernel": zeros}}
+
+    def hidden(self, params: dict, rows: Vectors, said: Vectors, keys: Array | None) -> Vectors:
+        """Returns the output for each position.
+
+        Args:
+            params: Parameters, as `init` gives them.
+            rows: Rows of the items, (batch, length, item_width).
+            said: The language model's output, (batch, length, width).
+            keys: One key per example if dropout is on.
+        """
+        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
+        x = rows + dot(said, params["said"]["kernel"], **how)
+        return self.reader.hidden(params, dropped(x, keys, 0, share=self.dropout), keys)
 
 
 Reader = SmallReader | PublishedReader

@@ -35,6 +35,8 @@ class ItemShape:
     """Number of items in the largest cluster."""
     cluster_vectors: ClusterVectors = "learned"
     """Vectors of clusters: rows of their own, or the means of their members' rows."""
+    direct: bool = False
+    """The output is compared with the rows themselves: the adapter is for the language model's input alone."""
     dropout: float = 0.0
     """Dropout of the language model's input, and of what each of its layers adds if it is trained too."""
 

@@ -1,9 +1,10 @@
 """Items as single tokens of a language model: its input vectors, and the probability of each item to come next.
 
 A row of the item table goes through an adapter into the model; the same adapter maps it to the vector v that the
-model's output h is compared with. With a full softmax, p(i) is that of h.v_i over all items. With two levels, p(i) =
-p(c) p(i | c): first a softmax over the clusters' vectors, then one over the members of the item's cluster. That costs
-`clusters + largest_cluster` products where the full one costs `items`. Subbiah et al. 2025 (EfficientIDs).
+model's output h is compared with; where the shape is `direct`, v is the row itself. With a full softmax, p(i) is that
+of h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one
+over the members of the item's cluster. That costs `clusters + largest_cluster` products where the full one costs
+`items`. Subbiah et al. 2025 (EfficientIDs).
 
 Both are distributions over the items. Padding is never one of them, an empty place in a cluster counts as -inf in the
 sum, and the member of a cluster with one member is certain.
@@ -94,21 +95,26 @@ class Items:
             params["clusters"] = {"embedding": rows}
         return params
 
+    def rows(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any item_width"]:
+        """Returns the rows of these items in the table."""
+        return params["items"]["embedding"][ids].astype(jnp.float32)
+
     def entered(self, params: dict, ids: Int[Array, "*any"]) -> Float[Array, "*any width"]:
         """Returns the language model's input vectors for these items."""
-        return self._adapted(params, params["items"]["embedding"][ids])
+        return self._adapted(params, self.rows(params, ids))
 
     def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
         """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
-        vectors = {"items": self._adapted(params, table)}
+        compared = _as_they_are if self.shape.direct else self._adapted
+        vectors = {"items": compared(params, table)}
         if self.shape.learned_clusters:
-            vectors["clusters"] = self._adapted(params, params["clusters"]["embedding"])
+            vectors["clusters"] = compared(params, params["clusters"]["embedding"])
         elif self.shape.two_level:
             cluster, clusters = fixed["cluster"][1:], self.shape.clusters
             summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), cluster, num_segments=clusters)
             sizes = jnp.sum(fixed["members"] != NO_ITEM, axis=1, keepdims=True, dtype=jnp.float32)
-            vectors["clusters"] = self._adapted(params, summed / jnp.maximum(sizes, 1))
+            vectors["clusters"] = compared(params, summed / jnp.maximum(sizes, 1))
         return vectors
 
     def nats(
@@ -154,6 +160,11 @@ class Items:
         inner, outer = params["adapter"]["inner"], params["adapter"]["outer"]
         hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
         return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
+
+
+def _as_they_are(params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... item_width"]:
+    del params
+    return rows.astype(jnp.float32)
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:

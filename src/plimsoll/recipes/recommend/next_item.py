@@ -1,7 +1,7 @@
 """Task of predicting the next item: a reader between the two uses of the item table.
 
 The same rows are its input and are compared with its output (recipes/recommend/items.py). If the reader is frozen, rows
-and adapter still get a gradient through it.
+and adapter still get a gradient through it, and a small transformer may be trained beside it (`item_reader.Side`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.levers.sharding import in_mesh
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank_kept
-from plimsoll.recipes.recommend.item_reader import Reader
+from plimsoll.recipes.recommend.item_reader import Reader, Side
 from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape
 from plimsoll.recipes.recommend.items import Items, round_robin
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -32,14 +32,16 @@ class NextItem:
     can hold `earlier`, too, int32 of (batch, any), padded in the same way: what the user took before that row.
     """
 
-    def __init__(self, shape: ItemShape, reader: Reader, compute: Compute) -> None:
-        self.shape, self.reader, self.compute = shape, reader, compute
+    def __init__(self, shape: ItemShape, reader: Reader, compute: Compute, *, side: Side | None = None) -> None:
+        self.shape, self.reader, self.compute, self.side = shape, reader, compute, side
         self.items = Items(shape, compute)
 
     def init(self, key: Array) -> Params:
         items_key, reader_key = jax.random.split(key)
         trainable, frozen = self.items.init(items_key), {}
         (frozen if self.reader.frozen else trainable)["model"] = self.reader.init(reader_key)
+        if self.side is not None:
+            trainable["side"] = self.side.init(jax.random.fold_in(reader_key, 1))
         if self.shape.two_level:
             frozen["clusters"] = round_robin(self.shape)
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
@@ -52,11 +54,14 @@ class NextItem:
 
     def hidden(
         self, params: Params, ids: Int[Array, "batch length"], keys: Array | None = None
-    ) -> Float[Array, "batch length width"]:
-        """Returns the reader's output for each item and those before it."""
-        x = self.items.entered(params["trainable"], ids)
-        x = dropped(x, keys, 0, share=self.shape.dropout)
-        return self.reader.hidden(params["frozen" if self.reader.frozen else "trainable"]["model"], x, keys)
+    ) -> Float[Array, "batch length out"]:
+        """Returns the output for each item and those before it, as wide as the vectors that it is compared with."""
+        trainable, model = params["trainable"], params["frozen" if self.reader.frozen else "trainable"]["model"]
+        x = self.items.entered(trainable, ids)
+        if self.side is not None:
+            said = self.reader.hidden(model, x, None)
+            return self.side.hidden(trainable["side"], self.items.rows(trainable, ids), said, keys)
+        return self.reader.hidden(model, dropped(x, keys, 0, share=self.shape.dropout), keys)
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
@@ -88,9 +93,18 @@ class NextItem:
     def log_probabilities(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
         """Returns the log probability of every item after these histories of one item or more; -inf for padding."""
         fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
+        vectors = self.items.vectors(params["trainable"], fixed)
+        return self.items.log_probabilities(self._last(params, ids), vectors, fixed)
+
+    def products(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
+        """Returns the product of every item's vector with the output after these histories, whatever its cluster."""
+        fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
+        return self._last(params, ids) @ self.items.vectors(params["trainable"], fixed)["items"].T
+
+    def _last(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch out"]:
+        """Returns the output after the last item of each history."""
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
-        hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
-        return self.items.log_probabilities(hidden, self.items.vectors(params["trainable"], fixed), fixed)
+        return jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
 
     def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
         """Returns the nats of the last item of each row, and whether it ranks high among what the user had not taken.

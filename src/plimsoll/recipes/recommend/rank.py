@@ -6,21 +6,24 @@ In a process that imports JAX. Scores are of the whole catalogue, a block of use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
 
 from plimsoll.errors import RunError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.recommend.interactions import HeldOut
+from plimsoll.recipes.recommend.interactions import HeldOut, Interactions, Split
 from plimsoll.recipes.recommend.mixture import mixture
 from plimsoll.recipes.recommend.next_item import NextItem
-from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks
+from plimsoll.recipes.recommend.ranking import best, mean_metrics, means, ranks, sums
 from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.recommend.rows import padded
 from plimsoll.types import TrainedRun
 from plimsoll.units import MIB
+
+if TYPE_CHECKING:  # SciPy loads behind it
+    from plimsoll.recipes.recommend.baselines import Baselines
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
@@ -43,7 +46,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
-        `baselines` those of each.
+        `baselines` those of each; under `cold` those of items that nobody had taken (`_cold`), where there are some and
+        their titles are known to a frozen language model.
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
@@ -57,6 +61,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     beside: dict[str, dict[str, Any]] = {"model": {}} | ({"raw": {}} if request.get("raw") else {}) | {"baselines": {}}
     averaged = scorer(trained, users=users)
     raw = scorer(trained, users=users, average=False) if "raw" in beside else None
+    cold: dict[str, Any] = {}
     for split in splits:
         counts = Baselines(data, split)
 
@@ -71,16 +76,66 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         of_splits[split] = found.pop("mixed")
         for name, of_split in (found | {"baselines": counts.evaluate(keep_seen=keep_seen)}).items():
             beside[name][split] = of_split
-    return {"keep_seen": keep_seen} | of_splits | beside
+        cold |= _cold(trained, counts, split)
+    return {"keep_seen": keep_seen} | of_splits | beside | ({"cold": cold} if cold else {})
 
 
-def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
-    """Returns the function that scores up to `users` histories at a time."""
+def _cold(trained: TrainedRun, counts: Baselines, split: HeldOut) -> dict[str, Any]:
+    """Returns, by split, ranks of items that nobody took before they are to be found, among all such items.
+
+    They are scored by rows from their titles (recipes/recommend/titles.py). Nothing that counts can tell them from one
+    another, and neither can popularity: it has 0 for each. Empty if there is no such item, or no title to go by.
+
+    Returns:
+        `items`, the number of them; `run`, `popularity` and `chance`, metrics over the users whose item is one.
+    """
+    from plimsoll.recipes.recommend.titles import has_titles, rows_by_title, title_vectors
+
+    recipe = _recipe(trained)
+    if not has_titles(recipe):
+        return {}
+    data, cold = recipe.interactions, counts.popularity == 0
+    cold[0] = False
+    targets = data.targets(split)
+    asked = np.flatnonzero(cold[targets])
+    if not len(asked):
+        return {}
+    params = trained.params()
+    table = np.asarray(readable(params["trainable"])["items"]["embedding"], np.float32)
+    vectors = title_vectors(recipe, params["frozen"]["model"], trained.plan.compute(jax.default_backend()))
+    rows = rows_by_title(vectors, table, _taken(data, learned="test" if recipe.learn_validation else "train"))
+    histories = [data.history(user, split) for user in data.evaluated[asked].tolist()]
+    score = scorer(trained, users=min(MOST_USERS, len(asked)), rows=rows)
+    blocks = [histories[first : first + MOST_USERS] for first in range(0, len(asked), MOST_USERS)]
+    scores = np.concatenate([score(block) for block in blocks])
+    scores[:, ~cold] = -np.inf
+    found = {"run": scores, "popularity": np.where(cold, counts.popularity, -np.inf)[None].repeat(len(asked), axis=0)}
+    metrics = {name: means([sums(ranks(values, targets[asked]))]) for name, values in found.items()}
+    number = int(cold.sum())
+    chance = means([sums(np.arange(number))]) | {"users": len(asked)}
+    return {split: {"items": number, **metrics, "chance": chance}}
+
+
+def _taken(data: Interactions, *, learned: Split) -> np.ndarray:
+    """Returns, for each id, whether somebody took it before the end of what was learned from."""
+    taken = np.zeros(data.items + 1, bool)
+    for user in range(data.users):
+        taken[data.history(user, learned)] = True
+    return taken
+
+
+def scorer(trained: TrainedRun, *, users: int, average: bool = True, rows: np.ndarray | None = None) -> Scorer:
+    """Returns the function that scores up to `users` histories at a time.
+
+    With `rows`, they are the table of items, and scores are products with its vectors: clusters are not asked.
+    """
     recipe = _recipe(trained)
     task = cast(NextItem, recipe.task(trained.plan.compute(jax.default_backend())))
     params = trained.params(average=average)
     params = params | {"trainable": readable(params["trainable"])}
-    run = jax.jit(task.log_probabilities)
+    if rows is not None:
+        params["trainable"] = params["trainable"] | {"items": {"embedding": jax.device_put(rows)}}
+    run = jax.jit(task.log_probabilities if rows is None else task.products)
 
     def score(histories: Sequence[np.ndarray]) -> np.ndarray:
         ids = padded(histories, length=recipe.seq_len)

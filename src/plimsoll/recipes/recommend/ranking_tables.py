@@ -39,4 +39,20 @@ def recommendation_tables(answer: Mapping[str, Any]) -> str:
         lines.append(f"  {'':<{width}}" + "".join(f"{name:>9}" for name in names))
         for row, values in rows.items():
             lines.append(f"  {row:<{width}}" + "".join(f"{values[name]:9.4f}" for name in names))
+    lines += [line for split in SPLITS for line in _cold_lines(split, answer.get("cold", {}).get(split))]
     return "\n".join(lines)
+
+
+def _cold_lines(split: str, cold: Mapping[str, Any] | None) -> list[str]:
+    if cold is None:
+        return []
+    names = [name for name in cold["run"] if name != "users"]
+    lines = [
+        "",
+        f"  {split}, {cold['run']['users']:,} users whose item nobody had taken before, ranked among the"
+        f" {cold['items']:,} such items by rows from their titles",
+    ]
+    lines.append(f"  {'':<14}" + "".join(f"{name:>9}" for name in names))
+    for row in ("run", "popularity", "chance"):
+        lines.append(f"  {MIXED if row == 'run' else row:<14}" + "".join(f"{cold[row][name]:9.4f}" for name in names))
+    return lines

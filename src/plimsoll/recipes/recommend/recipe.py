@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 SIZES = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers", "heads")
-LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0, "adapter_inner": 0}
+LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0, "adapter_inner": 0, "side_layers": 0}
 NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
@@ -74,6 +74,7 @@ class Recommend(AdamWRecipe):
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
+    older: ClassVar[Mapping[str, Any]] = {"side_layers": 0}
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
@@ -115,6 +116,9 @@ class Recommend(AdamWRecipe):
     trained from scratch; gemma-2b or llama-3.2-1b to plan with that shape."""
     freeze: bool = True
     """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
+    side_layers: int = LAYERS
+    """Number of blocks of the small transformer that is trained beside a frozen --pretrained model: it reads the items
+    and what that model makes of them. 0 trains none, and items are compared with the frozen model's output."""
     item_embedding_dim: int | None = None
     """Width of an item's embedding. By default that of the embeddings in --data, else 64."""
     adapter_inner: int | None = None
@@ -166,6 +170,11 @@ class Recommend(AdamWRecipe):
             raise RecipeError(
                 f"--layers {self.layers} is of the small transformer, and --pretrained {self.pretrained} has its own:"
                 " leave it out"
+            )
+        if self.side_layers != LAYERS and (self.pretrained == NONE or not self.freeze):
+            raise RecipeError(
+                f"--side-layers {self.side_layers} is of a transformer beside a frozen --pretrained model, and none is"
+                " frozen here: leave it out"
             )
 
     @property
@@ -239,6 +248,20 @@ class Recommend(AdamWRecipe):
         heads = self.heads or max(1, width // 32)
         return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
 
+    @property
+    def side_shape(self) -> DecoderShape | None:
+        """Shape of the small transformer beside a frozen model, where there is one."""
+        if self.pretrained == NONE or not self.freeze or not self.side_layers:
+            return None
+        width = self.item_width
+        if width % 2:
+            raise RecipeError(
+                f"--item-embedding-dim {width} is odd, and the small transformer beside {self.pretrained} turns pairs"
+                " of numbers: take an even one, or --side-layers 0 to train none"
+            )
+        heads = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)
+        return DecoderShape(vocab=1, width=width, layers=self.side_layers, heads=heads, inner=inner_width(width))
+
     @cached_property
     def shape(self) -> ItemShape:
         if self.data:
@@ -268,6 +291,7 @@ class Recommend(AdamWRecipe):
             clusters=clusters,
             largest_cluster=largest,
             cluster_vectors=self.cluster_vectors,
+            direct=self.side_shape is not None,
             dropout=self.dropout,
         )
 
@@ -292,14 +316,15 @@ class Recommend(AdamWRecipe):
         return self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
 
     def task(self, compute: Compute) -> Task:
-        from plimsoll.recipes.recommend.item_reader import PublishedReader, SmallReader
+        from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
         from plimsoll.recipes.recommend.next_item import NextItem
 
-        if self.published is not None:
-            reader = PublishedReader(self.published, compute, frozen=self.freeze)
-        else:
-            reader = SmallReader(self.reader_shape, compute, dropout=self.dropout)
-        return NextItem(self.shape, reader, compute)
+        if self.published is None:
+            return NextItem(self.shape, SmallReader(self.reader_shape, compute, dropout=self.dropout), compute)
+        side, reader = None, PublishedReader(self.published, compute, frozen=self.freeze)
+        if self.side_shape is not None:
+            side = Side(self.side_shape, compute, width=self.published.width, dropout=self.dropout)
+        return NextItem(self.shape, reader, compute, side=side)
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters with the data's embeddings and clusters, and the pretrained weights."""

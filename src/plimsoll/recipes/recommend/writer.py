@@ -23,8 +23,8 @@ from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.interactions import ABOUT, CLUSTERS, EMBEDDINGS, OFFSETS, SEQUENCES, clusters_sha256
 from plimsoll.units import format_bytes
 
-ITEM_LINE_BYTES = 64
-"""Bytes of a line of items.jsonl, besides its title."""
+ITEM_LINE_BYTES = 80
+"""Bytes of a line of items.jsonl, besides its title and genres."""
 FIXED_BYTES = 2**14
 """Bytes of headers and catalogue.json."""
 
@@ -56,7 +56,8 @@ def write_interactions(
         "catalogue": identity,
         "clusters_sha256": clusters_sha256(cluster_of, identity),
     }
-    names = len(catalogue.originals) * ITEM_LINE_BYTES + sum(len((title or "").encode()) for title in catalogue.titles)
+    texts = [title for title in catalogue.titles if title is not None] + [*catalogue.genres.values()]
+    names = len(catalogue.originals) * ITEM_LINE_BYTES + sum(len(text.encode()) for text in texts)
     needed = sum(values.nbytes for values in arrays.values()) + names + FIXED_BYTES
     with _partial_folder(out) as partial:
         if needed > free_bytes(out):
