@@ -78,3 +78,30 @@ def test_bytes_and_kernels_are_those_of_a_step_compiled_with_its_machine_code():
     without, with_it = done.stdout.splitlines()[-2:]
     assert without == with_it
     assert json.loads(without)["kernels"] > 0
+
+
+SEVERAL = """
+import json, sys
+from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.planner.child import plan_of
+
+for words in sys.argv[2:]:
+    print(json.dumps(CrossCompiler(json.loads(sys.argv[1])).analyse(plan_of(json.loads(words))).kernels))
+"""
+
+
+@pytest.mark.slow
+def test_several_cards_share_a_batch_whose_attention_is_cudnns():
+    """The partitioner cannot split cuDNN's kernel, and refused it among several cards."""
+    python = toolchains.python_for("cuda")
+    if python is None:
+        pytest.skip("the compiler for GPUs is not installed: plimsoll chips --install cuda")
+    recipe = dataclasses.replace(RECIPE, width=128, heads=2, seq_len=128, batch_size=8)
+    about = {"recipe": to_dict(recipe), "steps": 10, "chip": dataclasses.asdict(chip("h100x4")), "compiled": True}
+    plans = [dataclasses.replace(PLAN, chip="h100x4", micro_batch=8, devices=4, fsdp=fsdp) for fsdp in (1, 2, 4)]
+    words = [SEVERAL, json.dumps(about), *(json.dumps(each.to_dict()) for each in plans)]
+    done = subprocess.run(
+        [str(python), "-c", *words], env=for_processes("cuda"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 3
