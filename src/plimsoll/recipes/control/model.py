@@ -124,11 +124,12 @@ class Imitator:
             return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
         x = scan_blocks(apply, x, numbered, layers=self.shape.layers, compute=self.compute)
-        said = self._dot(x[:, -1], weights["leave"])
         if not states:
-            return said
+            return self._dot(x[:, -1], weights["leave"])
+        exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below
+        said = exact(x[:, -1], weights["leave"]["kernel"]) + weights["leave"]["bias"]
         gains = GAIN_UNIT * said.reshape(-1, self.shape.outputs, states)
-        return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)  # in float32: terms cancel
+        return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)
 
     def _dot(self, x: Array, kernel: Any) -> Array:
         weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)
