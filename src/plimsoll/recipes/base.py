@@ -186,6 +186,10 @@ class Recipe(metaclass=_Named):
     """Options that conflict with others. An option's name maps to the fields that are reset when a user passes that
     option, with the values they are reset to (recipes/overrides.py)."""
 
+    before: ClassVar[Mapping[str, Any]] = {}
+    """Values of fields for runs that were saved before there were these fields, where the default differs from what
+    those runs did."""
+
     best_by: ClassVar[str] = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
 

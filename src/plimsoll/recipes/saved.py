@@ -68,7 +68,7 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     unknown = sorted(set(saved["fields"]) - known)
     if unknown:
         raise RecipeError(f"recipe.json has fields that this version does not know: {', '.join(unknown)}")
-    return cls(**saved["fields"])
+    return cls(**{**cls.before, **saved["fields"]})
 
 
 def name_in(saved: Mapping[str, Any]) -> str:

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.model import GAIN_UNIT, Imitator, ImitatorShape
-from plimsoll.recipes.control.motion import token_features
+from plimsoll.recipes.control.model import GAIN_UNIT, Imitator, ImitatorShape, token_features
 from plimsoll.types import Compute
 
 STRICT = True

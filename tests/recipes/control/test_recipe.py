@@ -8,6 +8,7 @@ from control_files import write_control
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.rows import ControlRows
+from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import Compute
 
 STRICT = True
@@ -61,3 +62,11 @@ def test_all_features_are_states_where_the_file_does_not_say(tmp_path):
         opened.attrs["max_state_dim"] = 20
     with pytest.raises(DataError, match=r"20 of its 19 features are states \(attribute `max_state_dim`\)"):
         ControlRows(path, split="variant").states  # noqa: B018
+
+
+def test_a_run_of_before_there_was_a_choice_keeps_the_published_network_and_loss(file):
+    saved = to_dict(Control(data=file))
+    assert from_dict(saved) == Control(data=file)
+    for name in ("network", "patch", "error_floor"):
+        del saved["fields"][name]
+    assert from_dict(saved) == Control(data=file, network="published", error_floor=0)

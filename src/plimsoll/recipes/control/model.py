@@ -8,7 +8,7 @@ is 1, whatever the family, so that families count alike.
 Two forms. The published one reads the states as they are, one time step a token, and its last layer says the control.
 In the other the last layer says a gain, a matrix, and the control is its product with the last state, as it is of every
 linear controller: what is left to learn is which system it is. It reads the motion at every size, some time steps a
-token (motion.py).
+token (`motion_tokens`).
 """
 
 import math
@@ -25,7 +25,6 @@ from plimsoll.levers.precision import dot
 from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.dropout import dropped
-from plimsoll.recipes.control.motion import motion_tokens, token_features
 from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
 
 NORM_EPSILON = 1e-6
@@ -34,6 +33,10 @@ GAIN_UNIT = 64.0
 """Gain of a 1 of the last layer: those of the 35 families reach 2 to 154 in units of states and controls."""
 GAIN_START = 1 / 64
 """Factor of the last layer's first weights where they say a gain: gains begin at about 1, and controls near zero."""
+LEAST = 1e-7
+"""Root mean square below which a state does not move at all: filling, whose every view is zero."""
+STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
+"""Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,42 @@ class Imitator:
     def stack(self, gradient: dict) -> dict:
         """Returns the gradient of such weights with the blocks stacked again."""
         return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
+
+
+def token_features(features: int, *, states: int, patch: int) -> int:
+    """Returns the numbers in a token of `motion_tokens`."""
+    return 3 * patch * states + features - states + 2 * states
+
+
+def motion_tokens(
+    inputs: Float[Array, "batch length features"], *, states: int, patch: int
+) -> Float[Array, "batch tokens wide"]:
+    """Returns a token for every `patch` time steps: the states, their views, what is no state, the logarithms.
+
+    A system is recognised from how its state changes from step to step, and close to rest these changes are some
+    thousandths of the states' unit: below what a network's first layer tells apart. So each state comes a second time,
+    and its change from step to step besides, both divided by their root mean squares over the window; the logarithms of
+    these roots say how large they were.
+
+    Args:
+        inputs: Windows, whose first features are states; the others (a system's code) are the same at all times.
+        states: Number of states among the features.
+        patch: Time steps of a token; divides the length.
+    """
+    batch, length, _ = inputs.shape
+    tokens = length // patch
+    x, constant = inputs[..., :states], inputs[:, ::patch, states:]
+    change = jnp.diff(x, axis=1, prepend=x[:, :1])
+    views, levels = [x], []
+    for values, level in ((x, STATE_LEVEL), (change, CHANGE_LEVEL)):
+        root = jnp.sqrt(jnp.mean(values**2, axis=1, keepdims=True) + LEAST**2)
+        moves = root > 2 * LEAST
+        views.append(jnp.where(moves, values / root, 0))
+        levels.append(jnp.where(moves, (jnp.log(root) - level) / LEVEL_WIDTH, 0))
+    shown = [view.reshape(batch, tokens, patch * states) for view in views]
+    return jnp.concatenate(
+        [*shown, constant, *(jnp.broadcast_to(one, (batch, tokens, states)) for one in levels)], axis=-1
+    )
 
 
 def layer_norm(

@@ -40,6 +40,7 @@ class Control(AdamWRecipe):
     kind: ClassVar[str] = "control"
     tables: ClassVar[tuple[str, ...]] = ("unexplained",)
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
+    before: ClassVar[Mapping[str, Any]] = {"network": "published", "error_floor": 0.0}
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(
             answer="plimsoll.recipes.control.closed_loop:evaluate",
