@@ -87,6 +87,12 @@ BENCHMARKS = [
         "HR@10 0.0985, NDCG@10 0.0667, MRR 0.0607 on Toys",
         needs="data/interactions/amazon_toys.txt",
     ),
+    Benchmark(
+        "control_quality",
+        "--data {made}/windows-2m.h5",
+        None,
+        first=("prepare control --samples 2M --out {made}/windows-2m.h5",),
+    ),
     Benchmark("finetune_quality", "", None, "adapters below the model as published"),
     # Bytes of models and of cards.
     Benchmark("finetune_published", "", None, "each at most the published peak"),

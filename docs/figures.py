@@ -474,6 +474,39 @@ def _cost(run: Any) -> list[str]:
     ]
 
 
+def control_quality() -> str:
+    """Returns what a run of `control` reached: the mean over families, what driving costs, time and memory."""
+    r2, cost = read("control_quality", "r2"), read("control_quality", "cost")
+    cheap, words = _at_most(cost, AS_CHEAP), read("control_quality", "words")
+    rows = [
+        ["R^2 on held-out variants, mean of the families", f"{read('control_quality', 'macro_r2'):.4f}"],
+        ["the same, median", f"{statistics.median(r2.values()):.4f}"],
+        [f"systems whose driving costs at most {AS_CHEAP} times the optimal", f"{cheap} of {len(cost)}"],
+        ["steps", f"{read('control_quality', 'steps'):,}"],
+        ["time, evaluations included", f"{read('control_quality', 'seconds') / 60:.1f} min"],
+        ["memory, measured", f"{read('control_quality', 'peak_bytes') / MIB:.1f} MiB"],
+        ["memory, predicted", f"{read('control_quality', 'predicted_bytes') / MIB:.1f} MiB"],
+    ]
+    command = "python benchmarks/control_quality.py --data windows.h5" + (" -- " + " ".join(words) if words else "")
+    return table(["", ""], rows) + "\n" + source("control_quality", command)
+
+
+def control_families() -> str:
+    """Returns a table of every family's R^2 and of what driving it costs, the best first."""
+    cost = read("control_quality", "cost")
+    ranked = sorted(read("control_quality", "r2").items(), key=lambda row: -row[1])
+    rows = [[name, f"{r2:.4f}", "lost" if cost[name] is None else f"{cost[name]:.2f} x"] for name, r2 in ranked]
+    return table(["system", "R^2", "cost of driving, median"], rows)
+
+
+AS_CHEAP = 1.1
+
+
+def _at_most(cost: Any, most: float) -> int:
+    """Returns how many systems cost at most so much; one that was lost has none."""
+    return sum(one is not None and one <= most for one in cost.values())
+
+
 def recommend_memory() -> str:
     """Returns a table of what a frozen language model takes on chips, lever by lever."""
     rows = read("recommend_memory", "rows")

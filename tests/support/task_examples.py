@@ -135,7 +135,7 @@ RECIPES = {
         preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
     "control": lambda: replace(
-        preset("control"), data=control_file(), width=32, heads=2, layers=2, batch_size=8, steps=10
+        preset("control"), data=control_file(), width=32, heads=2, layers=2, patch=1, batch_size=8, steps=10
     ),
     "longcontext": lambda: replace(
         preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.model import Imitator, ImitatorShape
+from plimsoll.recipes.control.model import GAIN_UNIT, Imitator, ImitatorShape, token_features
 from plimsoll.types import Compute
 
 STRICT = True
@@ -85,3 +85,53 @@ def test_dropout_is_on_in_training_only_and_each_example_has_its_own():
         for i in range(5)
     ]
     assert sum(parts) == pytest.approx(total(task, batch, train=True), rel=1e-5)
+
+
+def gain_task(**changes):
+    return task_of(**{"gain_states": 12, "patch": 4} | changes)
+
+
+def coded(batch):
+    """The batch with features that are no states the same at all times, as a system's code is."""
+    inputs = batch["inputs"].copy()
+    inputs[:, :, 12:] = inputs[:, :1, 12:]
+    return batch | {"inputs": inputs}
+
+
+def test_a_gain_is_multiplied_with_the_last_state():
+    task, batch = gain_task(), coded(batch_of())
+    weights = jax.jit(task.init)(jax.random.key(0))["trainable"]
+    gain = np.random.default_rng(1).standard_normal((6, 12)).astype(np.float32)
+    leave = {"kernel": jnp.zeros_like(weights["leave"]["kernel"]), "bias": jnp.asarray(gain.ravel() / GAIN_UNIT)}
+    found = task.predicted(weights | {"leave": leave}, batch["inputs"])
+    np.testing.assert_allclose(found, batch["inputs"][:, -1, :12] @ gain.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_of_gains_begins_near_zero_but_not_at_it():
+    task, batch = gain_task(), coded(batch_of())
+    said = task.predicted(jax.jit(task.init)(jax.random.key(0))["trainable"], 0.05 * batch["inputs"])
+    assert 0.01 < float(jnp.abs(said).mean()) < 0.5
+
+
+def test_time_steps_of_a_token_must_only_lie_together():
+    batch = coded(batch_of())
+    for patch in (1, 2, 8):
+        weights = jax.jit(gain_task(patch=patch).init)(jax.random.key(0))["trainable"]
+        assert weights["enter"]["kernel"].shape == (token_features(19, states=12, patch=patch), 16)
+        assert gain_task(patch=patch).predicted(weights, batch["inputs"]).shape == (5, 6)
+
+
+def test_large_controls_count_less_in_training_and_as_ever_in_an_evaluation():
+    batch = batch_of()
+    params = jax.jit(task_of().init)(jax.random.key(0))
+    plain, softened = task_of(), task_of(error_floor=0.5)
+    squared = np.array([
+        float(plain.loss(params, None, {n: v[i : i + 1] for n, v in batch.items()}, keys_of()[:1], train=True)[0].total)
+        for i in range(5)
+    ])  # fmt: skip
+    power = (batch["masks"] * batch["controls"] ** 2).sum(axis=1) / batch["masks"].sum(axis=1)
+    loss = softened.loss(params, None, batch, keys_of(), train=True)[0]
+    assert float(loss.total) == pytest.approx((squared / np.sqrt(power + 0.5**2)).sum(), rel=1e-5)
+    assert float(loss.weight) == batch["masks"].sum()
+    for task in (plain, softened):
+        assert float(task.loss(params, None, batch, keys_of(), train=False)[0].total) == pytest.approx(squared.sum())

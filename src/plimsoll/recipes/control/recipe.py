@@ -9,6 +9,7 @@ held-out variants of the systems, or by trajectory; the two never share a trajec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +40,7 @@ class Control(AdamWRecipe):
     kind: ClassVar[str] = "control"
     tables: ClassVar[tuple[str, ...]] = ("unexplained",)
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
+    older: ClassVar[Mapping[str, Any]] = {"network": "published", "error_floor": 0.0}
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(
             answer="plimsoll.recipes.control.closed_loop:evaluate",
@@ -86,8 +88,16 @@ class Control(AdamWRecipe):
     """Width of the feed-forward part. By default 4 x --width."""
     dropout: float = 0.0
     """Share of activations that is dropped in training. The published recipe has 0.1."""
+    network: Literal["gain", "published"] = "gain"
+    """What the network reads and says: the motion at every size and a gain, whose product with the last state is the
+    control; or, as published, the states alone and the control itself."""
+    patch: int = 4
+    """Time steps of a token of --network gain, a divisor of the window. As published it is 1."""
+    error_floor: float = 0.1
+    """Size of controls, in units of their family's root mean square, above which their errors count less in training.
+    0 is the squared error as published."""
 
-    batch_size: int = 1024
+    batch_size: int = 256
     learning_rate: float = 2e-3
     warmup_steps: int = 500
     weight_decay: float = 1e-4
@@ -98,12 +108,14 @@ class Control(AdamWRecipe):
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
         require_sizes(width=self.width, heads=self.heads, layers=self.layers, inner=self.inner)
-        require_sizes(mix_chunks=self.mix_chunks)
+        require_sizes(mix_chunks=self.mix_chunks, patch=self.patch)
         require_sizes(least=0, validation_rows=self.validation_rows)
         if self.width % self.heads:
             raise RecipeError(f"--width {self.width} cannot be divided among --heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
+        if not 0 <= self.error_floor < math.inf:
+            raise RecipeError(f"--error-floor must be 0 or more and finite, got {self.error_floor:g}")
 
     @cached_property
     def rows(self) -> ControlRows:
@@ -129,6 +141,13 @@ class Control(AdamWRecipe):
 
         spec = self.rows.spec
         (length, features), (outputs,) = spec["inputs"][0], spec["controls"][0]
+        says_gain = self.network == "gain"
+        if says_gain and length % self.patch:
+            divisors = ", ".join(str(size) for size in range(1, length + 1) if length % size == 0)
+            raise RecipeError(
+                f"a window of {length} states cannot be divided into tokens of --patch {self.patch}: it can into those"
+                f" of {divisors}"
+            )
         shape = ImitatorShape(
             features=features,
             outputs=outputs,
@@ -139,6 +158,9 @@ class Control(AdamWRecipe):
             inner=self.inner or 4 * self.width,
             positions=max(128, length),
             dropout=self.dropout,
+            gain_states=self.rows.states if says_gain else 0,
+            patch=self.patch,
+            error_floor=self.error_floor,
         )
         return Imitator(shape, compute)
 

@@ -102,6 +102,18 @@ class ControlRows(Hdf5Rows):
         return state, control
 
     @property
+    def states(self) -> int:
+        """States among the features, the first ones; all of them where the file does not say (`max_state_dim`)."""
+        features = self.spec["inputs"][0][1]
+        states = int(self.attributes.get("max_state_dim", features))
+        if not 1 <= states <= features:
+            raise DataError(
+                f"{self.path} says that {states} of its {features} features are states (attribute `max_state_dim`): it"
+                " must be at least one of them, and no more than all"
+            )
+        return states
+
+    @property
     def training_rows(self) -> int:
         """Rows to train on: exact, but for a split by trajectory, whose share is expected."""
         if self.split == "trajectory":

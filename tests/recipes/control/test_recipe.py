@@ -1,0 +1,72 @@
+"""The recipe `control`: the network that its options ask for on a file, and what is refused."""
+
+import h5py
+import jax
+import pytest
+
+from control_files import write_control
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.control.recipe import Control
+from plimsoll.recipes.control.rows import ControlRows
+from plimsoll.recipes.saved import from_dict, to_dict
+from plimsoll.types import Compute
+
+STRICT = True
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = write_control(tmp_path_factory.mktemp("control") / "windows.h5", rows=200, window=32)
+    with h5py.File(path, "r+") as opened:
+        opened.attrs["max_state_dim"] = 12
+    return str(path)
+
+
+def parameters(recipe):
+    shapes = jax.eval_shape(recipe.task(Compute()).init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def test_the_published_network_is_one_option_away(file):
+    assert parameters(Control(data=file, network="published")) == 208_774
+    assert parameters(Control(data=file, network="published", width=32, heads=2, layers=2)) == 30_086
+
+
+def test_by_default_it_says_a_gain_for_the_states_that_the_file_names(file):
+    shape = Control(data=file).task(Compute()).shape
+    assert (shape.gain_states, shape.patch, shape.error_floor) == (12, 4, 0.1)
+    assert Control(data=file, network="published").task(Compute()).shape.gain_states == 0
+
+
+def test_the_last_layer_has_a_number_for_every_control_and_state(file):
+    # enter: 3 x 4 x 12 + 7 + 24 features instead of 19; leave: 6 x 12 outputs instead of 6
+    assert parameters(Control(data=file)) == 208_774 + (175 - 19) * 64 + (72 - 6) * 65
+
+
+def test_a_window_that_is_no_whole_number_of_tokens_is_refused(file):
+    with pytest.raises(RecipeError, match=r"32 states cannot be divided .* --patch 5: it can into those of 1, 2, 4, 8"):
+        Control(data=file, patch=5).task(Compute())
+    Control(data=file, patch=5, network="published").task(Compute())
+
+
+@pytest.mark.parametrize(("floor", "said"), [(-0.1, "-0.1"), (float("inf"), "inf"), (float("nan"), "nan")])
+def test_an_error_floor_is_a_number_from_zero_on(floor, said):
+    with pytest.raises(RecipeError, match=f"--error-floor must be 0 or more and finite, got {said}"):
+        Control(error_floor=floor)
+
+
+def test_all_features_are_states_where_the_file_does_not_say(tmp_path):
+    path = write_control(tmp_path / "windows.h5", rows=200)
+    assert ControlRows(path, split="variant").states == 19
+    with h5py.File(path, "r+") as opened:
+        opened.attrs["max_state_dim"] = 20
+    with pytest.raises(DataError, match=r"20 of its 19 features are states \(attribute `max_state_dim`\)"):
+        ControlRows(path, split="variant").states  # noqa: B018
+
+
+def test_a_run_of_before_there_was_a_choice_keeps_the_published_network_and_loss(file):
+    saved = to_dict(Control(data=file))
+    assert from_dict(saved) == Control(data=file)
+    for name in ("network", "patch", "error_floor"):
+        del saved["fields"][name]
+    assert from_dict(saved) == Control(data=file, network="published", error_floor=0)
