@@ -46,7 +46,7 @@ if number == 0:
         with helped_by(board, count):
             packed = tokenised(documents, tokenizer, lambda words: None)
         board.write("session", packed.folder.name)
-        encoded = time.monotonic()
+        print(f"encoded in {time.monotonic() - start:.1f} s, {time.process_time():.1f} s of CPU", file=sys.stderr)
         send_folder(board, packed.folder.name, range(1, count))
     name = packed.folder.name
 else:
