@@ -113,6 +113,7 @@ def test_raw_weights_are_judged_beside_their_average(trained):
     assert "its raw weights" in recommendation_tables(found)
 
 
+@pytest.mark.slow
 def test_a_history_of_the_files_own_names_is_ranked(trained):
     done = plimsoll("rank", "run", "--history", "112, 118,101", "--top", "5", "--json", cwd=trained)
     assert done.returncode == 0, done.stderr

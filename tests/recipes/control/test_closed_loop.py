@@ -49,6 +49,7 @@ def briefly(monkeypatch):
     monkeypatch.setattr(closed_loop, "STARTS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 def test_driving_is_an_option_of_the_evaluation(trained):
     assert "closed_loop" in trained.recipe.evaluation_options
