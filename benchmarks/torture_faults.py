@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from torture_world import STEPS, Course, World, rows_of
 
@@ -250,6 +251,27 @@ def damage_records(run: Path, drawn: random.Random) -> tuple[str, str] | None:
     path = drawn.choice(there)
     how, damage = ("truncated", truncate) if path.suffix == ".jsonl" else drawn.choice([*DAMAGES.items()])
     return f"record {how}", damage(path, drawn)
+
+
+class Alive(Protocol):
+    """Processes of a run, one or several, as `moment` looks at them."""
+
+    def alive(self) -> bool: ...
+    def step(self) -> int: ...
+    def wait(self, seen: Callable[[], bool], *, seconds: float = ..., interval: float = ...) -> bool: ...
+
+
+def moment(life: Alive, run: Path, drawn: random.Random) -> bool:
+    """Waits for one: while it starts, some steps on, or in the middle of a save. False where it ended before."""
+    first = life.step()
+    how = drawn.choices(("starting", "stepping", "saving"), (0.15, 0.6, 0.25))[0]
+    if how == "starting":
+        life.wait(lambda: False, seconds=drawn.uniform(0.1, 5))
+        return life.alive()
+    if how == "saving":
+        return life.wait(lambda: any((run / "checkpoints").glob(".partial-*")), interval=0.001)
+    ahead = min(STEPS, first + drawn.randint(1, 16))
+    return life.wait(lambda: life.step() >= ahead)
 
 
 def copy_for_inspection(run: Path, to: Path) -> None:

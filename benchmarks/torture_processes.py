@@ -31,7 +31,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from torture_faults import checkpoints, copy_for_inspection, damage_checkpoint
+from torture_faults import checkpoints, copy_for_inspection, damage_checkpoint, moment
 from torture_run import Learned
 from torture_world import STEPS, Course, World, rows_of
 
@@ -99,7 +99,7 @@ def wired() -> Iterator[Wire | NoWire]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the two processes ended: their exit codes, None for one that was stuck, and what they said as errors."""
+    """Ends of the two processes: exit codes, None for one that was stuck, and what they said as errors."""
 
     codes: tuple[int | None, ...]
     said: tuple[str, ...]
@@ -164,7 +164,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to two processes that train. `struck` and `other`: exit codes besides 0 of the two."""
+    """Fault of two processes that train. `struck` and `other`: exit codes besides 0 of the two."""
 
     kind: str
     struck: tuple[int, ...]
@@ -257,7 +257,7 @@ class Tortured:
     def life(self) -> Iterator[dict[str, Any]]:
         pair, struck = self.start(), list[tuple[Fault, str, int]]()
         allowed: list[set[int]] = [{0}, {0}]
-        while self.moment(pair):
+        while moment(pair, self.run, self.drawn):
             fault = self.drawn.choice(
                 [each for each in FAULTS if "wire" not in each.kind or isinstance(self.wire, Wire)]
             )
@@ -272,18 +272,6 @@ class Tortured:
         ended = self.ended(pair, allowed, ", ".join(fault.kind for fault, *_ in struck) or "nothing")
         for fault, words, at in struck:
             yield self.row(fault.kind, words, ended, step=at)
-
-    def moment(self, pair: Pair) -> bool:
-        """Waits for one: while they start, some steps on, or in the middle of a save. False where they ended."""
-        first = pair.step()
-        how = self.drawn.choices(("starting", "stepping", "saving"), (0.15, 0.6, 0.25))[0]
-        if how == "starting":
-            pair.wait(lambda: False, seconds=self.drawn.uniform(0.1, 8))
-            return pair.alive()
-        if how == "saving":
-            return pair.wait(lambda: any((self.run / "checkpoints").glob(".partial-*")), interval=0.001)
-        ahead = min(STEPS, first + self.drawn.randint(1, 16))
-        return pair.wait(lambda: pair.step() >= ahead)
 
     def start(self) -> Pair:
         self.lives += 1

@@ -24,6 +24,7 @@ from torture_faults import (
     damage_data,
     damage_kept,
     damage_records,
+    moment,
 )
 from torture_world import STEPS, Course, World, rows_of
 
@@ -146,7 +147,7 @@ class Tortured:
             *self.drawn.choices(PASSING, k=self.drawn.choice((1, 2, 3, 4, 5))),
             self.drawn.choice(self._endings()),
         ]:
-            if not self._moment(life):
+            if not moment(life, self.run, self.drawn):
                 break
             at = life.step()
             struck.append((fault, fault.strike(life, self.drawn), at))
@@ -249,15 +250,3 @@ class Tortured:
             return fault.only in (None, self.course.name) and (self.course.data is not None or "data" not in fault.kind)
 
         return [fault for fault in ENDING if fits(fault)]
-
-    def _moment(self, life: Life) -> bool:
-        """Waits for one: while it starts, some steps on, or in the middle of a save. False where it ended before."""
-        first = life.step()
-        how = self.drawn.choices(("starting", "stepping", "saving"), (0.15, 0.6, 0.25))[0]
-        if how == "starting":
-            life.wait(lambda: False, seconds=self.drawn.uniform(0.1, 5))
-            return life.alive()
-        if how == "saving":
-            return life.wait(lambda: any((self.run / "checkpoints").glob(".partial-*")), interval=0.001)
-        ahead = min(STEPS, first + self.drawn.randint(1, 16))
-        return life.wait(lambda: life.step() >= ahead)

@@ -24,7 +24,7 @@ GPUS_OF_A_NODE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a scheduler starts: the same command by every process."""
+    """Request to a scheduler, which starts the same command as every process."""
 
     name: str
     run: str

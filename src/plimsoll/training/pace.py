@@ -90,8 +90,8 @@ class Pace:
         self._wait = min(2 * self._wait, TELL_SECONDS)
 
     def _name(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        number = straggler(rows)
-        if number is None or number in self._named:
+        number, measuring = straggler(rows), self._product is not None and len(self._seconds) < PRODUCTS_KEPT
+        if measuring or number is None or number in self._named:  # the first few products are often slow
             return
         self._named.add(number)
         self._say(straggler_words(rows))

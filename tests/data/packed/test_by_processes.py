@@ -1,6 +1,5 @@
 """Text that the processes of a run encode together: the folder of one process, shared work, and what goes wrong."""
 
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -95,9 +94,9 @@ def test_one_that_has_another_text_does_not_help(text, byte_tokenizer, monkeypat
     monkeypatch.setenv("PLIMSOLL_CACHE", str(text.with_name("other")))
     monkeypatch.setattr(by_processes, "_documents", other)
     board = Told()
-    packed, _ = together(board, 2, text, byte_tokenizer)
+    packed, said = together(board, 2, text, byte_tokenizer)
     assert contents(packed.folder) == alone
-    assert json.loads(board.values["encode-0/answer-1"]) == f"{text} holds another text here"
+    assert f"tokens: process 1 does not take part: {text} holds another text here" in said
 
 
 def test_what_another_refuses_is_raised_and_nothing_is_kept(text, byte_tokenizer, monkeypatch):
@@ -132,7 +131,7 @@ def test_one_that_encodes_faster_than_the_first_takes_waits(text, byte_tokenizer
     board.write_bytes = counting
 
     def first():
-        with helped_by(board, 2), by_processes.opened(open_documents(str(text)), byte_tokenizer, None):
+        with helped_by(board, 2), by_processes.opened(open_documents(str(text)), byte_tokenizer, None, str):
             deadline = time.monotonic() + PATIENCE
             while most < by_processes.AHEAD:
                 assert time.monotonic() < deadline
@@ -146,6 +145,15 @@ def test_one_that_encodes_faster_than_the_first_takes_waits(text, byte_tokenizer
         board.write("session", "begins")
         assert other.result(PATIENCE) == "begins"
     assert most == by_processes.AHEAD
+
+
+def test_what_another_refuses_after_its_last_block_is_raised(text, byte_tokenizer, monkeypatch):
+    def gone(*of):
+        raise FileNotFoundError("a.txt is gone")
+
+    monkeypatch.setattr(by_processes, "_why_not_the_same", gone)
+    with pytest.raises(DataError, match=r"process 1 says: a\.txt is gone"):
+        together(Told(), 2, text, byte_tokenizer)
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -11,10 +11,11 @@ What a process reads and encodes besides, a stream or `--no-use-streaming`, is n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -78,13 +79,19 @@ def helped_by(board: Board, processes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(documents: Documents, tokenizer: TextTokenizer, position: dict | None) -> Iterator[Encoder]:
+def opened(
+    documents: Documents, tokenizer: TextTokenizer, position: dict | None, say: Callable[[str], None]
+) -> Iterator[Encoder]:
     """Opens an encoder of the documents after a position: a thread for each core, and the other processes of a run.
 
     Args:
         documents: Files, which the other processes find under the same names.
         tokenizer: The encoder.
         position: Position in the documents (`Piece.position`) at which the first block begins; None for the beginning.
+        say: Receives a line about each process that cannot take part.
+
+    Raises:
+        DataError: The text is another one on another process, or changed there meanwhile.
     """
     from plimsoll.data.packed.encoding import in_threads
 
@@ -99,6 +106,9 @@ def opened(documents: Documents, tokenizer: TextTokenizer, position: dict | None
         answers = [team.board.read(f"{job}/answer-{process}") for process in range(1, team.processes)]
         who = [0, *(process for process, why in enumerate(answers, 1) if why is None)]
         team.board.write(f"{job}/who", who)
+        for process, why in enumerate(answers, 1):
+            if why is not None:
+                say(f"tokens: process {process} does not take part: {why}")
         try:
             yield _shared(team.board, job, len(who), own)
             changed = [why for process in who[1:] if (why := team.board.read(f"{job}/done-{process}"))]
@@ -141,13 +151,12 @@ def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
         process: Number of this process.
         awaited: Name under which the first process writes at last.
     """
-    for number in range(2**31):
+    for number in itertools.count():
         job = f"encode-{number}"
         name, value = board.read_first_of(job, awaited)
         if name == awaited:
             return value
         _encode_share(board, process, job, value)
-    raise AssertionError("nobody asks that often")
 
 
 def _encode_share(board: Board, process: int, job: str, asked: Mapping[str, Any]) -> None:
@@ -172,8 +181,10 @@ def _encode_share(board: Board, process: int, job: str, asked: Mapping[str, Any]
                 board.write_bytes(f"{job}/ids-{number}", _message(ids, lengths))
                 number += processes
         board.write(f"{job}/done-{process}", _why_not_the_same(documents, asked, process))
-    except (PlimsollError, OSError) as problem:
-        board.write_bytes(f"{job}/ids-{number}", REFUSED + f"process {process} says: {problem}".encode())
+    except (PlimsollError, OSError) as problem:  # where the first reads next: a block, or whether all is done
+        said = f"process {process} says: {problem}"
+        board.write_bytes(f"{job}/ids-{number}", REFUSED + said.encode())
+        board.write(f"{job}/done-{process}", said)
 
 
 def _is_taken(board: Board, job: str, number: int) -> bool:

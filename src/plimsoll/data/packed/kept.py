@@ -178,7 +178,7 @@ def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, toke
             stack.close()
             shutil.rmtree(folder, ignore_errors=True)
             writer = _begun(folder, made_with, tokenizer, stack)
-        encoder = stack.enter_context(opened_encoder(documents, tokenizer, writer.position))
+        encoder = stack.enter_context(opened_encoder(documents, tokenizer, writer.position, say))
         fill(writer, documents, encoder, lambda share, words: say(f"tokens: {words}, {share or 0:.0%}"))
         if _made_with(documents, tokenizer) != made_with:
             raise DataError(

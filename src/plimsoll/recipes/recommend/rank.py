@@ -81,7 +81,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cold(trained: TrainedRun, counts: Baselines, split: HeldOut) -> dict[str, Any]:
-    """Returns, by split, ranks of items that nobody took before they are to be found, among all such items.
+    """Returns, by split, metrics of the items that nobody had taken before, ranked among one another.
 
     They are scored by rows from their titles (recipes/recommend/titles.py). Nothing that counts can tell them from one
     another, and neither can popularity: it has 0 for each. Empty if there is no such item, or no title to go by.
