@@ -9,13 +9,15 @@ reason, and the next one runs:
 * versions, and `plimsoll doctor`: the card's rates beside its data sheet;
 * exact: two equal runs, and one that is killed and continued, by their fingerprints;
 * plans of four recipes, every lever that a card has among them, each trained in a process of its own: peak and seconds
-  of a step, promised and measured, MFU, and how long training waited for data;
+  of a step, promised and measured, MFU, how long planning took, and how long training waited for data;
+* what a training process takes of the card outside its budget, by `nvidia-smi`;
+* LoRA beside a model of Llama-3.2-1B's shape with random weights, in 4 and 16 bits, where the shared files are;
 * the three precisions at 97.5M parameters, and a puzzle model at its published size;
 * `transformers` with `torch.compile` at 97.5M and 350M parameters, where torch is installed (in the Python that
   `--torch` names): tokens a second and peak, beside plimsoll's own of the same shape.
 
-The peak is the allocator's own (`memory_stats()`); the seconds of a step are the median of the logged steps behind the
-first three, less what they waited for data. bench-out/device.json is written after every part; `python docs/keep.py
+The peak is the allocator's own (`memory_stats()`); the seconds of a step are the median of the logged lines behind the
+first two, less what they waited for data. bench-out/device.json is written after every part; `python docs/keep.py
 bench-out/device.json` keeps it, and figures.device() of docs/figures.py makes its table.
 
 Where JAX finds nothing but a CPU, everything is of a toy's size: that the program works, not what it is for.
@@ -35,6 +37,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,7 +45,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from random_model import made, text_records
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, trained, watch
+
+from plimsoll.models.pretrained.find import known_configs
 
 NEEDED = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tyro", "tokenizers", "h5py", "psutil")
 SECONDS = 420
@@ -70,6 +76,9 @@ class Failed(Exception):
     """A part's reason for having no result."""
 
 
+TUNED = "meta-llama/llama-3.2-1b"
+
+
 @dataclass(frozen=True)
 class Given:
     """Options of the command line, and the chip that was found here."""
@@ -82,6 +91,8 @@ class Given:
     """Of `time.monotonic`."""
     folder: Path
     """For data and runs, gone at the end."""
+    further: tuple[str, ...] = ()
+    """Options of every training."""
 
     @property
     def left(self) -> float:
@@ -103,7 +114,7 @@ class Given:
         except subprocess.TimeoutExpired as late:
             raise Failed(f"took longer than {late.timeout:.0f} s") from None
         if done.returncode:
-            raise Failed(done.stderr.strip()[-600:] or f"ended with code {done.returncode}")
+            raise Failed(done.stderr.strip()[-3000:] or f"ended with code {done.returncode}")
         return done.stdout
 
 
@@ -151,6 +162,9 @@ def parts(*, toy: bool) -> list[Part]:
         plan("medium, 8-bit state", [*medium, "--optimizer-bits", "8"], for_toys=False),
         plan("medium, state on the host", [*medium, "--offload", "optimizer"], for_toys=False),
         plan("medium, layer by layer", [*code(shape, 16), "--layerwise", "2"], for_toys=False),
+        Part("beside the budget", 60.0, beside, for_toys=False),
+        Part("finetune 1.2B, NF4", 120.0, partial(tuned, bits="4")),
+        Part("finetune 1.2B, 16 bits", 100.0, partial(tuned, bits="16"), for_toys=False),
         plan("350M, found", code(LARGE, 32), 150.0, for_toys=False),
         peer("torch.compile, 350M", LARGE, for_toys=False),
     ]
@@ -163,17 +177,19 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("bench-out"))
     options.add_argument("--only", nargs="*", help="names of parts to run")
     options.add_argument("--torch", default=sys.executable, help="a Python with torch and transformers")
+    options.add_argument("--further", nargs="*", default=[], help="options of every training, each as `name=value`")
     words = options.parse_args()
     started = time.monotonic()
     backend = subprocess.run([sys.executable, "-c", BACKEND], capture_output=True, text=True).stdout.strip()
     toy = backend == "cpu" or words.chip == "cpu"
     known = parts(toy=toy)
+    further = tuple(part for option in words.further for part in f"--{option}".split("=", 1))
     if unknown := set(words.only or ()) - {part.name for part in known}:
         sys.exit(f"no part is called {', '.join(sorted(unknown))}: there are {', '.join(part.name for part in known)}")
     result: dict[str, Any] = {"conditions": conditions(backend, minutes=words.minutes), "parts": {}}
     words.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        given = Given(words.chip, words.out, words.torch, toy, started + 60 * words.minutes, Path(folder))
+        given = Given(words.chip, words.out, words.torch, toy, started + 60 * words.minutes, Path(folder), further)
         for part in known:
             if (words.only and part.name not in words.only) or (toy and not part.for_toys):
                 continue
@@ -230,13 +246,13 @@ def doctor(given: Given) -> Any:
     try:
         return json.loads(done.stdout)
     except ValueError:
-        raise Failed(done.stderr.strip()[-600:] or f"ended with code {done.returncode}") from None
+        raise Failed(done.stderr.strip()[-3000:] or f"ended with code {done.returncode}") from None
 
 
 def exact(given: Given, words: list[str]) -> dict[str, Any]:
     """Returns the fingerprints of two equal runs and of one that was killed at a save in the middle."""
     steps = 60
-    session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on]
+    session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on, *given.further]
     runs = {name: given.folder / f"exact-{name}" for name in ("one", "two", "killed")}
     train = {name: [*PLIMSOLL, "train", *words, *session, "--run", str(run)] for name, run in runs.items()}
     for name in ("one", "two"):
@@ -262,19 +278,30 @@ def saved(run: Path) -> bool:
 
 def planned(given: Given, words: list[str]) -> dict[str, Any]:
     """Returns a run's promises beside what it took."""
-    steps = 8 if given.toy else 20
+    steps, every = (8, 1) if given.toy else (40, 5)  # a line for each step would be waited for
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         run = Path(folder) / "run"
-        session = ["--steps", str(steps), "--log-every", "1", "--run", str(run), "--quiet", *given.on]
+        session = [
+            "--steps",
+            str(steps),
+            "--log-every",
+            str(every),
+            "--run",
+            str(run),
+            "--quiet",
+            *given.on,
+            *given.further,
+        ]
         if "--eval-every" not in words:
             session += ["--save-every", str(steps // 2), "--eval-every", str(steps // 2)]
-        begun = time.monotonic()
+        begun, asked = time.monotonic(), time.time()
         ended = watch([*PLIMSOLL, "train", *words, *session], seconds=max(1.0, min(SECONDS, given.left)))
         if ended.code:
-            raise Failed(ended.said[-600:] or f"ended with code {ended.code}")
+            raise Failed(ended.said[-3000:] or f"ended with code {ended.code}")
         over, whole = trained(run), time.monotonic() - begun
+        planning = (run / "plan.json").stat().st_mtime - asked
     rows = [row for row in over.rows if "step_seconds" in row]
-    timed = rows[3:] or rows
+    timed = rows[2:] or rows
     seconds = statistics.median(row["step_seconds"] - row["data_seconds"] for row in timed)
     counted = over.planned["tokens_per_step"] or over.planned["examples_per_step"]
     flops, peak = over.planned["step_flops"], over.planned["chip_flops"]
@@ -298,9 +325,55 @@ def planned(given: Given, words: list[str]) -> dict[str, Any]:
         "unit": "tokens" if over.planned["tokens_per_step"] else "examples",
         "mfu": flops / seconds / peak if peak else None,
         "waited": sum(row["data_seconds"] for row in timed) / sum(row["step_seconds"] for row in timed),
+        "planning_seconds": planning,
         "planning_and_training_seconds": whole,
+        **{name: over.planned[name] for name in ("compiles", "left_out", "not_compiled", "without_cudnn")},
         "loss": [rows[0]["loss"], rows[-1]["loss"]],
     }
+
+
+def beside(given: Given) -> dict[str, Any]:
+    """Returns the most that `nvidia-smi` says is used while a plan trains, and what of it is beside the budget."""
+    before, most, over = used_bytes(), 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not over.wait(0.3):
+            most = max(most, used_bytes())
+
+    looks = threading.Thread(target=look)
+    looks.start()
+    try:
+        run = planned(given, [*code(MEDIUM, 64), "--memory", "4GiB"])
+    finally:
+        over.set()
+        looks.join()
+    named = {"used_before_bytes": before, "used_bytes": most, "budget_bytes": run["budget_bytes"]}
+    return {**named, "beside_bytes": most - before - run["budget_bytes"], "peak_bytes": run["measured_bytes"]}
+
+
+def used_bytes() -> int:
+    """Returns what is used of the first card, as its driver counts."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]) * MIB
+
+
+def tuned(given: Given, bits: str) -> dict[str, Any]:
+    """Returns the run of an adapter beside a model with random weights, on Python's own source."""
+    model, records = given.folder / "model", given.folder / "records.jsonl"
+    config = dict(known_configs()[TUNED])
+    length = 4_096
+    if given.toy:
+        config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config |= {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}
+        length = 128
+    if not model.exists():
+        made(model, config)
+        sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: 10 if given.toy else 100]
+        text_records(records, files=sources, characters=8 * length)
+    pinned = [*PINNED, "4", "--loss-chunk", "0"] if given.toy else []
+    shape = ["--seq-len", str(length), "--batch-size", "4", "--frozen-bits", bits, *pinned]
+    return planned(given, ["finetune", "--pretrained", str(model), "--dataset-id", str(records), *shape])
 
 
 def puzzles(given: Given) -> dict[str, Any]:

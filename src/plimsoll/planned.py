@@ -110,6 +110,7 @@ class Plan:
             loss_chunk=self.loss_chunk,
             attention_chunk=self.attention_chunk,
             platform=platform,
+            deterministic=self.deterministic,
             further=self.further,
         )
 

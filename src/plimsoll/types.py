@@ -217,6 +217,8 @@ class Compute:
     attention_chunk: int = 0
     """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"
+    deterministic: bool = True
+    """Whether a GPU's kernels add in one order."""
     further: tuple[tuple[str, Any], ...] = ()
     """Levers without a field here (`planned.Plan.further`), with their values."""
 

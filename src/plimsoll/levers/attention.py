@@ -10,12 +10,11 @@ them again, three or four times over. Two ways round it, of the same mathematics
 
 A `window` lets a query see so many positions, its own included; cuDNN's kernel knows it, and elsewhere it goes by
 blocks: those outside the band are left out, so that time and bytes grow with the length times the window. `segments`
-keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; of cuDNN's, JAX's
-public function takes one length a row, or a mask of the whole square. So its kernel takes a batch at once where each
-row is one document, and elsewhere one document after the other (attention_documents.py). A window besides, several
-devices, or a `cap`, which cuDNN's has not, go by blocks of `DOCUMENT_BLOCK`, in as few bytes. (JAX's own module for
-cuDNN takes offsets of documents, from Hopper on, with a sum for every position and every document that there might be;
-whether it may be used is asked of a card, so that none could be compiled for that is not there.)
+keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; cuDNN's takes one
+length a row, or offsets of documents, from Hopper on, with a sum for every position and every document that there might
+be. So it takes a batch at once where each row is one document, and elsewhere one document after the other
+(attention_documents.py). A window besides, several devices, or a `cap`, which cuDNN's has not, go by blocks of
+`DOCUMENT_BLOCK`, in as few bytes.
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
@@ -33,7 +32,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked
+from plimsoll.levers.attention_cudnn import cudnn_attention
 from plimsoll.levers.attention_documents import by_documents
+from plimsoll.levers.cudnn_workspace import Call
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.sharding import in_mesh, on_own_rows
@@ -120,9 +121,8 @@ def attention(
         own = None
     if own is not None and (own != "cudnn" or _has_cudnn()):
         arrays = [rounded(x, compute.precision) for x in (query, key, value)]
-        forms: list[Any] = [
-            partial(_of_the_chip, own, causal=causal, window=each, scale=factor, cap=cap) for each in windows
-        ]
+        calls = [Call(factor, causal, each, compute.deterministic) for each in windows]
+        forms: list[Any] = [partial(_of_the_chip, own, call=call, cap=cap) for call in calls]
         mixed = forms[0](*arrays, segments) if which is None else jax.lax.switch(which, forms, *arrays, segments)
         return mixed.astype(query.dtype)
     form = Form(compute.precision, compute.platform)
@@ -138,7 +138,7 @@ def attention(
         in_blocks = partial(chunked, blocks=blocks, seen=seen)
         if plain and own is None and not cap and which is None and _has_cudnn():
             others = in_blocks if windows != (0,) or _shared_batch() else None
-            alone = _Alone(others, windows[0], factor)
+            alone = _Alone(others, Call(factor, window=windows[0], deterministic=compute.deterministic))
             return cast(Any, _where_alone)(query, key, value, segments, alone)
         return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
@@ -221,21 +221,17 @@ def _of_the_chip(
     value: Heads,
     segments: Array | None,
     *,
-    causal: bool,
-    window: int,
-    scale: float,
+    call: Call,
     cap: float,
 ) -> Heads:
     if own == "cudnn":
-        return _cudnn(query, key, value, causal=causal, window=window, scale=scale)
-    return _splash(query, key, value, segments, causal=causal, scale=scale, cap=cap)
+        return _cudnn(query, key, value, call=call)
+    return _splash(query, key, value, segments, causal=call.causal, scale=call.scale, cap=cap)
 
 
-def _cudnn(query: Heads, key: Heads, value: Heads, *, causal: bool, window: int, scale: float) -> Heads:
+def _cudnn(query: Heads, key: Heads, value: Heads, *, call: Call) -> Heads:
+    attend = on_own_rows(lambda query, key, value: cast(Any, cudnn_attention)(query, key, value, None, call), 3)
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    near = (window - 1, 0) if window else None  # positions before and after one's own
-    how: dict[str, Any] = {"is_causal": causal, "local_window_size": near, "implementation": "cudnn"}
-    attend = on_own_rows(partial(jax.nn.dot_product_attention, scale=scale, **how), 3)
     return jnp.swapaxes(attend(query, key, value), 1, 2)
 
 
@@ -249,27 +245,23 @@ class _Alone(NamedTuple):
 
     in_blocks: Callable[..., Heads] | None
     """How rows of several go; None for one document after the other."""
-    window: int
-    scale: float
+    call: Call
 
     def by_cudnn(self, query: Heads, key: Heads, value: Heads) -> Heads:
         arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
-        return _cudnn(*arrays, causal=True, window=self.window, scale=self.scale).astype(query.dtype)
+        return _cudnn(*arrays, call=self.call).astype(query.dtype)
 
     def otherwise(self, query: Heads, key: Heads, value: Heads, segments: Array) -> Heads:
         if self.in_blocks is not None:
             return self.in_blocks(query, key, value, segments, None)
         arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
-        mixed: Any = cast(Any, by_documents)(*arrays, segments, partial(_cudnn_document, scale=self.scale))
+        mixed: Any = cast(Any, by_documents)(*arrays, segments, partial(_cudnn_document, call=self.call))
         return mixed.astype(query.dtype)
 
 
-def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, scale: float) -> Array:
+def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, call: Call) -> Array:
     """Returns causal attention over the first `length` positions; what it says behind them is not to be read."""
-    return jax.nn.dot_product_attention(
-        query, key, value, scale=scale, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
-        implementation="cudnn",
-    )  # fmt: skip
+    return cast(Any, cudnn_attention)(query, key, value, length, call)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from plimsoll.levers.cudnn_workspace import Call, pieces, workspace_bytes
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.planned import Plan, Planned
@@ -52,6 +53,8 @@ class Sizes(NamedTuple):
     """Of the rows that exist at a time, in float32."""
     scores: float
     """Of the largest block of queries, in float32; 0 where attention has a kernel, or goes in blocks."""
+    workspace: float
+    """Of cuDNN's backward pass, and what it adds up where it goes in blocks."""
     gradient: float
     kept: float
     """Of all layers, for the backward pass, on the device."""
@@ -66,6 +69,7 @@ def temporaries(recipe: Any, plan: Plan) -> tuple[float, float, float]:
     loss = LOGITS[plan.precision] * of.logits + HIDDEN * of.hidden
     attended = QUERIES * of.queries + KEYS * of.keys + SCORES * of.scores
     attended *= IN_BLOCKS if plan.attention_chunk else 1.0
+    attended += of.workspace
     block = TILES + max(attended, of.copied + 4 * of.hidden, FED * of.inner + 3 * of.hidden)
     both = several + of.gradient
     where_logits_were = of.gradient <= loss  # else the gradient lies beside them
@@ -113,6 +117,7 @@ def sizes(recipe: Any, plan: Plan) -> Sizes:
         inner=itemsize * micro * chunk * shape.inner,
         logits=4 * rows * shape.vocab,
         scores=scores,
+        workspace=_workspace(shape, plan, recipe.seq_len),
         gradient=4 * sum(math.prod(sides) for sides in learned(recipe).values()),
         kept=itemsize * tokens * shape.layers * _kept(shape, plan) + kept_scores,
         copied=weights * bits / 8 if bits >= 16 else 0,
@@ -129,6 +134,18 @@ def _kept(shape: PretrainedShape, plan: Plan) -> int:
         "dots": products,
         "none": products + queries + (3 if shape.form.gemma else 1) * shape.inner + 2 * shape.width,
     }[plan.remat]
+
+
+def _workspace(shape: PretrainedShape, plan: Plan, length: int) -> float:
+    """Returns the bytes of cuDNN's backward pass beside its arguments and results (levers/attention_cudnn.py)."""
+    if plan.attention_chunk or without_cudnn(precision=plan.precision, chunk=0, width=shape.head_width):
+        return 0.0
+    queries, keys = ((plan.micro_batch, length, heads, shape.head_width) for heads in (shape.heads, shape.key_heads))
+    call = Call(1.0, deterministic=plan.deterministic)
+    block, examples = pieces(queries, keys, call)
+    at_once = workspace_bytes((examples, block or length, *queries[2:]), (examples, block or length), call)
+    sums = 8 * plan.micro_batch * length * shape.key_heads * shape.head_width
+    return at_once + (sums if block else 0)
 
 
 def _scores(shape: PretrainedShape, plan: Plan, length: int) -> float:

@@ -1,0 +1,127 @@
+"""Attention by cuDNN, forward and backward, in pieces that keep within a workspace (cudnn_workspace.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from plimsoll.levers.cudnn_calls import Lengths, Logarithms, Positions, forward, pull
+from plimsoll.levers.cudnn_workspace import Call, pieces
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def cudnn_attention(
+    query: Positions, key: Positions, value: Positions, lengths: Lengths | None, call: Call
+) -> Positions:
+    """Returns softmax(scale q k') v.
+
+    Args:
+        query: Queries.
+        key: Keys.
+        value: Values.
+        lengths: int32 positions of each example that count; what is returned behind them is not to be read. None where
+            all do.
+        call: Settings.
+    """
+    return forward(query, key, value, lengths, call, training=False)[0]
+
+
+def _training(query: Positions, key: Positions, value: Positions, lengths: Lengths | None, call: Call):
+    mixed, sums = forward(query, key, value, lengths, call, training=True)
+    return mixed, (query, key, value, lengths, mixed, sums)
+
+
+def _backward(call: Call, kept: Any, towards: Positions):
+    query, key, value, lengths, mixed, sums = kept
+    of_examples = [query, key, value, mixed, towards, sums]
+    block, examples = pieces(query.shape, key.shape, call)
+    if lengths is not None and block:
+        of_examples[3:] = _without_the_rest(mixed, towards, sums, lengths)
+    one = partial(_in_blocks, block, call) if block else partial(pull, call)
+    further = [] if lengths is None or block else [lengths]
+    gradients = _by_examples(lambda *arrays: one(*arrays), [*of_examples, *further], examples)
+    return *gradients, None
+
+
+cudnn_attention.defvjp(_training, cast(Any, _backward))
+
+
+def _by_examples(one: Callable[..., tuple[Array, ...]], arrays: list[Array], count: int) -> tuple[Array, ...]:
+    """Applies `one` to so many examples at a time: not in a loop, which would hold a copy of all beside them."""
+    batch = arrays[0].shape[0]
+    parts = [one(*(x[start : start + count] for x in arrays)) for start in range(0, batch, count)]
+    return parts[0] if count == batch else tuple(jnp.concatenate(each) for each in zip(*parts, strict=True))
+
+
+def _without_the_rest(*arrays: Any) -> list[Array]:
+    """Returns what is attended, what flows back and the logarithms, 0 behind the positions that count."""
+    *others, lengths = arrays
+    counts = jnp.arange(others[0].shape[1]) < lengths[:, None]
+    masks = counts[:, :, None, None], counts[:, :, None, None], counts[:, None, :]
+    return [jnp.where(mask, x, 0) for mask, x in zip(masks, others, strict=True)]
+
+
+def _in_blocks(
+    block: int,
+    call: Call,
+    query: Positions,
+    key: Positions,
+    value: Positions,
+    mixed: Positions,
+    towards: Positions,
+    sums: Logarithms,
+) -> tuple[Array, ...]:
+    """Returns the gradients of query, key and value by so many positions of queries and of keys at a time.
+
+    The weights of a block follow from its scores and the logarithm of the whole row's sum, and what flows back into
+    them from the whole row's result: so the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4).
+    Sums are float32. What fills up the last block is 0, and adds nothing.
+    """
+    length = query.shape[1]
+    number = -(-length // block)
+    more = number * block - length
+    by_position = [jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) for x in (query, key, value, mixed, towards)]
+    logarithms = jnp.pad(sums, ((0, 0), (0, 0), (0, more)))
+
+    def of_pair(call: Call, row: Array, column: Array) -> tuple[Array, ...]:
+        of_rows, of_columns = row * block, column * block
+        q, mixed, towards = (_cut(by_position[which], of_rows, block) for which in (0, 3, 4))
+        k, v = (_cut(by_position[which], of_columns, block) for which in (1, 2))
+        return pull(call, q, k, v, mixed, towards, _cut(logarithms, of_rows, block, axis=2))
+
+    def on_the_diagonal(at: Array) -> tuple[Array, ...]:
+        of_query, *of_others = of_pair(call, at, at)
+        return of_query, *(x.astype(jnp.float32) for x in of_others)
+
+    def add(carry: Any, pair: tuple[Array, Array, Array]) -> tuple[Any, None]:
+        """Adds a block's gradients: the queries' to what its row had so far."""
+        of_row, totals = carry
+        row, column, first = pair
+        found = [x.astype(jnp.float32) for x in of_pair(call._replace(causal=False), row, column)]
+        places = row * block, column * block, column * block
+        earlier = [_cut(total, at, block).astype(jnp.float32) for total, at in zip(totals, places, strict=True)]
+        of_row = jnp.where(first, earlier[0], of_row) + found[0]
+        new = of_row, earlier[1] + found[1], earlier[2] + found[2]
+        put = jax.lax.dynamic_update_slice_in_dim
+        parts = zip(totals, new, places, strict=True)
+        return (of_row, tuple(put(total, x.astype(total.dtype), at, axis=1) for total, x, at in parts)), None
+
+    diagonal = jax.lax.map(on_the_diagonal, jnp.arange(number))
+    totals = tuple(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], number * block, *x.shape[3:]) for x in diagonal)
+    rows, columns = np.divmod(np.arange(number**2), number)
+    others = rows > columns if call.causal else rows != columns
+    rows, columns = rows[others], columns[others]
+    pairs = jnp.asarray(rows), jnp.asarray(columns), jnp.asarray(np.diff(rows, prepend=-1) != 0)
+    start = jnp.zeros((query.shape[0], block, *query.shape[2:]), jnp.float32)
+    (_, totals), _ = jax.lax.scan(add, (start, totals), pairs)
+    return tuple(x[:, :length].astype(like.dtype) for x, like in zip(totals, (query, key, value), strict=True))
+
+
+def _cut(x: Array, start: Array, size: int, *, axis: int = 1) -> Array:
+    return jax.lax.dynamic_slice_in_dim(x, start, size, axis=axis)

@@ -1,0 +1,227 @@
+"""Attention by cuDNN: what XLA is told of its kernels, and the pieces of a backward pass, by plain kernels."""
+
+import json
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll.levers import attention_cudnn, cudnn_workspace
+from plimsoll.levers.attention_cudnn import cudnn_attention
+from plimsoll.levers.cudnn_workspace import (
+    MOST_CALLS,
+    SMALLEST_BLOCK,
+    WORKSPACE_LIMIT,
+    WORTH_A_COPY,
+    Call,
+    pieces,
+    workspace_bytes,
+)
+from plimsoll.processes import toolchains
+from plimsoll.processes.environment import for_processes
+
+BATCH, LENGTH, HEADS, WIDTH = 4, 100, 4, 8
+
+
+def arrays(key_heads=2, dtype=jnp.float32):
+    draw = np.random.default_rng(0)
+    shapes = [(BATCH, LENGTH, count, WIDTH) for count in (HEADS, key_heads, key_heads)]
+    return [jnp.asarray(draw.standard_normal(shape), dtype) for shape in shapes]
+
+
+def scores(query, key, call):
+    key = jnp.repeat(key, query.shape[2] // key.shape[2], axis=2)
+    found = call.scale * jnp.einsum("bqhd,bkhd->bhqk", query, key, precision="highest")
+    rows, columns = jnp.arange(query.shape[1])[:, None], jnp.arange(key.shape[1])
+    seen = rows >= columns if call.causal else jnp.full((query.shape[1], key.shape[1]), fill_value=True)
+    return jnp.where(seen, found, -jnp.inf)
+
+
+def plain(query, key, value, lengths, call):
+    """Of all positions; what is behind the lengths causal attention does not see."""
+    value = jnp.repeat(value, query.shape[2] // value.shape[2], axis=2)
+    weights = jax.nn.softmax(scores(query, key, call), axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value, precision="highest")
+
+
+def forward(query, key, value, lengths, call, *, training):
+    mixed = plain(query, key, value, lengths, call)
+    sums = jax.nn.logsumexp(scores(query, key, call), axis=-1)
+    if lengths is not None:  # a kernel leaves anything there
+        counts = jnp.arange(query.shape[1]) < lengths[:, None]
+        mixed = jnp.where(counts[:, :, None, None], mixed, jnp.nan)
+        sums = jnp.where(counts[:, None], sums, jnp.nan)
+    return [mixed, sums] if training else [mixed]
+
+
+CALLS = []
+
+
+def pull(call, query, key, value, mixed, towards, sums, lengths=None):
+    """The kernel's own arithmetic: weights from the logarithms, and what flows into the scores from the result."""
+    CALLS.append(workspace_bytes(query.shape, key.shape, call))
+    group = query.shape[2] // key.shape[2]
+    wide = [jnp.repeat(x, group, axis=2) for x in (key, value)]
+    weights = jnp.exp(scores(query, key, call) - sums[..., None])
+    into_weights = jnp.einsum("bqhd,bkhd->bhqk", towards, wide[1], precision="highest")
+    whole = jnp.sum(towards * mixed, axis=-1).swapaxes(1, 2)[..., None]
+    into_scores = call.scale * weights * (into_weights - whole)
+    if lengths is not None:
+        counts = (jnp.arange(query.shape[1]) < lengths[:, None])[:, None, :, None]
+        into_scores, weights = jnp.where(counts, into_scores, 0), jnp.where(counts, weights, 0)
+    by_group = lambda x: x.reshape(*x.shape[:2], key.shape[2], group, WIDTH).sum(3)  # noqa: E731
+    return (
+        jnp.einsum("bhqk,bkhd->bqhd", into_scores, wide[0], precision="highest"),
+        by_group(jnp.einsum("bhqk,bqhd->bkhd", into_scores, query, precision="highest")),
+        by_group(jnp.einsum("bhqk,bqhd->bkhd", weights, towards, precision="highest")),
+    )
+
+
+@pytest.fixture
+def of_numpy(monkeypatch):
+    CALLS.clear()
+    monkeypatch.setattr(attention_cudnn, "forward", forward)
+    monkeypatch.setattr(attention_cudnn, "pull", pull)
+
+
+@pytest.mark.parametrize("lengths", [None, (100, 1, 37, 64)])
+@pytest.mark.parametrize(("limit", "block"), [(2**30, 0), (300_000, 0), (40_000, 64), (3_000, 16)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_pieces_of_a_backward_pass_add_up_to_the_whole(of_numpy, monkeypatch, limit, block, causal, lengths):
+    if lengths and not causal:
+        pytest.skip("documents are causal")
+    monkeypatch.setattr(cudnn_workspace, "WORKSPACE_LIMIT", limit)
+    monkeypatch.setattr(cudnn_workspace, "SMALLEST_BLOCK", 16)
+    monkeypatch.setattr(cudnn_workspace, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(cudnn_workspace, "TIMES_QUERIES", 100)
+    call, count = Call(WIDTH**-0.5, causal), None if lengths is None else jnp.asarray(lengths, jnp.int32)
+    given = arrays()
+    assert pieces(given[0].shape, given[1].shape, call)[0] == block
+    where = 1.0 if count is None else (jnp.arange(LENGTH) < count[:, None])[:, :, None, None]
+
+    def loss(attend, *given):
+        mixed = attend(*given, count, call)
+        return jnp.sum(
+            jnp.where(where, mixed, 0) * jnp.cos(jnp.arange(BATCH * LENGTH * HEADS * WIDTH)).reshape(mixed.shape)
+        )
+
+    found = jax.grad(lambda *given: loss(cudnn_attention, *given), argnums=(0, 1, 2))(*given)
+    wanted = jax.grad(lambda *given: loss(plain, *given), argnums=(0, 1, 2))(*given)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert max(CALLS) <= max(limit, workspace_bytes((1, 16, HEADS, WIDTH), (1, 16), call))
+
+
+@given(
+    batch=st.integers(1, 96),
+    length=st.integers(1, 200_000),
+    heads=st.integers(1, 128),
+    causal=st.booleans(),
+)
+def test_no_piece_takes_more_than_the_limit_but_the_smallest_block(batch, length, heads, causal):
+    call = Call(0.1, causal)
+    block, examples = pieces((batch, length, heads, 64), (batch, length, heads, 64), call)
+    assert 1 <= -(-batch // examples) <= MOST_CALLS
+    side, at_once = block or length, -(-batch // MOST_CALLS)
+    taken = workspace_bytes((examples, side, heads, 64), (examples, side), call)
+    small = workspace_bytes((1, length, heads, 64), (1, length), call) <= WORTH_A_COPY
+    at_least = examples == at_once and (at_once > 1 or side <= SMALLEST_BLOCK)
+    assert taken <= WORKSPACE_LIMIT or at_least or (small and examples == batch)
+    if block:
+        assert block < length
+        queries = 2 * examples * length * heads * 64
+        assert workspace_bytes((examples, 2 * block, heads, 64), (1, 2 * block), call) > min(
+            WORKSPACE_LIMIT, 2 * queries
+        )
+
+
+def test_what_adds_in_any_order_goes_whole():
+    assert pieces((64, 32_768, 32, 128), (64, 32_768, 8, 128), Call(0.1, deterministic=False)) == (0, 64)
+
+
+def test_a_window_goes_by_examples_alone():
+    assert pieces((6, 8_192, 32, 128), (6, 8_192, 32, 128), Call(0.1, window=512)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "deterministic", "seen"),
+    [
+        ((16, 1_024, 12, 64), True, 384.75),
+        ((64, 1_024, 12, 64), True, 1_539),
+        ((1, 4_096, 32, 64), True, 1_024.5),
+        ((1, 32_768, 4, 64), True, 8_192.5),
+        ((16, 1_024, 12, 64), False, 48.75),
+        ((64, 1_024, 12, 64), False, 195),
+        ((1, 4_096, 32, 64), False, 32.5),
+        ((1, 32_768, 4, 64), False, 32.5),
+    ],
+)
+def test_the_workspace_is_what_an_h200_asked_for(shape, deterministic, seen):
+    """cuDNN 9.19, jax 0.11.2: temporaries of the gradient, less what flows back and the kernels' other results."""
+    assert workspace_bytes(shape, shape, Call(0.1, deterministic=deterministic)) == seen * 2**20
+
+
+FOR_A_GPU = """
+import json, re
+import jax, jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+from plimsoll.levers.attention_cudnn import cudnn_attention
+from plimsoll.levers.cudnn_workspace import Call
+from plimsoll.planner import chips, topology
+from plimsoll.training.program import DETERMINISTIC
+
+place = SingleDeviceSharding(topology.devices(chips.chip("h100"))[0])
+shapes = [jax.ShapeDtypeStruct((2, 512, heads, 64), jnp.bfloat16, sharding=place) for heads in (8, 4, 4)]
+lengths = jax.ShapeDtypeStruct((2,), jnp.int32, sharding=place)
+
+def calls(attend, *given, options):
+    def loss(query, *others):
+        for _ in range(3):  # layers that are equal
+            query = attend(query, *others)
+        return jnp.sum(query.astype(jnp.float32) ** 2)
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*given).compile(compiler_options=options)
+    lines = [line for line in compiled.as_text().splitlines() if "__cudnn$fmha" in line]
+    settings = [json.loads(re.search(r"backend_config=(\\{.*\\})", line)[1]) for line in lines]
+    shapes = [re.search(r" = (\\S.*?) custom-call", line)[1] for line in lines]
+    return [[re.sub(r"u8\\[\\d+\\]", "u8[0]", shape), without_empty(one)] for shape, one in zip(shapes, settings)]
+
+def without_empty(value):
+    if isinstance(value, dict):
+        return {name: without_empty(each) for name, each in value.items() if each != []}
+    return value
+
+answers = []
+for causal, window, padded in [(True, 0, False), (False, 0, False), (True, 100, False), (True, 0, True)]:
+    near = (window - 1, 0) if window else None
+    def theirs(query, key, value, count=None):
+        return jax.nn.dot_product_attention(
+            query, key, value, scale=0.125, is_causal=causal, local_window_size=near, implementation="cudnn",
+            query_seq_lengths=count, key_value_seq_lengths=count)
+    def ours(query, key, value, count=None):
+        return cudnn_attention(query, key, value, count, Call(0.125, causal, window, False))
+    given = [*shapes, lengths] if padded else shapes
+    answers.append([calls(each, *given, options={}) for each in (ours, theirs)])
+exact = calls(lambda *given: cudnn_attention(*given, None, Call(0.125)), *shapes, options=DETERMINISTIC)
+exact = [one["cudnn_fmha_backend_config"].get("force_deterministic") for _, one in exact]
+print(json.dumps({"both": answers, "exact": exact}))
+"""
+
+
+@pytest.mark.slow
+def test_a_card_is_told_what_jax_tells_it_and_of_every_layer_that_it_adds_in_one_order():
+    """Else XLA says so of the first of equal layers alone, and the others find no kernel (openxla/xla #46500)."""
+    python = toolchains.python_for("cuda")
+    if python is None:
+        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
+    done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["both"]) == 4
+    for ours, theirs in found["both"]:
+        assert len(ours) == 6
+        assert ours == theirs
+    assert sorted(map(str, found["exact"])) == ["None"] * 3 + ["True"] * 3
