@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.levers import attention_cudnn, cudnn_workspace
+from plimsoll.levers import attention, attention_cudnn, cudnn_workspace
+from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.attention_cudnn import cudnn_attention
+from plimsoll.levers.cudnn_calls import FORWARD
 from plimsoll.levers.cudnn_workspace import (
     MOST_CALLS,
     SMALLEST_BLOCK,
@@ -19,10 +22,12 @@ from plimsoll.levers.cudnn_workspace import (
     WORTH_A_COPY,
     Call,
     pieces,
+    window_is_dear,
     workspace_bytes,
 )
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
+from plimsoll.types import Compute
 
 BATCH, LENGTH, HEADS, WIDTH = 4, 100, 4, 8
 
@@ -145,6 +150,25 @@ def test_what_adds_in_any_order_goes_whole():
 
 def test_a_window_goes_by_examples_alone():
     assert pieces((6, 8_192, 32, 128), (6, 8_192, 32, 128), Call(0.1, window=512)) == (0, 1)
+
+
+def test_a_window_over_long_rows_goes_by_blocks_of_our_own(monkeypatch):
+    large, small = (1, 8_192, 32, 128), (1, 1_024, 32, 128)
+    assert window_is_dear(large, Call(0.1, window=512))
+    assert not window_is_dear(small, Call(0.1, window=512))
+    assert not window_is_dear(large, Call(0.1))
+    assert not window_is_dear(large, Call(0.1, window=512, deterministic=False))
+
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
+
+    def holds_a_kernel(length, window):
+        shapes = [jax.ShapeDtypeStruct((1, heads, length, 64), jnp.bfloat16) for heads in (32, 8, 8)]
+        compute = Compute(platform="gpu", precision="bfloat16")
+        return FORWARD in str(jax.make_jaxpr(partial(causal_attention, compute=compute, window=window))(*shapes))
+
+    assert holds_a_kernel(1_024, 512)
+    assert holds_a_kernel(8_192, 0)
+    assert not holds_a_kernel(8_192, 512)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ keep the documents of a row apart: blocks that share none are passed over. Palla
 length a row, or offsets of documents, from Hopper on, with a sum for every position and every document that there might
 be. So it takes a batch at once where each row is one document, and elsewhere one document after the other
 (attention_documents.py). A window besides, several devices, or a `cap`, which cuDNN's has not, go by blocks of
-`DOCUMENT_BLOCK`, in as few bytes.
+`DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's backward pass would need too much
+(cudnn_workspace.py).
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
@@ -34,7 +35,7 @@ from jaxtyping import Array, Int
 from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked
 from plimsoll.levers.attention_cudnn import cudnn_attention
 from plimsoll.levers.attention_documents import by_documents
-from plimsoll.levers.cudnn_workspace import Call
+from plimsoll.levers.cudnn_workspace import Call, window_is_dear
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.sharding import in_mesh, on_own_rows
@@ -117,11 +118,12 @@ def attention(
     windows = (window if window and windowed else 0,) if known else (0, window)
     which = None if known else jnp.asarray(windowed, jnp.int32)
     own = kernel(compute, length=length, width=width, cap=cap, documents=segments is not None)
-    if own == "splash" and windows != (0,):
+    calls = [Call(factor, causal, each, compute.deterministic) for each in windows]
+    dear = any(window_is_dear((len(query), length, query.shape[1], width), call) for call in calls)
+    if (own == "splash" and windows != (0,)) or (own == "cudnn" and dear):
         own = None
     if own is not None and (own != "cudnn" or _has_cudnn()):
         arrays = [rounded(x, compute.precision) for x in (query, key, value)]
-        calls = [Call(factor, causal, each, compute.deterministic) for each in windows]
         forms: list[Any] = [partial(_of_the_chip, own, call=call, cap=cap) for call in calls]
         mixed = forms[0](*arrays, segments) if which is None else jax.lax.switch(which, forms, *arrays, segments)
         return mixed.astype(query.dtype)
@@ -136,9 +138,8 @@ def attention(
         blocks = Blocks(min(chunk, length), form, factor, cap, query.dtype.name)
         seen = tuple(Seen(causal, length, each) for each in windows)
         in_blocks = partial(chunked, blocks=blocks, seen=seen)
-        if plain and own is None and not cap and which is None and _has_cudnn():
-            others = in_blocks if windows != (0,) or _shared_batch() else None
-            alone = _Alone(others, Call(factor, window=windows[0], deterministic=compute.deterministic))
+        if plain and own is None and not cap and not dear and which is None and _has_cudnn():
+            alone = _Alone(in_blocks if windows != (0,) or _shared_batch() else None, calls[0])
             return cast(Any, _where_alone)(query, key, value, segments, alone)
         return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)

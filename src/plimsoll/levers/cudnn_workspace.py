@@ -55,12 +55,24 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
     fitting = max(1, WORKSPACE_LIMIT // of_an_example) if of_an_example > WORTH_A_COPY else batch
     calls = min(MOST_CALLS, -(-batch // fitting))
     examples = -(-batch // calls)
-    if of_an_example <= WORKSPACE_LIMIT or call.window:  # no kernel knows a window between two blocks
+    if of_an_example <= WORKSPACE_LIMIT or call.window:  # see `window_is_dear`
         return 0, examples
     block, most = SMALLEST_BLOCK, min(WORKSPACE_LIMIT, TIMES_QUERIES * 2 * examples * length * heads * width)
     while workspace_bytes((examples, 2 * block, heads, 0), (examples, 2 * block), call) <= most:
         block *= 2
     return (block if block < length else 0), examples
+
+
+def window_is_dear(queries: tuple[int, ...], call: Call) -> bool:
+    """Returns whether a windowed backward pass takes more than the limit, which no piece of it would: no kernel knows a
+    window between two blocks.
+
+    Args:
+        queries: Shape of the queries.
+        call: Settings.
+    """
+    one = (1, *queries[1:])
+    return bool(call.window) and call.deterministic and workspace_bytes(one, one, call) > WORKSPACE_LIMIT
 
 
 def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> int:

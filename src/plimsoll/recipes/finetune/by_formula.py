@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from plimsoll.levers.cudnn_workspace import Call, pieces, workspace_bytes
+from plimsoll.levers.cudnn_workspace import Call, pieces, window_is_dear, workspace_bytes
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.planned import Plan, Planned
@@ -142,6 +142,8 @@ def _workspace(shape: PretrainedShape, plan: Plan, length: int) -> float:
         return 0.0
     queries, keys = ((plan.micro_batch, length, heads, shape.head_width) for heads in (shape.heads, shape.key_heads))
     call = Call(1.0, deterministic=plan.deterministic)
+    if shape.windowed and window_is_dear(queries, call._replace(window=1)):
+        return 0.0
     block, examples = pieces(queries, keys, call)
     at_once = workspace_bytes((examples, block or length, *queries[2:]), (examples, block or length), call)
     sums = 8 * plan.micro_batch * length * shape.key_heads * shape.head_width
