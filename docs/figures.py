@@ -580,8 +580,47 @@ def device() -> str:
                 f"{run['waited']:.0%}",
             ]
         )
+    for name, part in read("device", "parts").items():
+        peer = part.get("result", {})
+        if "peak_bytes" in peer and "torch" in peer:
+            memory, seconds = f"{peer['peak_bytes'] / MIB:,.0f}", f"{1e3 * peer['step_seconds']:,.1f}"
+            rows.append(
+                [
+                    name,
+                    f"torch {peer['torch']}",
+                    "",
+                    memory,
+                    "",
+                    seconds,
+                    f"{peer['tokens_per_second']:,.0f} tokens",
+                    "",
+                    "",
+                ]
+            )
     head = ["", "plan", "predicted", "measured", "promised, ms", "measured, ms", "a second", "MFU", "waited"]
-    return table(head, rows) + "\n" + source("device", "python benchmarks/device.py --minutes 25")
+    chip = read("device", "conditions").get("chip", "a card")
+    return (
+        f"{chip[0].upper()}{chip[1:]}; {card_rates()}\n\n{table(head, rows)}\n"
+        f"{source('device', 'python benchmarks/device.py --minutes 25')}"
+    )
+
+
+def card_rates() -> str:
+    """What `plimsoll doctor` measured of the card beside its data sheet, and whether two equal runs were."""
+    parts = read("device", "parts")
+    said = []
+    if doctor := parts.get("doctor", {}).get("result"):
+        measured, sheet = doctor["jax"], doctor["sheet"]
+        named = {
+            name: f"{measured['flops'][name] / 1e12:,.0f} of {sheet['flops'][name] / 1e12:,.0f} TFLOP/s in {name}"
+            for name in ("bfloat16", "tf32", "float32")
+        }
+        copies = measured["copy_bytes_per_second"] / 1e12, sheet["copy_bytes_per_second"] / 1e12
+        said.append(f"`plimsoll doctor`: {', '.join(named.values())}, copies {copies[0]:.1f} of {copies[1]:.1f} TB/s.")
+    if exact := parts.get("exact", {}).get("result"):
+        equal = "have the same fingerprint" if exact["equal"] else "differ"
+        said.append(f"Two equal runs of 60 steps and one that was killed and continued {equal}.")
+    return " ".join(said)
 
 
 FINETUNE_MODELS = {

@@ -70,10 +70,17 @@ def is_on() -> bool:
 def key_of(kind: str, chip: str) -> str:
     """Returns what the memory of a process depends on: recipe, chip, platform, and versions of what it loads."""
     names = ("jax", "jaxlib", "flax", "orbax-checkpoint", "grain", "numpy")
-    versions = [f"plimsoll {importlib.metadata.version('plimsoll-jax')}"]  # of our distribution, the package's name
-    versions += [f"{name} {importlib.metadata.version(name)}" for name in names]
+    versions = [f"plimsoll {_version('plimsoll-jax')}"]  # of our distribution, the package's name
+    versions += [f"{name} {_version(name)}" for name in names]
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
     return ", ".join([kind, chip, f"{platform.system()} {platform.machine()}", python, *versions])
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is on the path, and not installed
+        return "unknown"
 
 
 def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:

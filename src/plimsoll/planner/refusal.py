@@ -17,6 +17,9 @@ PROCESSES_DIFFER = 1.15
 """Ratio of the heaviest process to the lightest, whichever levers are on: above it none helps the process to fit."""
 
 
+CANNOT_RUN = "cannot run: "
+"""Beginning of a reason why a plan that compiles is left out."""
+
 WouldFit = Callable[..., Candidate | None]
 """The plan of this problem with some fields changed; None where none fits either."""
 
@@ -33,6 +36,13 @@ def refusal(
         failures: Why what did not compile did not.
         would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
     """
+    if least is None and failures and all(failure.startswith(CANNOT_RUN) for failure in failures):
+        return BudgetError(
+            f"no plan of {problem.recipe} runs on {problem.chip}: of {len(failures)} that compile, each failed when it"
+            f" was timed ({'; '.join(failures)}). `plimsoll doctor` says whether the device can be used",
+            budget_bytes=problem.budget_bytes,
+            floor_bytes=None,
+        )
     if least is None:
         return BudgetError(
             f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from plimsoll.planner.candidates import NEAR, Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
 from plimsoll.planner.prices import Prices, View
-from plimsoll.planner.refusal import refusal
+from plimsoll.planner.refusal import CANNOT_RUN, refusal
 from plimsoll.planner.space import Combination, combinations, same_step
 from plimsoll.planner.speed import range_of, scaling
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rehearsal, Static
@@ -51,6 +52,8 @@ CONFIRMING_SECONDS = 6.0
 """Seconds that confirming a plan is taken to need, of those that planning is given, before one was confirmed."""
 GIVEN_UP = 12
 """Candidates that do not compile, for another reason than memory, after which nothing is expected to."""
+FAIL_ALIKE = 8
+"""Plans that end with the same error on the device, and none that runs, after which no other is tried."""
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """XLA's word in the refusal of a compiler or an allocator that lacks the memory."""
@@ -158,6 +161,9 @@ class Search:
         self.beliefs = Beliefs(self.combinations)
         self.prices = Prices(problem, rates, static_of, self.beliefs)
         self.failed: dict[Plan, str] = {}
+        self.cannot_run: Counter[str] = Counter()
+        """Reasons why plans that compile do not run, but want of memory."""
+        self.some_run = False
         """Candidates that do not compile or run, and why."""
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
@@ -242,7 +248,7 @@ class Search:
 
     def _by_time(self) -> Iterable[Question]:
         """Yields the questions whose answers are expected to make a step faster; at last, to confirm the best one."""
-        if self._nothing_compiles():
+        if self._hopeless():
             return
         views = [view for view in self.prices.views() if view.step not in self.failed]
         known = [view for view in views if view.fits == 1 and self._next(view) in (None, "rehearse")]
@@ -271,7 +277,7 @@ class Search:
 
     def _by_bytes(self) -> Iterable[Question]:
         """Yields the questions whose answers are expected to show a smaller plan; at last, to confirm the smallest."""
-        if self._nothing_compiles():
+        if self._hopeless():
             return
         needed: list[tuple[View, Interval]] = []
         for combination in reversed(self.combinations):  # of two that are believed to be alike, that of more levers
@@ -343,9 +349,12 @@ class Search:
         """Returns whether what all candidates are off by alike is what a process weighs."""
         return self.prices.weighs_processes and not self.prices.processes
 
-    def _nothing_compiles(self) -> bool:
+    def _hopeless(self) -> bool:
+        """Returns whether so many plans failed, and none did not, that it will not be of the plan."""
         compiled = any(known.compiled for known in self.beliefs.known.values())
-        return not compiled and sum(OUT_OF_MEMORY not in why for why in self.failed.values()) >= GIVEN_UP
+        others = sum(OUT_OF_MEMORY not in why for why in self.failed.values())
+        alike = max(self.cannot_run.values(), default=0)
+        return (not compiled and others >= GIVEN_UP) or (not self.some_run and alike >= FAIL_ALIKE)
 
     def _ask(self, question: Question) -> object:
         plan = question.step
@@ -389,6 +398,7 @@ class Search:
                 self.prices.learn_rehearsal(question.combination, question.micro, found)
             else:
                 *beside, seconds = found  # type: ignore[misc]
+                self.some_run = True
                 if question.beside is not None:  # as if both had been timed when the other was, whatever else runs now
                     seconds *= self.prices.seconds(*question.beside).likely / beside[0]
                 self.prices.learn_seconds(question.combination, question.micro, seconds)
@@ -404,9 +414,11 @@ class Search:
         if question.verb == "trace":
             self.failed |= dict.fromkeys(question.combination.steps.values(), f"{words}: {why}")
             return
+        if question.verb == "measure" and OUT_OF_MEMORY not in why:
+            self.cannot_run[why] += 1
         if question.verb == "analyse" and OUT_OF_MEMORY in why:
             known.too_large_from = min(known.too_large_from, question.micro)
-        self.failed[plan] = f"{'cannot run: ' if question.verb == 'measure' else ''}{words}: {why}"
+        self.failed[plan] = f"{CANNOT_RUN if question.verb == 'measure' else ''}{words}: {why}"
         self.say(self.failed[plan])
 
     # What is told.
