@@ -46,6 +46,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def source(name: str, command: str) -> str:
     """Returns the source of a figure: the file, the command that wrote it, and under which conditions."""
     conditions = read(name, "conditions")
+    if "chip" in conditions and "with" in conditions["commit"]:
+        return f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit']}."
     return (
         f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit'][:8]}, on"
         f" {conditions['cores']} cores of an {conditions['cpu']}."
@@ -557,6 +559,26 @@ def recommend_savings(preset: str, chip: str) -> str:
         f" {_share(changed, signed=True)} and is {times:.1f} times as fast; frozen weights in bfloat16 save"
         f" {_share(saved)} of what is left, in NF4 {_share(most)}."
     )
+
+
+def text_vs_trainer() -> str:
+    """A small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
+    rows = []
+    for name, sides in read("text_vs_trainer", "configurations").items():
+        ours, peer = sides["plimsoll"], sides["peer"]
+        speed = ours["tokens_per_second"] / peer["tokens_per_second"]
+        memory = ours["peak_resident_bytes"] / peer["peak_resident_bytes"]
+        rows.append(
+            [
+                name,
+                f"{peer['tokens_per_second']:,.0f}",
+                f"{ours['tokens_per_second']:,.0f} ({speed:.2f} x)",
+                f"{peer['peak_resident_bytes'] / MIB:,.0f} MiB",
+                f"{ours['peak_resident_bytes'] / MIB:,.0f} ({memory:.2f} x)",
+            ]
+        )
+    head = ["", "Trainer, tokens/s", "plimsoll", "Trainer, peak", "plimsoll"]
+    return table(head, rows) + "\n" + source("text_vs_trainer", "python benchmarks/text_vs_trainer.py --rounds 1")
 
 
 def device() -> str:

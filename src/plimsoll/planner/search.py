@@ -161,10 +161,10 @@ class Search:
         self.beliefs = Beliefs(self.combinations)
         self.prices = Prices(problem, rates, static_of, self.beliefs)
         self.failed: dict[Plan, str] = {}
+        """Candidates that do not compile or run, and why."""
         self.cannot_run: Counter[str] = Counter()
         """Reasons why plans that compile do not run, but want of memory."""
         self.some_run = False
-        """Candidates that do not compile or run, and why."""
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
         self.ended_early = self.interrupted = False
