@@ -564,8 +564,8 @@ def recommend_savings(preset: str, chip: str) -> str:
 def text_vs_trainer() -> str:
     """A small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
     rows = []
-    for name, sides in read("text_vs_trainer", "configurations").items():
-        ours, peer = sides["plimsoll"], sides["peer"]
+    for name, found in read("text_vs_trainer", "results").items():
+        ours, peer = found["medians"]["plimsoll"], found["medians"]["peer"]
         speed = ours["tokens_per_second"] / peer["tokens_per_second"]
         memory = ours["peak_resident_bytes"] / peer["peak_resident_bytes"]
         rows.append(

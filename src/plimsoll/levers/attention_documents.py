@@ -1,8 +1,8 @@
 """Attention within documents, one after the other, by a kernel that is told how long a sequence is.
 
 cuDNN's kernel, as cudnn_calls.py calls it, knows no documents: it takes one length a row. Here a loop cuts one document
-after the other out of the batch, filled up to the next of a few sizes (`sizes`), hands it to the kernel with its length,
-and writes back what belongs to it. So no two documents are multiplied, no score is in memory, and the number of
+after the other out of the batch, filled up to the next of a few sizes (`sizes`), hands it to the kernel with its
+length, and writes back what belongs to it. So no two documents are multiplied, no score is in memory, and the number of
 documents is known only when the step runs. The backward pass goes the same way, and computes the kernel's forward pass
 again.
 
