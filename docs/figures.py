@@ -561,6 +561,21 @@ def recommend_savings(preset: str, chip: str) -> str:
     )
 
 
+def small_stories() -> str:
+    """A small model that was trained on one text beside a published one of its size."""
+    held_out, whole = read("small_stories", "held_out"), read("small_stories")
+    options = whole["conditions"]["options"]["options"]
+    names = {"ours": f"plimsoll, {whole['parameters']:,} parameters, {whole['minutes']:.0f} minutes"}
+    names["published"] = "the published checkpoint of 656K"
+    rows = [[names[side], f"{found['bits_per_byte']:.4f}"] for side, found in held_out.items()]
+    peaks = (f"{whole[name] / MIB:.1f}" for name in ("predicted_bytes", "peak_bytes"))
+    return (
+        f"{table(['', 'bits a byte, held out'], rows)}\n"
+        f"`plimsoll train stories {options}`, {' MiB predicted, '.join(peaks)} measured.\n"
+        f"{source('small_stories', 'python benchmarks/small_stories.py --text STORIES.txt --checkpoint FOLDER')}"
+    )
+
+
 def text_vs_trainer() -> str:
     """A small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
     rows = []
