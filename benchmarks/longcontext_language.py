@@ -1,13 +1,13 @@
 """A language model of linear recurrences beside a transformer: the same text, tokens, parameters and processor time.
 
-    python benchmarks/longcontext_language.py [--minutes 6] [--text python:standard-library] [--seq-len 1024]
+    PYTHONPATH=src:benchmarks python benchmarks/longcontext_language.py [--minutes 6] [--text ...] [--seq-len 1024]
 
 Both read the same documents with the same tokenizer and hold out the same ones. `longcontext` has the sizes given here,
 `code` (the transformer) as many layers, and the width that comes nearest to its parameters. What a step of each costs
 in processor time is taken from a run that is planned once and then continued twice, for fewer and for more steps; then
 each trains for as many steps as fit into the minutes of the machine's cores, with its preset's optimizer and a schedule
-of that length. Losses are those at the end, per token of the held-out documents. Writes
-bench-out/longcontext_language.json.
+of that length. Losses are those at the end, per token of the held-out documents; `by_position` is of the same windows
+of held-out text for both, over stretches of positions. Writes bench-out/longcontext_language.json (--out).
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+from text_vs_trainer import conditions
 from training_process import plimsoll
+
+from plimsoll.data.packed.windows import packed_validation
+from plimsoll.inference.trained import Trained
+from plimsoll.levers.chunked_loss import chunked_nats
+from plimsoll.recipes.longcontext.positions import stretches
+from plimsoll.types import COUNTED
 
 SHORT = 4, 10, 40
 """Steps after which the run stops that says what a step costs: after planning, and twice more."""
@@ -38,13 +47,14 @@ def main() -> None:
     options.add_argument("--batch-size", default="8")
     options.add_argument("--learning-rate", default="2e-3")
     options.add_argument("--sides", nargs="+", default=["longcontext", "transformer"])
+    options.add_argument("--out", type=Path, default=Path("bench-out/longcontext_language.json"))
     options.add_argument("--folder", type=Path, help="to keep; default one that is removed")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         found = compared(given, given.folder or Path(temporary))
-    out = Path("bench-out/longcontext_language.json")
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(found, indent=1))
+    given.out.parent.mkdir(exist_ok=True)
+    about = conditions(argparse.Namespace(**{name: str(value) for name, value in vars(given).items()}))
+    given.out.write_text(json.dumps({"conditions": about, "rows": found}, indent=1))
 
 
 def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -73,9 +83,35 @@ def compared(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         per_step = cost_of_a_step(words, folder / f"{name}-short")
         steps = int(60 * given.minutes * len(os.sched_getaffinity(0)) / per_step)
         row = {"model": name, "parameters": parameters(words), "cpu_seconds_per_step": per_step, "steps": steps}
-        rows.append(row | trained(words, folder / f"{name}-whole", steps))
+        whole = folder / f"{name}-whole"
+        rows.append(
+            row | trained(words, whole, steps) | {"by_position": by_position(whole, packed, int(given.seq_len))}
+        )
         print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def by_position(run: Path, packed: Path, length: int) -> dict[str, float]:
+    """Returns the mean loss over stretches of positions of the held-out windows, by the run's own weights."""
+    whole = Trained(str(run), step="best")
+    task, weights = whole.recipe.task(whole.plan.compute("cpu")), whole.readable_params()
+
+    @jax.jit
+    def nats(weights: Any, ids: jax.Array, labels: jax.Array) -> jax.Array:
+        hidden = task.decoder.hidden(weights, ids)
+        head = {"head": task.decoder.head, "chunk": 256}
+        flat = chunked_nats(
+            hidden.reshape(labels.size, -1), task.decoder.head_weights(weights), labels.reshape(-1), **head
+        )
+        return flat.reshape(labels.shape)
+
+    parts, losses = stretches(length), []
+    for batch in packed_validation(packed, seq_len=length, batch_size=4):
+        tokens = np.asarray(batch["tokens"], np.int32)
+        found = np.asarray(nats(weights, tokens[:, :-1], tokens[:, 1:]))
+        losses.extend(found[np.asarray(batch[COUNTED])])
+    mean = np.mean(losses, axis=0)
+    return {f"{start} to {end - 1}": float(mean[start:end].mean()) for start, end in parts.values()}
 
 
 def sized(width: int) -> list[Any]:

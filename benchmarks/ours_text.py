@@ -2,9 +2,10 @@
 
     PYTHONPATH=benchmarks python benchmarks/ours_text.py --tokens T.npy --order O.npy --config C.json --memory 600MiB
 
-Nothing is tuned by hand: the planner chooses a plan under --memory, compiles in children, times the best few,
-and a training process of its own does the steps (run.prepare_run, as `plimsoll train` does). Losses, seconds
-and the peak are read from its run folder. What differs from a user's run is the recipe, ours/given_text.py.
+Nothing is tuned by hand: the planner chooses a plan under --memory, compiles in children, times the best few in two
+minutes at most, as before a run of hours, whose steps these stand for; and a training process of its own does the
+steps (run.prepare_run, as `plimsoll train` does). Losses, seconds and the peak are read from its run folder. What
+differs from a user's run is the recipe, ours/given_text.py.
 float32 is `--numerics exact`, --bf16 is `--numerics mixed`.
 """
 
@@ -23,6 +24,7 @@ from peers import contract
 HERE = Path(__file__).resolve().parent
 ROPE_THETA, RMS_NORM_EPSILON = 10_000.0, 1e-6
 """What models/decoder.py computes with, and has no option for."""
+PLANNING = "120s"
 ABOVE_FLOOR = 1.1
 """At the floor itself only the slowest plan fits."""
 
@@ -71,6 +73,7 @@ def result(options, run: Path, *, memory: str | None) -> str:
     asked = TrainOptions(
         memory=memory,
         numerics="mixed" if options.bf16 else "exact",
+        within=PLANNING,
         run=str(run),
         log_every=1,
         save_every=options.steps,

@@ -23,8 +23,8 @@ from training_process import plimsoll, trained
 HELD_OUT = 20
 SEPARATOR = "<|endoftext|>"
 OPTIONS = (
-    "--width 128 --layers 2 --heads 4 --vocab-size 2048 --seq-len 512 --batch-size 8 --micro-batch 4 --epochs 18"
-    " --learning-rate 4e-3 --weight-decay 1.0 --ema-decay 0.99 --memory 1GiB --quiet"
+    "--width 128 --layers 2 --heads 8 --vocab-size 2048 --seq-len 512 --batch-size 8 --micro-batch 4 --epochs 22"
+    " --learning-rate 4e-3 --weight-decay 1.4 --ema-decay 0.995 --memory 1GiB --quiet"
 )
 MOST_MINUTES = 90
 FACTS = ("loss", "bits_per_byte", "tokens", "documents", "seq_len")

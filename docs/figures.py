@@ -46,6 +46,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def source(name: str, command: str) -> str:
     """Returns the source of a figure: the file, the command that wrote it, and under which conditions."""
     conditions = read(name, "conditions")
+    if "chip" in conditions and "with" in conditions["commit"]:
+        return f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit']}."
     return (
         f"From [results/{name}.json](results/{name}.json): `{command}` at {conditions['commit'][:8]}, on"
         f" {conditions['cores']} cores of an {conditions['cpu']}."
@@ -557,6 +559,41 @@ def recommend_savings(preset: str, chip: str) -> str:
         f" {_share(changed, signed=True)} and is {times:.1f} times as fast; frozen weights in bfloat16 save"
         f" {_share(saved)} of what is left, in NF4 {_share(most)}."
     )
+
+
+def small_stories() -> str:
+    """A small model that was trained on one text beside a published one of its size."""
+    held_out, whole = read("small_stories", "held_out"), read("small_stories")
+    options = whole["conditions"]["options"]["options"]
+    names = {"ours": f"plimsoll, {whole['parameters']:,} parameters, {whole['minutes']:.0f} minutes"}
+    names["published"] = "the published checkpoint of 656K"
+    rows = [[names[side], f"{found['bits_per_byte']:.4f}"] for side, found in held_out.items()]
+    peaks = (f"{whole[name] / MIB:.1f}" for name in ("predicted_bytes", "peak_bytes"))
+    return (
+        f"{table(['', 'bits a byte, held out'], rows)}\n"
+        f"`plimsoll train stories {options}`, {' MiB predicted, '.join(peaks)} measured.\n"
+        f"{source('small_stories', 'python benchmarks/small_stories.py --text STORIES.txt --checkpoint FOLDER')}"
+    )
+
+
+def text_vs_trainer() -> str:
+    """A small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
+    rows = []
+    for name, found in read("text_vs_trainer", "results").items():
+        ours, peer = found["medians"]["plimsoll"], found["medians"]["peer"]
+        speed = ours["tokens_per_second"] / peer["tokens_per_second"]
+        memory = ours["peak_resident_bytes"] / peer["peak_resident_bytes"]
+        rows.append(
+            [
+                name,
+                f"{peer['tokens_per_second']:,.0f}",
+                f"{ours['tokens_per_second']:,.0f} ({speed:.2f} x)",
+                f"{peer['peak_resident_bytes'] / MIB:,.0f} MiB",
+                f"{ours['peak_resident_bytes'] / MIB:,.0f} ({memory:.2f} x)",
+            ]
+        )
+    head = ["", "Trainer, tokens/s", "plimsoll", "Trainer, peak", "plimsoll"]
+    return table(head, rows) + "\n" + source("text_vs_trainer", "python benchmarks/text_vs_trainer.py --rounds 1")
 
 
 def device() -> str:

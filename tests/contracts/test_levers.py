@@ -253,6 +253,9 @@ def test_every_lever_file_is_held_here():
         "ema",
         "attention_blocks",
         "attention_documents",
+        "attention_cudnn",
+        "cudnn_calls",
+        "cudnn_workspace",
     }
     assert files == held | elsewhere | NUMBERS_ONLY, "a new lever needs a row in LEVERS"
 
@@ -269,4 +272,6 @@ def test_every_lever_of_a_plan_is_held_somewhere():
 def test_every_lever_of_a_plan_that_reaches_a_model_is_held_here():
     compute = OFF.compute("cpu")
     seen = {*vars(compute), *dict(compute.further)} - {"platform", "further"}
-    assert seen <= LEVERS.keys() | {"embedding_bits"}, "a lever that a model reads needs a row in LEVERS"
+    assert seen <= LEVERS.keys() | {"embedding_bits", "deterministic"}, (
+        "a lever that a model reads needs a row in LEVERS"
+    )

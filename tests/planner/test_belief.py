@@ -23,7 +23,7 @@ from plimsoll.planner import belief
 from plimsoll.planner.belief import ALIKE, UNKNOWN, UNSEEN, Beliefs, Interval, exactly
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import ledger, sample
-from plimsoll.planner.search import SMALL, SMALL_AT_LAST, SMALL_BYTES, Search, search
+from plimsoll.planner.search import MOST_SECONDS, SMALL, SMALL_AT_LAST, SMALL_BYTES, Search, search
 from plimsoll.planner.space import combinations, same_step, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.units import MIB
@@ -257,10 +257,10 @@ def test_questions_grow_with_the_logarithm_of_the_space(supported, each):
 # With a limit of time, by a clock that only the compiler moves.
 
 
-def limited(budget, within, compiler=None, **changes):
+def limited(budget, within, compiler=None, *, patient=False, **changes):
     compiler = compiler or Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]))
     one = Search(
-        asked(budget, numerics="mixed", **changes), compiler, lambda text: None, deadline=within,
+        asked(budget, numerics="mixed", **changes), compiler, lambda text: None, deadline=within, patient=patient,
         clock=lambda: compiler.now,
     )  # fmt: skip
     return one, compiler
@@ -296,6 +296,19 @@ def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():
     assert asked_for[0] < asked_for[-1]
     assert seconds[-1] <= min(seconds)
     assert seconds[0] <= seconds[-1] * (1 + 4 * SMALL_AT_LAST)
+
+
+def test_a_run_that_takes_long_is_planned_for_longer():
+    """Where nobody said for how long: a fiftieth of its time, two minutes at most."""
+    took = {}
+    for patient, steps in ((False, 10**9), (True, 10), (True, 10**9), (True, None)):
+        compiler = Slow(loop_seconds=0.02, traced=off_by(0.9, [0.0, 0.5, 1.0]), slower=(2.0, 1.0))
+        one, _ = limited(700, 20, compiler, patient=patient, measure=True, steps=steps)
+        assert one.run().ledger.fits
+        took[patient, steps] = compiler.now
+        assert one.given == (MOST_SECONDS if patient and steps == 10**9 else 20)
+    assert took[True, 10] <= took[False, 10**9] < took[True, 10**9] <= MOST_SECONDS
+    assert took[True, None] == took[False, 10**9]
 
 
 def test_with_time_enough_nothing_is_said_of_it():

@@ -156,6 +156,7 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("H2000", ["did you mean h200"]),
         ("rtx3060-8gb", ["no chip called", "did you mean rtx3060"]),
         ("", ["no chip called ''"]),
+        (3, ["chip=3 is no name of a chip, like 'cpu'", "`plimsoll chips`"]),
         ("v4-64", ["did you mean tpu-v4-64"]),
         ("tpu-v4-63", ["no topology tpu-v4-63", "counts TensorCores", "8, 16, 32, 64", "tpu-v4-64, 32 devices on 8 hosts"]),
         ("tpu-v5e-2", ["counts chips", "The nearest is tpu-v5e-1, 1 device"]),

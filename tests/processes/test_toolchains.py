@@ -123,7 +123,7 @@ def test_one_that_was_killed_is_not_taken_for_a_good_one_and_can_be_made_again(s
     assert not (place / "tpu.unfinished").exists()
 
 
-@pytest.mark.parametrize(("field", "was"), [("jax", "0.9.0"), ("python", "3.12.1"), ("environment", "/another")])
+@pytest.mark.parametrize(("field", "was"), [("jax", "0.9.0"), ("python", "3.10.0"), ("environment", "/another")])
 def test_one_that_was_made_for_other_packages_is_not_used(field, was, steps, place):
     toolchains.install("tpu", lambda _: None)
     mark = place / "tpu" / toolchains.MARK

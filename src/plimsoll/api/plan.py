@@ -176,7 +176,7 @@ def plan(
         stack.callback(prune, cache, cache_limit)  # after a refusal, too
         number = 1 if card is not None else host.compilers()
         compiler = stack.enter_context(_compilers(number, command, about, cache, seconds))
-        planned = _searched(problem, compiler, say, within=seconds, smallest=smallest)
+        planned = _searched(problem, compiler, say, within=seconds, smallest=smallest, patient=within is None)
         further: dict[str, Any] = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),
@@ -238,10 +238,12 @@ def _compilers(
     return Pool([Child(*command, about=about, answers=cache / "answers", longest=longest) for _ in range(number)])
 
 
-def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smallest: bool) -> Planned:
+def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smallest: bool, patient: bool) -> Planned:
     """Returns what the search finds. A refusal whose bytes are estimated may be wrong, and is `uncertain` then."""
     try:
-        planned = search(problem, compiler, say, within=within, smallest=smallest, clock=compiler.clock)
+        planned = search(
+            problem, compiler, say, within=within, smallest=smallest, patient=patient, clock=compiler.clock
+        )
     except BudgetError as refusal:
         estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
         if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= problem.budget_bytes):

@@ -87,7 +87,9 @@ class Trained:
         recipe, counted = self.recipe, 0.0
         if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
             alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
-            evaluate = compiled(lowered(recipe, alone, steps=self.prepared.steps).evaluate)
+            evaluate = compiled(
+                lowered(recipe, alone, steps=self.prepared.steps).evaluate, deterministic=alone.deterministic
+            )
         elif evaluate is None:
             evaluate = jax.jit(make_evaluate(recipe.task(self.plan.compute(jax.default_backend()))))
 

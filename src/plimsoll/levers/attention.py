@@ -156,7 +156,7 @@ def kernel(
         length: Positions of a row.
         width: Columns of a head.
         cap: Cap of the scores, which cuDNN's has not.
-        documents: Whether a row holds several, which cuDNN's public form does not take.
+        documents: Whether a row holds several, which cuDNN's is not told of here.
     """
     if compute.platform == "gpu":
         reason = without_cudnn(precision=compute.precision, chunk=compute.attention_chunk, width=width)

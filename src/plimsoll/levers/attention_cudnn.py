@@ -14,6 +14,9 @@ from jaxtyping import Array
 from plimsoll.levers.cudnn_calls import Lengths, Logarithms, Positions, forward, pull
 from plimsoll.levers.cudnn_workspace import Call, pieces
 
+NO_WEIGHT = 1e6
+"""Logarithm of a row's sum with which no score of it has a weight."""
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cudnn_attention(
@@ -40,11 +43,11 @@ def _training(query: Positions, key: Positions, value: Positions, lengths: Lengt
 def _backward(call: Call, kept: Any, towards: Positions):
     query, key, value, lengths, mixed, sums = kept
     of_examples = [query, key, value, mixed, towards, sums]
+    further = []
+    if lengths is not None:
+        of_examples[3:], further = _without_the_rest(mixed, towards, sums, lengths), [lengths]
     block, examples = pieces(query.shape, key.shape, call)
-    if lengths is not None and block:
-        of_examples[3:] = _without_the_rest(mixed, towards, sums, lengths)
     one = partial(_in_blocks, block, call) if block else partial(pull, call)
-    further = [] if lengths is None or block else [lengths]
     gradients = _by_examples(lambda *arrays: one(*arrays), [*of_examples, *further], examples)
     return *gradients, None
 
@@ -60,11 +63,12 @@ def _by_examples(one: Callable[..., tuple[Array, ...]], arrays: list[Array], cou
 
 
 def _without_the_rest(*arrays: Any) -> list[Array]:
-    """Returns what is attended, what flows back and the logarithms, 0 behind the positions that count."""
-    *others, lengths = arrays
-    counts = jnp.arange(others[0].shape[1]) < lengths[:, None]
-    masks = counts[:, :, None, None], counts[:, :, None, None], counts[:, None, :]
-    return [jnp.where(mask, x, 0) for mask, x in zip(masks, others, strict=True)]
+    """Returns what is attended, what flows back and the logarithms, such that nothing behind the positions that count
+    has a weight: a kernel leaves anything there."""
+    mixed, towards, sums, lengths = arrays
+    counts = jnp.arange(mixed.shape[1]) < lengths[:, None]
+    of_heads = counts[:, :, None, None]
+    return [*(jnp.where(of_heads, x, 0) for x in (mixed, towards)), jnp.where(counts[:, None], sums, NO_WEIGHT)]
 
 
 def _in_blocks(
@@ -76,24 +80,22 @@ def _in_blocks(
     mixed: Positions,
     towards: Positions,
     sums: Logarithms,
+    lengths: Lengths | None = None,
 ) -> tuple[Array, ...]:
     """Returns the gradients of query, key and value by so many positions of queries and of keys at a time.
 
     The weights of a block follow from its scores and the logarithm of the whole row's sum, and what flows back into
     them from the whole row's result: so the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4).
-    Sums are float32. What fills up the last block is 0, and adds nothing.
+    Sums are float32. What fills up the last block has no weight. Of documents, blocks behind the longest are left out.
     """
     length = query.shape[1]
     number = -(-length // block)
-    more = number * block - length
-    by_position = [jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) for x in (query, key, value, mixed, towards)]
-    logarithms = jnp.pad(sums, ((0, 0), (0, 0), (0, more)))
 
     def of_pair(call: Call, row: Array, column: Array) -> tuple[Array, ...]:
         of_rows, of_columns = row * block, column * block
-        q, mixed, towards = (_cut(by_position[which], of_rows, block) for which in (0, 3, 4))
-        k, v = (_cut(by_position[which], of_columns, block) for which in (1, 2))
-        return pull(call, q, k, v, mixed, towards, _cut(logarithms, of_rows, block, axis=2))
+        q, of_result, flowing = (_filled(x, of_rows, block) for x in (query, mixed, towards))
+        k, v = (_filled(x, of_columns, block) for x in (key, value))
+        return pull(call, q, k, v, of_result, flowing, _filled(sums, of_rows, block, axis=2, by=NO_WEIGHT))
 
     def on_the_diagonal(at: Array) -> tuple[Array, ...]:
         of_query, *of_others = of_pair(call, at, at)
@@ -119,9 +121,25 @@ def _in_blocks(
     rows, columns = rows[others], columns[others]
     pairs = jnp.asarray(rows), jnp.asarray(columns), jnp.asarray(np.diff(rows, prepend=-1) != 0)
     start = jnp.zeros((query.shape[0], block, *query.shape[2:]), jnp.float32)
-    (_, totals), _ = jax.lax.scan(add, (start, totals), pairs)
+    if lengths is None:
+        (_, totals), _ = jax.lax.scan(add, (start, totals), pairs)
+    else:  # pairs come row by row: those of the first rows are the first
+        counted = -(-jnp.max(lengths) // block)
+        one = lambda at, carry: add(carry, (pairs[0][at], pairs[1][at], pairs[2][at]))[0]  # noqa: E731
+        _, totals = jax.lax.fori_loop(0, counted * (counted - 1) // 2, one, (start, totals))
     return tuple(x[:, :length].astype(like.dtype) for x, like in zip(totals, (query, key, value), strict=True))
 
 
 def _cut(x: Array, start: Array, size: int, *, axis: int = 1) -> Array:
     return jax.lax.dynamic_slice_in_dim(x, start, size, axis=axis)
+
+
+def _filled(x: Array, start: Array, size: int, *, axis: int = 1, by: float = 0.0) -> Array:
+    """Returns so many positions from `start` on, filled up behind the last: padding all of `x` would copy it."""
+    length = x.shape[axis]
+    if length % size == 0:
+        return _cut(x, start, size, axis=axis)
+    first = jnp.minimum(start, length - size)
+    part = jnp.roll(_cut(x, first, size, axis=axis), first - start, axis=axis)
+    sides = [size if at == axis else 1 for at in range(x.ndim)]
+    return jnp.where((jnp.arange(size) < length - start).reshape(sides), part, jnp.asarray(by, x.dtype))

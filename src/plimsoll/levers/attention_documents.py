@@ -1,10 +1,10 @@
 """Attention within documents, one after the other, by a kernel that is told how long a sequence is.
 
-cuDNN's kernel, as JAX's public function calls it, knows no documents: it takes one length a row, or a mask of the whole
-square. Here a loop cuts one document after the other out of the batch, filled up to the next of a few sizes (`sizes`),
-hands it to the kernel with its length, and writes back what belongs to it. So no two documents are multiplied, no score
-is in memory, and the number of documents is known only when the step runs. The backward pass goes the same way, and
-computes the kernel's forward pass again.
+cuDNN's kernel, as cudnn_calls.py calls it, knows no documents: it takes one length a row. Here a loop cuts one document
+after the other out of the batch, filled up to the next of a few sizes (`sizes`), hands it to the kernel with its
+length, and writes back what belongs to it. So no two documents are multiplied, no score is in memory, and the number of
+documents is known only when the step runs. The backward pass goes the same way, and computes the kernel's forward pass
+again.
 
 Price: a document is copied in and out, and starts kernels of its own, some tens of microseconds: leave it off where
 documents are few hundred tokens and rows are short. Filling costs little, since a kernel passes over blocks beyond the

@@ -2,7 +2,7 @@
 
 A backward pass that adds in one order keeps the gradients of all scores, 2 bytes x heads x length^2 of an example; no
 compiler knows of it without a card. So its bytes are written into the call (cudnn_calls.py), and what would need more
-than WORKSPACE_LIMIT goes through some examples at a time, or in blocks of positions (attention_cudnn.py).
+than SCORES_LIMIT goes through some examples at a time, or in blocks of positions (attention_cudnn.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 from plimsoll.units import MIB
 
-WORKSPACE_LIMIT = 288 * MIB
-"""Of a backward pass that adds in one order: what needs more goes through in pieces. Blocks of 2,048 positions of 32
-heads need 256 MiB, and 1/4 of one."""
+SCORES_LIMIT = 256 * MIB
+"""Of the gradients of scores of a backward pass that adds in one order: what has more goes through in pieces. Blocks of
+2,048 positions of 32 heads have as much; from 9.25 on cuDNN takes a slower way on Hopper beyond it."""
 WORTH_A_COPY = 64 * MIB
-"""Workspace of an example up to which all examples go at once: beside what else they take it is small, and to cut their
-arrays would cost 5 % of a step of 1,024 positions."""
+"""Of one example, up to which all examples go at once: where nothing is recomputed it is small beside what else they
+take, and to cut their arrays would cost 5 % of a step of 1,024 positions."""
 MOST_CALLS = 16
 """For some examples each: more would be compiled for long, and leave a card idle."""
 TIMES_QUERIES = 2
-"""Most bytes of a block's workspace over those of all queries, beside which it is not the most that there is then."""
+"""Most bytes of a block's gradients over those of all queries, beside which it is not the most that there is then."""
+TILE = 64
+"""Positions."""
 SMALLEST_BLOCK = 512
 """Positions: a kernel of fewer leaves most of a card idle."""
 
@@ -38,7 +40,7 @@ class Call(NamedTuple):
 
 
 def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple[int, int]:
-    """Returns how a backward pass goes through within WORKSPACE_LIMIT: positions of a block, and examples at a time.
+    """Returns how a backward pass goes through within SCORES_LIMIT: positions of a block, and examples at a time.
 
     Args:
         queries: Shape of the queries.
@@ -51,16 +53,17 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
     batch, length, heads, width = queries
     if not call.deterministic:
         return 0, batch
-    of_an_example = workspace_bytes((1, length, heads, 0), keys, call)
-    fitting = max(1, WORKSPACE_LIMIT // of_an_example) if of_an_example > WORTH_A_COPY else batch
+    of_an_example = _scores_bytes((1, length, heads), keys)
+    fitting = max(1, SCORES_LIMIT // of_an_example) if of_an_example > WORTH_A_COPY else batch
     calls = min(MOST_CALLS, -(-batch // fitting))
     examples = -(-batch // calls)
-    if of_an_example <= WORKSPACE_LIMIT or call.window:  # see `window_is_dear`
+    if of_an_example <= SCORES_LIMIT or call.window:  # see `window_is_dear`
         return 0, examples
-    block, most = SMALLEST_BLOCK, min(WORKSPACE_LIMIT, TIMES_QUERIES * 2 * examples * length * heads * width)
-    while workspace_bytes((examples, 2 * block, heads, 0), (examples, 2 * block), call) <= most:
+    block, most = SMALLEST_BLOCK, min(SCORES_LIMIT, TIMES_QUERIES * 2 * examples * length * heads * width)
+    while _scores_bytes((examples, 2 * block, heads), (examples, 2 * block)) <= most:
         block *= 2
-    return (block if block < length else 0), examples
+    fits = block < length and (call.causal or length % block == 0)  # else keys that fill up a block would have weights
+    return (block if fits else 0), examples
 
 
 def window_is_dear(queries: tuple[int, ...], call: Call) -> bool:
@@ -72,14 +75,15 @@ def window_is_dear(queries: tuple[int, ...], call: Call) -> bool:
         call: Settings.
     """
     one = (1, *queries[1:])
-    return bool(call.window) and call.deterministic and workspace_bytes(one, one, call) > WORKSPACE_LIMIT
+    return bool(call.window) and call.deterministic and _scores_bytes(one, one) > SCORES_LIMIT
 
 
 def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> int:
     """Returns the bytes of a backward kernel beside its arguments and results.
 
     Adding in one order it keeps the gradients of all scores, in 16 bits; else sums of the queries' gradients in
-    float32. As seen on an H200 with cuDNN 9.19 (docs/log.md, "On an H200"); its own code says the same of other cards.
+    float32. As an H200 asked for with cuDNN 9.19, of as many heads of keys as of queries (docs/log.md, "On an H200");
+    on a card XLA puts what its cuDNN asks for in its place.
 
     Args:
         queries: Shape of the queries.
@@ -87,6 +91,12 @@ def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call)
         call: Settings.
     """
     batch, length, heads, width = queries
-    up = lambda count: -(-count // 64) * 64  # noqa: E731
-    largest = 2 * up(length) * up(keys[1]) if call.deterministic else 4 * length * width
-    return batch * heads * (largest + 4 * length)
+    largest = _scores_bytes(queries, keys) if call.deterministic else 4 * batch * heads * length * width
+    return largest + 4 * batch * heads * length
+
+
+def _scores_bytes(queries: tuple[int, ...], keys: tuple[int, ...]) -> int:
+    """Returns the bytes of the gradients of all scores, in 16 bits and whole tiles."""
+    batch, length, heads, *_ = queries
+    rows, columns = (-(-count // TILE) * TILE for count in (length, keys[1]))
+    return 2 * batch * heads * rows * columns

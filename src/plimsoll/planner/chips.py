@@ -53,6 +53,8 @@ def chip(name: str, file: Path | None = None) -> Chip:
     Raises:
         RecipeError: There is no such chip; of other makers, why.
     """
+    if not isinstance(name, str):
+        raise RecipeError(f"chip={name!r} is no name of a chip, like 'cpu' or 'h100': `plimsoll chips` lists them")
     if name == "cpu" and file is None and user_file() is None:  # reading the list takes 7 ms
         return _this_machine()
     known = _catalogue(file)

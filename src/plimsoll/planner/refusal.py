@@ -20,6 +20,9 @@ PROCESSES_DIFFER = 1.15
 CANNOT_RUN = "cannot run: "
 """Beginning of a reason why a plan that compiles is left out."""
 
+NO_KERNEL = "raw_hash_map"
+"""In XLA's error where a step asks for a kernel that was not made."""
+
 WouldFit = Callable[..., Candidate | None]
 """The plan of this problem with some fields changed; None where none fits either."""
 
@@ -39,7 +42,7 @@ def refusal(
     if least is None and failures and all(failure.startswith(CANNOT_RUN) for failure in failures):
         return BudgetError(
             f"no plan of {problem.recipe} runs on {problem.chip}: of {len(failures)} that compile, each failed when it"
-            f" was timed ({'; '.join(failures)}). `plimsoll doctor` says whether the device can be used",
+            f" was timed ({'; '.join(failures)}). {_why_none_runs(failures)}",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
@@ -71,6 +74,15 @@ def refusal(
         budget_bytes=budget,
         floor_bytes=floor,
     )
+
+
+def _why_none_runs(failures: list[str]) -> str:
+    if NO_KERNEL in failures[0]:
+        return (
+            "So ends a step with several equal calls of cuDNN's attention by JAX's own function, compiled to add in one"
+            " order (openxla/xla #46500): --deterministic False gives that up"
+        )
+    return "`plimsoll doctor` says whether the device can be used"
 
 
 def _way_out(problem: Problem, least: Candidate, would_fit: WouldFit) -> str:

@@ -52,6 +52,8 @@ CONFIRMING_SECONDS = 6.0
 """Seconds that confirming a plan is taken to need, of those that planning is given, before one was confirmed."""
 GIVEN_UP = 12
 """Candidates that do not compile, for another reason than memory, after which nothing is expected to."""
+SHARE_OF_TRAINING, MOST_SECONDS = 0.02, 120.0
+"""Of the time that a run will take, and at most how long, planning may go on where nobody said for how long."""
 FAIL_ALIKE = 8
 """Plans that end with the same error on the device, and none that runs, after which no other is tried."""
 
@@ -91,6 +93,7 @@ def search(
     *,
     within: float | None = None,
     smallest: bool = False,
+    patient: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planned:
     """Returns the fastest plan that fits, as far as it is found.
@@ -102,6 +105,7 @@ def search(
         within: Seconds after which the best confirmed plan is taken; None for as long as it takes. Where none is
             confirmed by then, the first one that is.
         smallest: Return the plan that needs least instead, whether it fits or not.
+        patient: Take longer than `within` for a run that trains for long, as `problem.steps` says.
         clock: Clock in seconds.
 
     Raises:
@@ -110,7 +114,7 @@ def search(
     """
     deadline = math.inf if within is None else clock() + within
     try:
-        found = Search(problem, compiler, say, deadline=deadline, clock=clock)
+        found = Search(problem, compiler, say, deadline=deadline, patient=patient, clock=clock)
         return found.least() if smallest else found.run()
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
@@ -150,10 +154,11 @@ class Search:
         say: Say,
         *,
         deadline: float = math.inf,
+        patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem, self.compiler, self.say, self.deadline, self.clock = problem, compiler, say, deadline, clock
-        self.given = deadline - clock()
+        self.given, self.patient = deadline - clock(), patient
         static_of: Callable[[int, Storage], Static] = cache(compiler.static)
         self.static = static_of(1, Storage())
         rates = compiler.rates()
@@ -161,10 +166,10 @@ class Search:
         self.beliefs = Beliefs(self.combinations)
         self.prices = Prices(problem, rates, static_of, self.beliefs)
         self.failed: dict[Plan, str] = {}
+        """Candidates that do not compile or run, and why."""
         self.cannot_run: Counter[str] = Counter()
         """Reasons why plans that compile do not run, but want of memory."""
         self.some_run = False
-        """Candidates that do not compile or run, and why."""
         self.notes: list[str] = []
         self.confirming_seconds, self.compiling_seconds = CONFIRMING_SECONDS, 0.0
         self.ended_early = self.interrupted = False
@@ -323,6 +328,16 @@ class Search:
         training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
         return max(small, ASKING_SECONDS / training)
 
+    def _take_time(self) -> None:
+        """Puts the deadline off for a run that will take so long that a faster step is worth it."""
+        timed = self._fastest_timed()
+        if not self.patient or self.problem.steps is None or timed is None:
+            return
+        training = self.problem.steps * self.prices.seconds(*timed).likely
+        worth = min(MOST_SECONDS, SHARE_OF_TRAINING * training)
+        self.deadline += max(0.0, worth - self.given)
+        self.given = max(self.given, worth)
+
     def _seconds_left(self) -> float:
         """Returns the seconds until what is left is just enough for a compile and a confirmation, as they were."""
         return self.deadline - self.confirming_seconds - self.compiling_seconds - self.clock()
@@ -402,6 +417,7 @@ class Search:
                 if question.beside is not None:  # as if both had been timed when the other was, whatever else runs now
                     seconds *= self.prices.seconds(*question.beside).likely / beside[0]
                 self.prices.learn_seconds(question.combination, question.micro, seconds)
+                self._take_time()
         self.prices.learned()
 
     def _learn_failure(self, question: Question, why: str) -> None:

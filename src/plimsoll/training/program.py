@@ -37,6 +37,10 @@ AS_PLANNED: Options = {"xla_disable_hlo_passes": "rematerialization"}
 """Compiler options for a GPU, with which the compiler recomputes nothing by itself: near the card's memory it would
 change bytes and time of a step without a word. What is recomputed is the plan's (`levers/remat.py`)."""
 
+IN_ANY_ORDER: Options = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
+"""Compiler options for a GPU without that: a user's XLA_FLAGS may ask for it, and attention would find no kernel
+(levers/cudnn_calls.py)."""
+
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 """Compiler options for a GPU, with which two runs are equal to the last bit (levers/records/deterministic.py).
 
@@ -221,7 +225,7 @@ def compiled(
         deterministic: The plan's lever of that name: on a GPU, two runs are equal to the last bit.
         more: Further options, where the result is not run.
     """
-    options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else {})}
+    options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else IN_ANY_ORDER)}
     return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}) or None)
 
 

@@ -163,7 +163,10 @@ class _Reader:
             product = _shaped(left, right, *axes, highest="HIGHEST" in precisions)
             return Kernel(moved_bytes=moved, product=product)
         if "cudnn_fmha_backend_config" in config:
-            product = _attention(config["cudnn_fmha_backend_config"], operands[0], backward="Backward" in target)
+            settings = config["cudnn_fmha_backend_config"]
+            product = _attention(settings, operands[0], backward="Backward" in target)
+            if settings.get("force_deterministic"):  # half of the scores' gradients, written and read
+                moved += padded_bytes(results[-1])
             return Kernel(moved_bytes=moved, product=product)
         return Kernel(moved_bytes=moved)
 

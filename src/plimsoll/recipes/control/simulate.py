@@ -26,7 +26,7 @@ START = 0.5
 """Share of the box that the starts of training were sampled from."""
 LOST = 1e4
 """Norm of a lost state: its journey costs infinitely much."""
-GRADES = (("excellent", 1.2), ("good", 2.0), ("acceptable", 5.0))
+GRADES = (("near the optimum", 1.1), ("excellent", 1.2), ("good", 2.0), ("acceptable", 5.0))
 
 Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count inputs"]]
 """Function from windows of scaled states and codes to scaled controls."""

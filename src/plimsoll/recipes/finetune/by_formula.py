@@ -138,11 +138,11 @@ def _kept(shape: PretrainedShape, plan: Plan) -> int:
 
 def _workspace(shape: PretrainedShape, plan: Plan, length: int) -> float:
     """Returns the bytes of cuDNN's backward pass beside its arguments and results (levers/attention_cudnn.py)."""
-    if plan.attention_chunk or without_cudnn(precision=plan.precision, chunk=0, width=shape.head_width):
+    if shape.score_cap or without_cudnn(precision=plan.precision, chunk=plan.attention_chunk, width=shape.head_width):
         return 0.0
     queries, keys = ((plan.micro_batch, length, heads, shape.head_width) for heads in (shape.heads, shape.key_heads))
     call = Call(1.0, deterministic=plan.deterministic)
-    if shape.windowed and window_is_dear(queries, call._replace(window=1)):
+    if shape.windowed and shape.window < length and window_is_dear(queries, call._replace(window=1)):
         return 0.0
     block, examples = pieces(queries, keys, call)
     at_once = workspace_bytes((examples, block or length, *queries[2:]), (examples, block or length), call)
