@@ -78,6 +78,13 @@ BENCHMARKS = [
     Benchmark("eight_bit_parity", "--forms 8", None, needs=TEXT),
     Benchmark("precision_loss", "", None, "bfloat16 within 1 % of float32"),
     Benchmark("longcontext_language", "--minutes 6", None, "at most the transformer's loss"),
+    Benchmark(
+        "small_stories",
+        f"--text {{shared}}/{TEXT} --checkpoint {{shared}}/data/weights/hf_tinystories_656K",
+        None,
+        "fewer bits a byte than the published checkpoint, in 90 minutes",
+        needs=TEXT,
+    ),
     Benchmark("recall", "--longer", None, "a symbol remembered over 4,096 tokens"),
     Benchmark("best_size", "--minutes 20", "--minutes 1"),
     Benchmark(

@@ -3,8 +3,8 @@
     python benchmarks/device.py --minutes 25 [--chip h100] [--out bench-out] [--only "exact" "medium, found"]
                                 [--torch PYTHON]
 
-The parts, by what they are worth; a part that would not end in time is left out, one that fails is recorded with its
-reason, and the next one runs:
+The parts, by what they are worth; a part that would not end in time is left out (how long each takes was seen on an
+H200 with 16 cores), one that fails is recorded with its reason, and the next one runs:
 
 * versions, and `plimsoll doctor`: the card's rates beside its data sheet;
 * exact: two equal runs, and one that is killed and continued, by their fingerprints;
@@ -137,13 +137,13 @@ def parts(*, toy: bool) -> list[Part]:
     """Returns all parts, what is worth most first."""
     shape, batch = (TOY, 8) if toy else (MEDIUM, 64)
     medium = [*code(shape, batch), *([*PINNED, "8", "--loss-chunk", "0"] if toy else [])]
-    plan = lambda name, words, seconds=75.0, **more: Part(name, seconds, partial(planned, words=words), **more)  # noqa: E731
-    peer = lambda name, shape, **more: Part(name, 150.0, partial(peered, shape=shape, batch=batch), **more)  # noqa: E731
+    plan = lambda name, words, seconds=65.0, **more: Part(name, seconds, partial(planned, words=words), **more)  # noqa: E731
+    peer = lambda name, shape, **more: Part(name, 75.0, partial(peered, shape=shape, batch=batch), **more)  # noqa: E731
     small = [*medium, "--precision", "float32"] if toy else ["code"]
     return [
         Part("versions", 5.0, versions),
-        Part("doctor", 60.0, doctor),
-        Part("exact", 150.0, partial(exact, words=small)),
+        Part("doctor", 45.0, doctor),
+        Part("exact", 110.0, partial(exact, words=small)),
         plan("small, found", small),
         plan("medium, found", medium, for_toys=False),
         peer("torch.compile, 97.5M", shape),
@@ -151,8 +151,8 @@ def parts(*, toy: bool) -> list[Part]:
             plan(f"precision, {name}", [*medium, *words], for_toys=name != "float32")
             for name, words in PRECISIONS.items()
         ),
-        Part("puzzles at their published size", 120.0, puzzles),
-        Part("longcontext", 120.0, longcontext),
+        Part("puzzles at their published size", 90.0, puzzles),
+        Part("longcontext", 90.0, longcontext),
         plan("own recipe", [str(OWN), *(["--batch-size", "256", *PINNED, "256"] if toy else ["--batch-size", "4096"])]),
         plan("small, exact numbers", [*small, "--numerics", "exact"], for_toys=False),
         plan("medium, 2 GiB", [*medium, "--memory", "2GiB"], for_toys=False),
@@ -163,9 +163,9 @@ def parts(*, toy: bool) -> list[Part]:
         plan("medium, state on the host", [*medium, "--offload", "optimizer"], for_toys=False),
         plan("medium, layer by layer", [*code(shape, 16), "--layerwise", "2"], for_toys=False),
         Part("beside the budget", 60.0, beside, for_toys=False),
-        Part("finetune 1.2B, NF4", 120.0, partial(tuned, bits="4")),
+        Part("finetune 1.2B, NF4", 100.0, partial(tuned, bits="4")),
         Part("finetune 1.2B, 16 bits", 100.0, partial(tuned, bits="16"), for_toys=False),
-        plan("350M, found", code(LARGE, 32), 150.0, for_toys=False),
+        plan("350M, found", code(LARGE, 32), 100.0, for_toys=False),
         peer("torch.compile, 350M", LARGE, for_toys=False),
     ]
 
@@ -328,6 +328,14 @@ def planned(given: Given, words: list[str]) -> dict[str, Any]:
         "planning_seconds": planning,
         "planning_and_training_seconds": whole,
         **{name: over.planned[name] for name in ("compiles", "left_out", "not_compiled", "without_cudnn")},
+        "others": [
+            {
+                "words": plan_words(other["plan"]),
+                "bytes": other["predicted_peak_bytes"],
+                "seconds": other["step_seconds"],
+            }
+            for other in over.planned["alternatives"]
+        ],
         "loss": [rows[0]["loss"], rows[-1]["loss"]],
     }
 

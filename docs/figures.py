@@ -765,6 +765,18 @@ def beside_peft() -> str:
     )
 
 
+def beside_trainer_in_words() -> str:
+    """Returns small language models on this CPU beside `transformers.Trainer` as one line of a list."""
+    every = [found["medians"] for found in read("text_vs_trainer", "results").values()]
+    names = ("tokens_per_second", "peak_resident_bytes")
+    faster, bytes_share = ([each["plimsoll"][name] / each["peer"][name] for each in every] for name in names)
+    return (
+        f"* **Small language models there**, beside transformers' Trainer: {min(faster):.1f} to {max(faster):.1f} times"
+        f" the speed, {min(bytes_share):.2f} to {max(bytes_share):.2f} of the memory"
+        f" ([{len(every)} configurations](docs/why-not.md#what-was-measured))."
+    )
+
+
 def beside_peft_in_words() -> str:
     """Returns LoRA on this CPU beside PEFT as one line of a list."""
     ratios = read("finetune_beside_peft", "ratios")
