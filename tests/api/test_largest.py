@@ -225,7 +225,8 @@ def test_what_contradicts_it_is_refused_in_a_paragraph_before_anything_is_planne
 def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
     planner = Planner(by_length(100 * MIB, 2**14), 200 * MIB)
 
-    def search(problem, compiler, say, *, within, smallest, clock):
+    def search(problem, compiler, say, *, within, smallest, patient, clock):
+        assert not patient  # of all plans together the caller says how long they may take
         return planner(replace(RECIPE, seq_len=problem.rate_per_example), pins=problem.pins, within=within)
 
     monkeypatch.setattr(api_plan, "search", search)
