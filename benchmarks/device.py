@@ -77,6 +77,7 @@ class Failed(Exception):
 
 
 TUNED = "meta-llama/llama-3.2-1b"
+"""Model of the table whose shape is fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,6 @@ class Given:
     """Of `time.monotonic`."""
     folder: Path
     """For data and runs, gone at the end."""
-    further: tuple[str, ...] = ()
-    """Options of every training."""
 
     @property
     def left(self) -> float:
@@ -177,19 +176,17 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("bench-out"))
     options.add_argument("--only", nargs="*", help="names of parts to run")
     options.add_argument("--torch", default=sys.executable, help="a Python with torch and transformers")
-    options.add_argument("--further", nargs="*", default=[], help="options of every training, each as `name=value`")
     words = options.parse_args()
     started = time.monotonic()
     backend = subprocess.run([sys.executable, "-c", BACKEND], capture_output=True, text=True).stdout.strip()
     toy = backend == "cpu" or words.chip == "cpu"
     known = parts(toy=toy)
-    further = tuple(part for option in words.further for part in f"--{option}".split("=", 1))
     if unknown := set(words.only or ()) - {part.name for part in known}:
         sys.exit(f"no part is called {', '.join(sorted(unknown))}: there are {', '.join(part.name for part in known)}")
     result: dict[str, Any] = {"conditions": conditions(backend, minutes=words.minutes), "parts": {}}
     words.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        given = Given(words.chip, words.out, words.torch, toy, started + 60 * words.minutes, Path(folder), further)
+        given = Given(words.chip, words.out, words.torch, toy, started + 60 * words.minutes, Path(folder))
         for part in known:
             if (words.only and part.name not in words.only) or (toy and not part.for_toys):
                 continue
@@ -252,7 +249,7 @@ def doctor(given: Given) -> Any:
 def exact(given: Given, words: list[str]) -> dict[str, Any]:
     """Returns the fingerprints of two equal runs and of one that was killed at a save in the middle."""
     steps = 60
-    session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on, *given.further]
+    session = ["--steps", str(steps), "--save-every", str(steps // 4), "--quiet", *given.on]
     runs = {name: given.folder / f"exact-{name}" for name in ("one", "two", "killed")}
     train = {name: [*PLIMSOLL, "train", *words, *session, "--run", str(run)] for name, run in runs.items()}
     for name in ("one", "two"):
@@ -281,17 +278,7 @@ def planned(given: Given, words: list[str]) -> dict[str, Any]:
     steps, every = (8, 1) if given.toy else (40, 5)  # a line for each step would be waited for
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         run = Path(folder) / "run"
-        session = [
-            "--steps",
-            str(steps),
-            "--log-every",
-            str(every),
-            "--run",
-            str(run),
-            "--quiet",
-            *given.on,
-            *given.further,
-        ]
+        session = ["--steps", str(steps), "--log-every", str(every), "--run", str(run), "--quiet", *given.on]
         if "--eval-every" not in words:
             session += ["--save-every", str(steps // 2), "--eval-every", str(steps // 2)]
         begun, asked = time.monotonic(), time.time()

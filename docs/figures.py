@@ -562,7 +562,7 @@ def recommend_savings(preset: str, chip: str) -> str:
 
 
 def small_stories() -> str:
-    """A small model that was trained on one text beside a published one of its size."""
+    """Returns a small model that was trained on one text beside a published one of its size."""
     held_out, whole = read("small_stories", "held_out"), read("small_stories")
     options = whole["conditions"]["options"]["options"]
     names = {"ours": f"plimsoll, {whole['parameters']:,} parameters, {whole['minutes']:.0f} minutes"}
@@ -577,7 +577,7 @@ def small_stories() -> str:
 
 
 def text_vs_trainer() -> str:
-    """A small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
+    """Returns a small language model beside `transformers.Trainer`: tokens a second, peak of the process, goals."""
     rows = []
     for name, found in read("text_vs_trainer", "results").items():
         ours, peer = found["medians"]["plimsoll"], found["medians"]["peer"]
@@ -643,7 +643,7 @@ def device() -> str:
 
 
 def card_rates() -> str:
-    """What `plimsoll doctor` measured of the card beside its data sheet, and whether two equal runs were."""
+    """Returns what `plimsoll doctor` measured of the card beside its data sheet, and whether two equal runs were."""
     parts = read("device", "parts")
     said = []
     if doctor := parts.get("doctor", {}).get("result"):

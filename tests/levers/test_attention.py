@@ -1,7 +1,5 @@
 """Attention in blocks: the numbers and gradients of the whole square, in bytes that grow with the length alone."""
 
-import json
-import subprocess
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiled_bytes import temporary_bytes
+from for_cuda import answer_for_cuda
 from plimsoll.levers import attention, attention_blocks
 from plimsoll.levers.attention import causal_attention, kernel, query_blocks
 from plimsoll.levers.attention_blocks import Blocks, Seen
@@ -20,8 +19,6 @@ from plimsoll.levers.precision import Form
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
 from plimsoll.types import Compute
 
 CPU = Compute(platform="cpu")
@@ -338,12 +335,7 @@ def test_for_an_nvidia_gpu_the_step_holds_the_kernel_and_no_scores():
     """Where its compiler is installed. Without it the plain form is traced, which keeps as little.
 
     Adding in one order, a kernel does hold the gradients of the scores (test_attention_cudnn.py)."""
-    python = toolchains.python_for("cuda")
-    if python is None:
-        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_for_cuda(FOR_A_GPU)
     assert found["bfloat16"]["cudnn"]
     assert not found["float16"]["cudnn"]
     assert found["bfloat16"]["temp_bytes"] < found["float16"]["temp_bytes"] / 3

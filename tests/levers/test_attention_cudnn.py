@@ -1,7 +1,5 @@
 """Attention by cuDNN: what XLA is told of its kernels, and the pieces of a backward pass, by plain kernels."""
 
-import json
-import subprocess
 from functools import partial
 
 import jax
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from for_cuda import answer_for_cuda
 from plimsoll.levers import attention, attention_cudnn, cudnn_workspace
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.attention_cudnn import cudnn_attention
@@ -25,8 +24,6 @@ from plimsoll.levers.cudnn_workspace import (
     window_is_dear,
     workspace_bytes,
 )
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
 from plimsoll.types import Compute
 
 BATCH, LENGTH, HEADS, WIDTH = 4, 100, 4, 8
@@ -241,12 +238,7 @@ print(json.dumps({"both": answers, "exact": exact}))
 @pytest.mark.slow
 def test_a_card_is_told_what_jax_tells_it_and_of_every_layer_that_it_adds_in_one_order():
     """Else XLA says so of the first of equal layers alone, and the others find no kernel (openxla/xla #46500)."""
-    python = toolchains.python_for("cuda")
-    if python is None:
-        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_for_cuda(FOR_A_GPU)
     assert len(found["both"]) == 4
     for ours, theirs in found["both"]:
         assert len(ours) == 6

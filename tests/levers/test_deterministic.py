@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import subprocess
 from types import SimpleNamespace
 
 import jax
 import pytest
 
+from for_cuda import answer_for_cuda
 from planner_examples import FakeCompiler, plan, problem
 from plimsoll.engine import compile as local
 from plimsoll.engine import cross_compile
@@ -17,8 +17,6 @@ from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.planner.search import search
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 from plimsoll.report.tables import lever_rows, plan_words
@@ -184,11 +182,6 @@ print(json.dumps(found))
 def test_nvidias_compiler_takes_the_options():
     """Of steps for an H100: no product is Triton's, so that none can lack a configuration, as they did with jax 0.11;
     and what is larger than the card (380 GiB here) is not recomputed of the compiler's own accord."""
-    python = toolchains.python_for("cuda")
-    if python is None:
-        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    done = subprocess.run([python, "-c", FOR_A_GPU], env=for_processes("cuda"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_for_cuda(FOR_A_GPU)
     assert found["deterministic"] == 0 < found["free"]
     assert found["ours"] == 0 < found["XLA's choice"]

@@ -1,5 +1,6 @@
 """What earlier sessions teach: few teach nothing, their order does not matter, no line is passed because of them."""
 
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -235,6 +236,16 @@ def test_a_key_tells_kinds_chips_and_versions_apart():
     key = calibration.key_of("stories", "cpu")
     assert len({key, calibration.key_of("other", "cpu"), calibration.key_of("stories", "h200")}) == 3
     assert all(name in key for name in ("stories", "cpu", "plimsoll 0", "jax 0", os.uname().machine, "python 3"))
+
+
+def test_a_checkout_that_is_not_installed_has_a_key_too(monkeypatch):
+    def version(name):
+        if name == "plimsoll-jax":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert "plimsoll unknown, jax 1.0" in calibration.key_of("stories", "cpu")
 
 
 def test_it_can_be_turned_off(monkeypatch):

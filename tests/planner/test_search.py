@@ -13,6 +13,7 @@ from hypotheses import examples
 from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation_bytes, analysis, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
+from plimsoll.planner import refusal as refusals
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
 from plimsoll.planner.search import SMALL, search
@@ -638,8 +639,16 @@ def test_on_a_card_where_no_plan_runs_the_search_is_refused():
     compiler = FakeCompiler(cannot_run=lambda plan: True)
     with pytest.raises(BudgetError) as refused:
         found(GIB, compiler, measure=True, platform="cuda", chip="h100")
-    assert "runs on h100: of 8 that compile, each failed when it was timed (cannot run: micro" in str(refused.value)
+    assert "runs on h100: of 8 that compile, each failed when it was timed" in str(refused.value)
+    assert str(refused.value).count("cannot run: micro-batch") == 1
+    assert "`plimsoll doctor`" in str(refused.value)
     assert compiler.compiles <= 10
+
+
+def test_where_attention_finds_no_kernel_it_is_said_what_gives_that_up():
+    reason = f"{refusals.CANNOT_RUN}micro-batch 4: IndexError: absl::container_internal::raw_hash_map<>::at"
+    refused = refusals.refusal(problem(GIB), FakeCompiler().static(), None, 8 * [reason], lambda **_: None)
+    assert "--deterministic False" in str(refused)
 
 
 class Accelerator(FakeCompiler):

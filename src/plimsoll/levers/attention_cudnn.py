@@ -48,7 +48,7 @@ def _backward(call: Call, kept: Any, towards: Positions):
         of_examples[3:], further = _without_the_rest(mixed, towards, sums, lengths), [lengths]
     block, examples = pieces(query.shape, key.shape, call)
     one = partial(_in_blocks, block, call) if block else partial(pull, call)
-    gradients = _by_examples(lambda *arrays: one(*arrays), [*of_examples, *further], examples)
+    gradients = _by_examples(one, [*of_examples, *further], examples)
     return *gradients, None
 
 

@@ -12,19 +12,19 @@ from typing import NamedTuple
 from plimsoll.units import MIB
 
 SCORES_LIMIT = 256 * MIB
-"""Of the gradients of scores of a backward pass that adds in one order: what has more goes through in pieces. Blocks of
-2,048 positions of 32 heads have as much; from 9.25 on cuDNN takes a slower way on Hopper beyond it."""
+"""Most bytes of the gradients of scores in a backward pass that adds in one order: more go through in pieces. Blocks of
+2,048 positions of 32 heads have as many; from 9.25 on cuDNN takes a slower way on Hopper beyond them."""
 WORTH_A_COPY = 64 * MIB
-"""Of one example, up to which all examples go at once: where nothing is recomputed it is small beside what else they
-take, and to cut their arrays would cost 5 % of a step of 1,024 positions."""
+"""Bytes of one example's gradients of scores, up to which all examples go at once: where nothing is recomputed
+they are few beside what else it takes, and to cut their arrays would cost 5 % of a step of 1,024 positions."""
 MOST_CALLS = 16
-"""For some examples each: more would be compiled for long, and leave a card idle."""
+"""Most calls of a kernel, for some examples each: more would be compiled for long, and leave a card idle."""
 TIMES_QUERIES = 2
-"""Most bytes of a block's gradients over those of all queries, beside which it is not the most that there is then."""
+"""Most bytes of the gradients of a block's scores, over those of all queries."""
 TILE = 64
-"""Positions."""
+"""Positions that a kernel fills up to a whole number of."""
 SMALLEST_BLOCK = 512
-"""Positions: a kernel of fewer leaves most of a card idle."""
+"""Fewest positions of a block: a kernel of fewer leaves most of a card idle."""
 
 
 class Call(NamedTuple):

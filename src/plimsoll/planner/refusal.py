@@ -42,7 +42,7 @@ def refusal(
     if least is None and failures and all(failure.startswith(CANNOT_RUN) for failure in failures):
         return BudgetError(
             f"no plan of {problem.recipe} runs on {problem.chip}: of {len(failures)} that compile, each failed when it"
-            f" was timed ({'; '.join(failures)}). {_why_none_runs(failures)}",
+            f" was timed (the first: {failures[0]}). {_why_none_runs(failures[0])}",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
@@ -76,8 +76,8 @@ def refusal(
     )
 
 
-def _why_none_runs(failures: list[str]) -> str:
-    if NO_KERNEL in failures[0]:
+def _why_none_runs(failure: str) -> str:
+    if NO_KERNEL in failure:
         return (
             "So ends a step with several equal calls of cuDNN's attention by JAX's own function, compiled to add in one"
             " order (openxla/xla #46500): --deterministic False gives that up"

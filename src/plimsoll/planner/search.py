@@ -53,7 +53,7 @@ CONFIRMING_SECONDS = 6.0
 GIVEN_UP = 12
 """Candidates that do not compile, for another reason than memory, after which nothing is expected to."""
 SHARE_OF_TRAINING, MOST_SECONDS = 0.02, 120.0
-"""Of the time that a run will take, and at most how long, planning may go on where nobody said for how long."""
+"""Share of the time that a run will take, and most seconds, for which planning may go on where nobody said how long."""
 FAIL_ALIKE = 8
 """Plans that end with the same error on the device, and none that runs, after which no other is tried."""
 
