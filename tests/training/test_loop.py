@@ -267,6 +267,7 @@ def trained(
     evaluation=None,
     interruption=None,
     told=None,
+    last_evaluated=None,
     **of,
 ):
     """Steps that do nothing but `during`: what was told, in order, the end, and what is marked as best."""
@@ -285,7 +286,7 @@ def trained(
     _, ended = run_steps(
         {"step": first, "params": {}}, NoData(), Executables(init=None, step=step, evaluate=None, state=None),
         Schedule(steps=9, stop_at=stop_at, **of), checkpoints, evaluate, Telling(told), interruption or Interruption(),
-        over_budget=over_budget, grown=grown,
+        over_budget=over_budget, grown=grown, last_evaluated=last_evaluated,
     )  # fmt: skip
     return told, ended, checkpoints.marked
 
@@ -362,6 +363,47 @@ def test_a_signal_saves_the_step_it_came_in_and_evaluates_nothing_that_is_not_du
     due = ["evaluation 4"] if at == 4 else []  # in the last step, before anybody looks for a signal
     assert told == [*range(1, at + 1), *due, f"checkpoint {at}", f"saved {at}", "closed"]
     assert (ended.step, ended.signal, ended.over) == (at, number, False)
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize(("at", "evaluate_every"), [(2, 2), (4, 2), (4, 0)])
+def test_a_signal_during_an_evaluation_ends_that_and_the_next_session_begins_with_it(at, evaluate_every):
+    interruption = Interruption()
+
+    def evaluation(step):
+        if step < at:
+            return {"validation_loss": 1.0}
+        interruption.signal = 15
+        raise loop.EvaluationStopped
+
+    told, ended, _ = trained(evaluation=evaluation, interruption=interruption, evaluate_every=evaluate_every)
+    assert told[-4:] == [at, f"checkpoint {at}", f"saved {at}", "closed"]
+    assert (ended.step, ended.signal) == (at, 15)
+    told = [at]
+    trained(first=at, told=told, evaluate_every=evaluate_every, last_evaluated=at - 2)
+    rest = ["closed"] if at == 4 else [3, 4, *AT_THE_END]
+    assert told == [at, f"evaluation {at}", *rest]
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_what_was_evaluated_before_it_was_saved_is_not_evaluated_again():
+    assert trained(first=2, evaluate_every=2, last_evaluated=2)[0] == [3, 4, *AT_THE_END]
+    assert trained(first=1, evaluate_every=2, last_evaluated=0)[0][0] == 2
+    assert trained(first=0, evaluate_every=2, last_evaluated=0)[0][0] == 1
+
+
+@pytest.mark.usefixtures("untrimmed")
+def test_a_signal_during_the_evaluation_at_the_end_of_the_time_is_told(monkeypatch):
+    interruption, seconds = Interruption(), iter([100.0, 103.0, 110.0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
+
+    def evaluation(_step):
+        interruption.signal = 2
+        raise loop.EvaluationStopped
+
+    told, ended, _ = trained(stop_after_seconds=10.0, evaluation=evaluation, interruption=interruption)
+    assert told == [1, "checkpoint 1", "saved 1", "closed"]
+    assert ended.signal == 2
 
 
 @pytest.mark.usefixtures("untrimmed")
@@ -541,3 +583,15 @@ def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
 
 def test_on_a_cpu_one_step_is_under_way_at_a_time():
     assert loop.IN_FLIGHT == {"cpu": 1}
+
+
+def test_an_evaluation_ends_between_batches_once_it_is_stopped():
+    evaluated = []
+
+    def evaluate(_params, batch):
+        evaluated.append(batch)
+        return {"loss": (1.0, 1.0)}
+
+    with pytest.raises(loop.EvaluationStopped):
+        summed(iter([{}] * 5), evaluate, None, lambda: len(evaluated) == 2)
+    assert len(evaluated) == 2

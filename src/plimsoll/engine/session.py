@@ -144,7 +144,7 @@ class _Training:
             def evaluate(params: Any) -> Mapping[str, float]:
                 self.measured.evaluated = True
                 batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
-                return summed(iter(batches), executables.evaluate, params)
+                return summed(iter(batches), executables.evaluate, params, self._is_stopped)
 
             ended, lost = None, False
             self.guard.started = allocator.peak_bytes()
@@ -162,6 +162,7 @@ class _Training:
                     self.guard.exceeded,
                     self._early_stopping(schedule),
                     self.guard.grown,
+                    self._last_evaluated(),
                 )
                 self.guard.session_ended(ended)
                 self.measured.ended_early = {"step": ended.step, "patience": schedule.patience} if ended.early else {}
@@ -310,6 +311,16 @@ class _Training:
                 f"--patience {schedule.patience} cannot end this run early: before its last step it evaluates"
                 f" {evaluations} times, every {schedule.evaluate_every:g} steps. --eval-every sets that"
             )
+
+    def _is_stopped(self) -> bool:
+        """Returns whether a signal ends an evaluation. Several processes would have to agree on it at every batch."""
+        return self.interruption.signal is not None and distributed.processes() == 1
+
+    def _last_evaluated(self) -> int | None:
+        """Returns the last step whose evaluation was logged; None of several processes, which none leaves out."""
+        if distributed.processes() > 1 or not self.folder.metrics.exists():
+            return None
+        return max((row["step"] for row in read_rows(self.folder.metrics) if "validation_loss" in row), default=0)
 
     def _early_stopping(self, schedule: Schedule) -> EarlyStopping:
         """Returns the count of evaluations without a better one so far. Of several processes the first has the rows."""

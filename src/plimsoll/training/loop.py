@@ -65,6 +65,10 @@ class Ended:
     """Whether the run goes on in a new process from what was just saved: this one has grown."""
 
 
+class EvaluationStopped(Exception):
+    """A signal came while the held-out set was evaluated."""
+
+
 def run_steps(
     state: Any,
     loader: Batches,
@@ -77,12 +81,16 @@ def run_steps(
     over_budget: Callable[[], bool] = lambda: False,
     stopping: EarlyStopping | None = None,
     grown: Callable[[], bool] = lambda: False,
+    last_evaluated: int | None = None,
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left, and returns the final state. `interruption` is in force already.
 
     Where the budget is exceeded it saves and stops, between steps, as at a signal. Of several processes all do, once
     one of them requests it. Before every save of a process alone it asks whether this one has `grown`: then it ends
     with that save.
+
+    A signal during an evaluation ends that: the state is saved without it. So where the first step's evaluation is due
+    and `last_evaluated`, the step that was evaluated last, is before it, it comes first; None if that is not known.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next batch. Moving either line breaks exact resumption, which tests/training/test_resume.py
@@ -109,6 +117,9 @@ def run_steps(
         return reason or (interruption.signal or 0 if agreed.alone else 0)
 
     with checkpoints:  # however it ends, a save that was started is finished
+        owed = last_evaluated is not None and last_evaluated < first and schedule.due(schedule.evaluate_every, first)
+        if owed and _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+            best = checkpoints.best()
         while step < schedule.stop_at and not stopping.is_due and not (reason := agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
@@ -117,7 +128,8 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
+                if not _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+                    break
                 best = checkpoints.best()  # a file, which would be read between all steps
             late = by_clock and time.monotonic() >= next_save
             if late or schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
@@ -135,8 +147,12 @@ def run_steps(
                 if reason:
                     break
         flight.land()
-        if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
-            _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
+        if (
+            step > evaluated_at
+            and reason_now() in (0, TIME_IS_UP)
+            and not _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
+        ):
+            reason = interruption.signal or 0
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
@@ -154,32 +170,44 @@ def _evaluate(
     checkpoints: Checkpoints,
     log: Log,
     stopping: EarlyStopping,
-) -> None:
+) -> bool:
+    """Evaluates the state, logs the metrics and marks the best step. Returns False where a signal ended that."""
     try:
         metrics = evaluate(evaluated(state))
+    except EvaluationStopped:
+        return False
     except Exception as problem:
         if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
             checkpoints.save(step, state, loader.state())
         raise
     memory.trim()
     if not metrics:
-        return
+        return True
     log.evaluation(step, {**metrics, **stopping.add(step, metrics)})
     schedule = stopping.schedule
     best, now = checkpoints.best(), schedule.standing(metrics)
     if now > (-math.inf if best is None else best.get("standing", -best["validation_loss"])):  # a NaN is never better
         metric = None if schedule.best_by == "loss" else now
         checkpoints.mark_best(step, metrics["validation_loss"], standing=metric)
+    return True
 
 
-def summed(batches: Iterator[Batch], evaluate: Callable[[Any, Batch], Any], params: Any) -> dict[str, float]:
+def summed(
+    batches: Iterator[Batch],
+    evaluate: Callable[[Any, Batch], Any],
+    params: Any,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
     """Returns sums over all batches, divided once: no mean of means.
 
-    `validation_` is put before every name. A metric whose weight is zero in all batches is left out.
+    `validation_` is put before every name. A metric whose weight is zero in all batches is left out. Raises
+    EvaluationStopped, between batches, once it is `stopped`.
     """
     totals: dict[str, tuple[float, float]] = {}
     between = memory.BetweenSteps()
     for batch in batches:
+        if stopped():
+            raise EvaluationStopped
         for name, (total, weight) in _on_host(evaluate(params, dict(batch))).items():
             old_total, old_weight = totals.get(name, (0.0, 0.0))
             totals[name] = old_total + float(total), old_weight + float(weight)
