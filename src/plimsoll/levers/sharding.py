@@ -8,6 +8,7 @@ state, and a layer's weights are gathered while they are needed: fewer bytes for
 Leave `fsdp` at 1 where the state fits: gathering weights takes time. Outside a mesh everything here changes nothing.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +85,14 @@ def rows_spec() -> PartitionSpec:
     """Returns how an axis of examples is split where this is traced: over all devices, or in `each_copy` over those of
     one copy."""
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
+
+
+def row_parts() -> int:
+    """Returns the number of devices over which an axis of examples is split where this is traced; 1 outside a mesh."""
+    if not in_mesh():
+        return 1
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[name] for name in jax.tree.leaves(tuple(rows_spec())))
 
 
 def on_own_rows(function: Callable[..., Any], arguments: int) -> Callable[..., Any]:

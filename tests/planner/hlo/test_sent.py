@@ -40,7 +40,16 @@ def kernels(count, of="x"):
 
 @pytest.mark.parametrize(
     ("groups", "devices"),
-    [("{{0,1,2,3},{4,5,6,7}}", 4), ("[2,4]<=[8]", 4), ("[4,2]<=[2,4]T(1,0)", 2), ("{{0,1}}", 2), ("{}", 8)],
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", 4),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("{{0,1}}", 2),
+        ("{}", 8),
+        ("mesh['a'=4,'b'=2] {'a'}", 4),
+        ("mesh['a'=4,'b'=2] {'a','b'}", 8),
+        ("mesh['a'=8] {'a':(2)4}", 4),
+    ],
 )
 def test_a_sum_over_a_group_sends_twice_what_a_ring_of_it_passes_on(groups, devices):
     found = read(f"""

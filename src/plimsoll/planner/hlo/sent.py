@@ -9,6 +9,7 @@ et al. 2005, https://doi.org/10.1177/1094342005051521).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,4 +140,8 @@ class _Walk:
         """Returns how many devices take part in a collective; all of the module where it does not say."""
         if groups := instruction.collective_device_list.replica_groups:
             return len(groups[0].replica_ids)
+        over = instruction.mesh_collective_device_list
+        if over.axes:
+            sizes = (axis.sub_axis.size or over.mesh.axes[axis.mesh_axis_index].size for axis in over.axes)
+            return math.prod(sizes)
         return instruction.iota_collective_device_list.num_devices_per_group or self.devices
