@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 DEVICES, FSDP = 8, 2
-RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax")
+NARROW = ("finetune-nf4", "finetune-int8", "stories-8-bit", "stories-in-chunks")
+"""Of tests/support/mesh_runs.py: frozen weights and optimizer state in few bits, and a loss in chunks."""
+RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax", *NARROW)
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,13 @@ def runs():
 def test_parameters_agree_with_those_of_one_device(runs, recipe):
     assert runs[recipe]["distance"] < 1e-5
     assert runs[recipe]["finite"]
+    assert runs[recipe]["gradient"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "codes"), [("finetune-nf4", "u8"), ("finetune-int8", "s8")])
+def test_frozen_weights_cross_between_devices_as_they_are_stored(runs, recipe, codes):
+    assert codes in runs[recipe]["gathered"]
 
 
 @pytest.mark.slow
