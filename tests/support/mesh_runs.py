@@ -17,13 +17,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.engine.program import lowered  # noqa: E402
-from plimsoll.levers import sharding  # noqa: E402
+from plimsoll.levers import offload, sharding  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
 
-sharding.SMALLEST_SPLIT = 256  # leaves of a test's size are split too
+sharding.SMALLEST_SPLIT = offload.SMALLEST_MOVED = 256  # leaves of a test's size are split, and moved, too
 CALM = {"control": {"learning_rate": 5e-4}}
 """Fields under which a recipe of a test's size is not chaotic: at its own rate of 2e-3, one device with its batch in
 two micro-batches is after 30 steps 6e-5 from itself with the batch in one."""
@@ -33,14 +33,18 @@ NARROW = {
     "finetune-int8": ("finetune", {"lora_rank": 4}, {"frozen_bits": 8}),
     "stories-8-bit": ("stories", {}, {"optimizer_bits": 8}),
     "stories-in-chunks": ("stories", {}, {"loss_chunk": 24}),
+    "stories-by-layers": ("stories", {}, {"layerwise": 2, "remat": "block", "accumulation": 1}),
+    "stories-offloaded": ("stories", {}, {"offload": "optimizer"}),
 }
 """Names to a recipe, its fields and the levers of its plan."""
 
 
 def plan(devices: int, fsdp: int, *, accumulation: int = 2, **levers) -> Plan:
-    given = {"loss_chunk": 0} | levers
+    given = {"loss_chunk": 0, "remat": "none"} | levers
+    if devices == 1:
+        given["offload"] = "none"
     return Plan(
-        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation, remat="none",
+        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation,
         precision="float32", prefetch=0, async_save=False, devices=devices, fsdp=fsdp, **given,
     )  # fmt: skip
 
@@ -108,6 +112,7 @@ def main(names) -> None:
         found[name] = {
             "distance": relative_distance(split["params"]["trainable"], begun["params"]["trainable"]),
             "gathered": sorted(set(re.findall(r"= (\w+)\[\S* all-gather\(", together.as_text()))),
+            "on_host": sum(leaf.nbytes for leaf in jax.tree.leaves(split) if leaf.sharding.memory_kind == offload.HOST),
             "gradient": float(report["gradient_norm"]),
             "finite": bool(np.isfinite(float(report["gradient_norm"]))),
             "held": sorted(held_bytes(split).values()),

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 DEVICES, FSDP = 8, 2
-NARROW = ("finetune-nf4", "finetune-int8", "stories-8-bit", "stories-in-chunks")
-"""Of tests/support/mesh_runs.py: frozen weights and optimizer state in few bits, and a loss in chunks."""
-RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax", *NARROW)
+LEVERS = (
+    "finetune-nf4",
+    "finetune-int8",
+    "stories-8-bit",
+    "stories-in-chunks",
+    "stories-by-layers",
+    "stories-offloaded",
+)
+"""Names of tests/support/mesh_runs.py: recipes whose plans have levers."""
+RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax", *LEVERS)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +47,12 @@ def test_frozen_weights_cross_between_devices_as_they_are_stored(runs, recipe, c
 
 
 @pytest.mark.slow
+def test_moments_lie_on_the_host_for_all_devices(runs):
+    assert runs["stories-offloaded"]["on_host"] > 0.6 * runs["stories-offloaded"]["whole"]
+    assert runs["stories"]["on_host"] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, recipe):
     found = runs[recipe]
@@ -54,7 +67,7 @@ def test_most_of_the_state_is_split(runs, recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "stories-by-layers"])  # a sum for each layer
 def test_copies_of_the_state_sum_their_gradients_once_a_step(runs, recipe):
     """In the loop over micro-batches nothing is summed but over the devices that share one copy."""
     sums = runs[recipe]["sums"]
