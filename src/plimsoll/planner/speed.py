@@ -102,7 +102,8 @@ def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
 def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[Scaled, ...]:
     """Returns the same step on each number of devices that divides the effective batch; empty without a link rate.
 
-    A device has fewer examples the more there are, never more than now, and sends as much, by the compiled step where
+    A device has fewer examples the more there are, never more than now, and the state is split among as many as now, or
+    among all where it is that. It sends as much, by the compiled step where
     there is one: more than the rings of weights and gradients on as many devices, and as large a part of it behind
     arithmetic. The range of an efficiency is from none of it hidden to all. Not in it: slower links between machines.
     """
@@ -116,7 +117,8 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
         if rest:
             continue
         share = max(n for n in range(1, min(now, examples) + 1) if examples % n == 0)
-        fsdp = count if plan.fsdp > 1 else 1
+        over_all = plan.fsdp == plan.devices or count % plan.fsdp
+        fsdp = count if over_all and plan.fsdp > 1 else plan.fsdp
         spread = replace(plan, micro_batch=share * count, accumulation=examples // share, fsdp=fsdp, devices=count)
         names = ("parameter_bytes", "optimizer_bytes", "ema_bytes")
         held = replace(static, **{name: getattr(static, name) * plan.fsdp // fsdp for name in names})
