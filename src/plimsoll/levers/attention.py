@@ -14,8 +14,8 @@ keep the documents of a row apart: blocks that share none are passed over. Palla
 length a row, or offsets of documents, from Hopper on, with a sum for every position and every document that there might
 be. So it takes a batch at once where each row is one document, and elsewhere one document after the other
 (attention_documents.py); several devices each do that with their own examples. A window besides, or a `cap`, which
-cuDNN's has not, goes by blocks of `DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's backward pass would need too much
-(cudnn_workspace.py).
+cuDNN's has not, goes by blocks of `DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's
+backward pass would need too much (cudnn_workspace.py).
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
