@@ -221,6 +221,8 @@ class Scaled:
     step_seconds: float
     efficiency: float
     """The time of one device over the time of all of them together."""
+    efficiency_range: tuple[float, float]
+    """That where nothing of what is sent is hidden behind arithmetic, and where all of it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,6 +425,10 @@ class Planned:
     """A sentence where plans do not compile for another reason than memory: a faster one may be among them."""
     scaling: tuple[Scaled, ...] = ()
     """The step on 1 to 32 devices, where the chip's links have a rate."""
+    sent_bytes: int = 0
+    """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for GPUs has seen it."""
+    hidden_share: float = 0.0
+    """Part of the time of sending them in which kernels run beside it, 0 to 1."""
     margin_bytes: int = 0
     """Margin for the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
@@ -519,6 +525,8 @@ class Planned:
                 for other in self.alternatives
             ],
             "scaling": [dataclasses.asdict(scaled) for scaled in self.scaling],
+            "sent_bytes": self.sent_bytes,
+            "hidden_share": self.hidden_share,
             "other_budgets": [
                 {
                     "budget_bytes": other.budget_bytes,

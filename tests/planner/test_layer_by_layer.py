@@ -80,7 +80,11 @@ def test_so_does_the_refusal_of_a_state_that_does_not_fit():
             {"numerics": "mixed"},
             "could not leave out a step whose gradient overflows",
         ),
-        ({"layerwise": 2}, {"devices": 4}, "is for one device, and cpu has 4"),
+        (
+            {"layerwise": 2, "fsdp": 4, "optimizer_bits": 8},
+            {"devices": 4, "numerics": "compressed"},
+            "--fsdp 4 updates parts of layers, and a state in fewer bits is kept in blocks of whole ones",
+        ),
         ({"layerwise": 1}, {"layerwise": 0}, "needs a loss in layers .* and toy has not both"),
     ],
     ids=["one pass under a clip", "two without", "accumulation", "remat", "float16", "devices", "recipe"],

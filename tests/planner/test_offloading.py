@@ -164,7 +164,7 @@ def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit(
         search(problem(floor - MIB, supported=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
 
 
-@pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
+@pytest.mark.parametrize("case", ["cpu", "an unknown link"])
 def test_remat_to_a_host_is_refused_where_there_is_none_to_speak_of(case):
     changes, words = REFUSED[case]
     changes = dict(changes)
@@ -249,10 +249,6 @@ REFUSED = {
         r"--offload optimizer is refused on cpu, where the host's memory is the device's: nothing would be saved."
         r" Leave it out, or plan for an accelerator with --chip$",
     ),
-    "several devices": (
-        {"chip": "h200x8", "devices": 8},
-        "is refused on h200x8, which is several devices: nobody has tried that. --fsdp 8 splits the state",
-    ),
     "an unknown link": (
         {"link": 0.0, "chip": "b200"},
         r"is refused on b200: how fast it reaches its host's memory is not known.* host_link_bandwidth in a chip file",
@@ -282,7 +278,7 @@ def test_where_it_cannot_help_it_is_refused_in_a_sentence(case):
     assert compiler.compiles == 0
 
 
-@pytest.mark.parametrize("case", ["cpu", "several devices", "an unknown link"])
+@pytest.mark.parametrize("case", ["cpu", "an unknown link"])
 def test_there_the_search_does_without(case):
     changes = dict(REFUSED[case][0])
     compiler = FakeCard(link=changes.pop("link", LINK))

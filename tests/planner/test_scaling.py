@@ -48,6 +48,45 @@ def test_a_state_that_is_split_is_gathered_for_every_micro_batch():
     assert found.sent_bytes == int(2 * 3 * STATIC.parameter_bytes * 31 / 32)
 
 
+def test_a_state_that_is_split_among_some_stays_split_among_as_many():
+    split = dataclasses.replace(PLAN, fsdp=2)
+    half = dataclasses.replace(STATIC, parameter_bytes=STATIC.parameter_bytes // 2)
+    found = {one.devices: one.sent_bytes for one in scaling(split, ANALYSIS, half, RATES)}
+    gathered = 3 * STATIC.parameter_bytes / 2
+    assert found[2] == int(PLAN.effective_batch // 4 * gathered)  # two examples at a time on each
+    assert found[32] == int(2 * gathered + 2 * half.parameter_bytes * 15 / 16)
+
+
+SENT = dataclasses.replace(ANALYSIS, flops=1e15, moved_bytes=0.0, temp_bytes=0)
+
+
+def test_what_the_compiled_step_sends_and_hides_is_taken_from_it():
+    by_formula = 2 * STATIC.parameter_bytes * 31 / 32
+    plain = scaling(PLAN, SENT, STATIC, RATES)[-1]
+    twice = scaling(PLAN, dataclasses.replace(SENT, sent_bytes=2 * by_formula), STATIC, RATES)[-1]
+    assert (plain.sent_bytes, twice.sent_bytes) == (int(by_formula), int(2 * by_formula))
+    assert twice.step_seconds == pytest.approx(plain.step_seconds + by_formula / RATES.link_bytes)
+    hidden = scaling(PLAN, dataclasses.replace(SENT, hidden_share=0.25), STATIC, RATES)[-1]
+    assert hidden.step_seconds == pytest.approx(plain.step_seconds - 0.25 * by_formula / RATES.link_bytes)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_an_efficiency_is_between_that_of_nothing_hidden_and_of_all(share):
+    for one in scaling(PLAN, dataclasses.replace(SENT, hidden_share=share), STATIC, RATES):
+        least, most = one.efficiency_range
+        assert least <= one.efficiency <= most
+        if one.devices == 1:
+            assert (least, most) == (1.0, 1.0)
+    assert one.efficiency == {0.0: least, 1.0: most}.get(share, one.efficiency)
+
+
+def test_no_more_is_hidden_than_there_is_arithmetic():
+    """A thousand times the weights: the step takes as long as sending them."""
+    much = dataclasses.replace(SENT, sent_bytes=1000 * STATIC.parameter_bytes, hidden_share=1.0)
+    step = scaling(PLAN, much, STATIC, RATES)[-1].step_seconds
+    assert step >= 1000 * STATIC.parameter_bytes / RATES.link_bytes
+
+
 def test_only_numbers_that_divide_the_batch_are_shown():
     odd = dataclasses.replace(PLAN, micro_batch=12, accumulation=1, devices=4)
     assert [one.devices for one in scaling(odd, ANALYSIS, STATIC, RATES)] == [1, 2, 4]

@@ -17,24 +17,50 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.engine.program import lowered  # noqa: E402
-from plimsoll.levers import sharding  # noqa: E402
+from plimsoll.levers import offload, sharding  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
 
-sharding.SMALLEST_SPLIT = 256  # leaves of a test's size are split too
+sharding.SMALLEST_SPLIT = offload.SMALLEST_MOVED = 256  # leaves of a test's size are split, and moved, too
 CALM = {"control": {"learning_rate": 5e-4}}
 """Fields under which a recipe of a test's size is not chaotic: at its own rate of 2e-3, one device with its batch in
 two micro-batches is after 30 steps 6e-5 from itself with the batch in one."""
 EXAMPLES = 16
+NARROW = {
+    "finetune-nf4": ("finetune", {"lora_rank": 4}, {"frozen_bits": 4}),
+    "finetune-int8": ("finetune", {"lora_rank": 4}, {"frozen_bits": 8}),
+    "stories-8-bit": ("stories", {}, {"optimizer_bits": 8}),
+    "stories-in-chunks": ("stories", {}, {"loss_chunk": 24}),
+    "stories-by-layers": ("stories", {}, {"layerwise": 2, "remat": "block", "accumulation": 1}),
+    "stories-offloaded": ("stories", {}, {"offload": "optimizer"}),
+}
+"""Names to a recipe, its fields and the levers of its plan."""
 
 
-def plan(devices: int, fsdp: int, *, accumulation: int = 2) -> Plan:
+def plan(devices: int, fsdp: int, *, accumulation: int = 2, **levers) -> Plan:
+    given = {"loss_chunk": 0, "remat": "none"} | levers
+    if devices == 1:
+        given["offload"] = "none"
     return Plan(
-        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation, remat="none", loss_chunk=0,
-        precision="float32", prefetch=0, async_save=False, devices=devices, fsdp=fsdp,
+        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation,
+        precision="float32", prefetch=0, async_save=False, devices=devices, fsdp=fsdp, **given,
     )  # fmt: skip
+
+
+def with_frozen_weights(state):
+    """Draws what a run reads from files: without it no gradient reaches an adapter."""
+    random = np.random.default_rng(3)
+
+    def drawn(leaf):
+        if np.issubdtype(leaf.dtype, np.integer):
+            whole = np.iinfo(leaf.dtype)
+            return jax.numpy.asarray(random.integers(whole.min, whole.max, leaf.shape, dtype=leaf.dtype, endpoint=True))
+        return jax.numpy.asarray(0.1 * np.abs(random.standard_normal(leaf.shape)), leaf.dtype)
+
+    frozen = jax.tree.map(drawn, state["params"].get("frozen", {}))
+    return state | {"params": state["params"] | ({"frozen": frozen} if frozen else {})}
 
 
 def sums(compiled) -> dict:
@@ -69,12 +95,14 @@ def _parties(line: str) -> int:
 def main(names) -> None:
     found = {}
     for name in names:
-        recipe = replace({**RECIPES, **OWN}[name](), batch_size=EXAMPLES, gradient_accumulation_steps=1)
-        recipe = replace(recipe, **CALM.get(name, {}))
+        base, fields, levers = NARROW.get(name, (name, CALM.get(name, {}), {}))
+        recipe = replace({**RECIPES, **OWN}[base](), batch_size=EXAMPLES, gradient_accumulation_steps=1, **fields)
         steps = 1 if recipe.kind == "puzzles" else 30
         batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
-        whole, spread = (lowered(recipe, plan(devices, fsdp), steps=steps) for devices, fsdp in ((1, 1), (8, 2)))
+        plans = [plan(devices, fsdp, **levers) for devices, fsdp in ((1, 1), (8, 2))]
+        whole, spread = (lowered(recipe, each, steps=steps) for each in plans)
         begun = compiled(whole.init)(np.uint32(7))
+        begun = with_frozen_weights(begun) if name in NARROW else begun
         split = jax.tree.map(lambda leaf, like: jax.device_put(np.asarray(leaf), like.sharding), begun, spread.state)
         alone, together = compiled(whole.step), compiled(spread.step)
         for batch in batches:
@@ -82,7 +110,10 @@ def main(names) -> None:
             split, report = together(split, spread.put(batch))
         sharded = [leaf for leaf in jax.tree.leaves(split) if not leaf.sharding.is_fully_replicated]
         found[name] = {
-            "distance": relative_distance(split["params"], begun["params"]),
+            "distance": relative_distance(split["params"]["trainable"], begun["params"]["trainable"]),
+            "gathered": sorted(set(re.findall(r"= (\w+)\[\S* all-gather\(", together.as_text()))),
+            "on_host": sum(leaf.nbytes for leaf in jax.tree.leaves(split) if leaf.sharding.memory_kind == offload.HOST),
+            "gradient": float(report["gradient_norm"]),
             "finite": bool(np.isfinite(float(report["gradient_norm"]))),
             "held": sorted(held_bytes(split).values()),
             "whole": tree_bytes(split),

@@ -12,10 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,10 @@ from plimsoll.planned import Plan
 from plimsoll.planner import chips, liveness, topology
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
-from plimsoll.planner.hlo.kernels import Kernel, kernels
+from plimsoll.planner.hlo.kernels import kernels
 from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.kernel_seconds import kernel_seconds
+from plimsoll.planner.hlo.sent import sent
+from plimsoll.planner.kernel_seconds import kernel_seconds, seconds_of
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
 from plimsoll.training import program
@@ -92,24 +92,33 @@ class CrossCompiler(LocalCompiler):
             compiled = compiling.result()
         stats = compiled.memory_analysis()
         assert stats is not None
-        counted = self._kernels(compiled)
         return analysis_of(
             compiled,
-            kernels=sum(counted.values()),
-            kernel_seconds=kernel_seconds(counted, self.chip),
+            **self._of_kernels(compiled),
             peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
             host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=flops,
             moved_bytes=moved,
         )
 
-    def _kernels(self, compiled: jax.stages.Compiled) -> Counter[Kernel]:
-        """Returns the kernels of a step that was compiled for a GPU; none of another chip's."""
+    def _of_kernels(self, compiled: jax.stages.Compiled) -> dict[str, float]:
+        """Returns what the kernels of a step that was compiled for GPUs say; nothing of another chip's."""
         if not self.chip.kernels:
-            return Counter()
+            return {}
         executable: Any = compiled.runtime_executable()
-        (module,) = executable.hlo_modules()
-        return kernels(Module(module.as_serialized_hlo_module_proto()))
+        (serialized,) = executable.hlo_modules()
+        module = Module(serialized.as_serialized_hlo_module_proto())
+        counted = kernels(module)
+        found: dict[str, float] = {
+            "kernels": sum(counted.values()),
+            "kernel_seconds": kernel_seconds(counted, self.chip),
+        }
+        if self.chip.devices == 1 or not self.chip.link_bandwidth:
+            return found
+        seconds, link = partial(seconds_of, chip=self.chip), self.chip.link_bandwidth
+        crossing = sent(module, devices=self.chip.devices, seconds_of=seconds, link_bytes=link)
+        hidden = 1 - crossing.waited_seconds / crossing.seconds if crossing.seconds else 0.0
+        return found | {"sent_bytes": crossing.sent_bytes, "hidden_share": hidden}
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what starting and evaluating take.

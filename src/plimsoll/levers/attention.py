@@ -13,16 +13,16 @@ blocks: those outside the band are left out, so that time and bytes grow with th
 keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; cuDNN's takes one
 length a row, or offsets of documents, from Hopper on, with a sum for every position and every document that there might
 be. So it takes a batch at once where each row is one document, and elsewhere one document after the other
-(attention_documents.py). A window besides, several devices, or a `cap`, which cuDNN's has not, go by blocks of
-`DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's backward pass would need too much
-(cudnn_workspace.py).
+(attention_documents.py); several devices each do that with their own examples. A window besides, or a `cap`, which
+cuDNN's has not, goes by blocks of `DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's
+backward pass would need too much (cudnn_workspace.py).
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
 512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (docs/log.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, cast
@@ -111,6 +111,9 @@ def attention(
         scale: Factor of the scores; None for 1 / sqrt(width).
         cap: Scores s become cap * tanh(s / cap) before the softmax; 0 for no cap.
     """
+    if in_mesh():
+        how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
+        return _on_own_rows(query, key, value, segments, windowed, how)
     length, width = query.shape[2:]
     factor: float = width**-0.5 if scale is None else scale
     window = window if window < length else 0
@@ -139,11 +142,26 @@ def attention(
         seen = tuple(Seen(causal, length, each) for each in windows)
         in_blocks = partial(chunked, blocks=blocks, seen=seen)
         if plain and own is None and not cap and not dear and which is None and _has_cudnn():
-            alone = _Alone(in_blocks if windows != (0,) or _shared_batch() else None, calls[0])
+            alone = _Alone(in_blocks if windows != (0,) else None, calls[0])
             return cast(Any, _where_alone)(query, key, value, segments, alone)
         return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
     return _by_rows(whole, query, key, value, segments, scale=factor)
+
+
+def _on_own_rows(
+    query: Heads, key: Heads, value: Heads, segments: Array | None, windowed: Any, how: Mapping[str, Any]
+) -> Heads:
+    """Returns `attention` of several devices, each over its own examples: none needs another's."""
+    numbers = () if segments is None else (segments,)
+    known = isinstance(windowed, bool | np.bool_)
+    which = () if known else (jnp.asarray(windowed),)
+
+    def attend(query: Heads, key: Heads, value: Heads, *others: Array) -> Heads:
+        given = others[0] if numbers else None
+        return attention(query, key, value, segments=given, windowed=windowed if known else others[-1], **how)
+
+    return on_own_rows(attend, 3 + len(numbers), alike=len(which))(query, key, value, *numbers, *which)
 
 
 def kernel(
@@ -231,14 +249,8 @@ def _of_the_chip(
 
 
 def _cudnn(query: Heads, key: Heads, value: Heads, *, call: Call) -> Heads:
-    attend = on_own_rows(lambda query, key, value: cast(Any, cudnn_attention)(query, key, value, None, call), 3)
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-    return jnp.swapaxes(attend(query, key, value), 1, 2)
-
-
-def _shared_batch() -> bool:
-    """Returns whether several devices share a batch."""
-    return in_mesh() and jax.sharding.get_abstract_mesh().size > 1
+    return jnp.swapaxes(cast(Any, cudnn_attention)(query, key, value, None, call), 1, 2)
 
 
 class _Alone(NamedTuple):
@@ -325,6 +337,5 @@ def _splash(
         interpret=interpret,
     )
     documents = () if segments is None else (splash.SegmentIds(segments, segments),)
-    over_examples = on_own_rows(jax.vmap(attend), 3 + len(documents))
     scale = width**-0.5 if scale is None else scale
-    return over_examples(query * jnp.asarray(scale, query.dtype), key, value, *documents)
+    return jax.vmap(attend)(query * jnp.asarray(scale, query.dtype), key, value, *documents)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.activations import in_float32
+from plimsoll.levers.sharding import by_rows, row_parts
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
@@ -132,7 +133,8 @@ def chunked_nats(
         hidden_rows, label_rows = rows
         return each_nats(head(hidden_rows, weights), label_rows)
 
-    return jax.lax.map(one_chunk, _in_chunks(hidden, labels, min(chunk or tokens, tokens))).reshape(-1)[:tokens]
+    nats = jax.lax.map(one_chunk, _in_chunks(hidden, labels, min(chunk or tokens, tokens)))
+    return _joined(nats[..., None], tokens)[:, 0]
 
 
 class _How(NamedTuple):
@@ -175,7 +177,7 @@ def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how:
     sums, towards_rows = jax.lax.scan(chunk_of, (jnp.float32(0), nothing), _in_chunks(hidden, labels, how.chunk))
     total, towards_weights = sums
     towards_weights = jax.tree.map(lambda sum, leaf: sum.astype(leaf.dtype), towards_weights, weights)
-    return total, (towards_rows.reshape(-1, hidden.shape[1])[: hidden.shape[0]], towards_weights)
+    return total, (_joined(towards_rows, hidden.shape[0]), towards_weights)
 
 
 def _summed_backward(how: _How, kept: tuple[Array, Any], towards_total: Array):
@@ -189,8 +191,32 @@ _summed.defvjp(_summed_forward, _summed_backward)
 
 
 def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
-    padding = -labels.size % chunk
-    return (
-        jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[1]),
-        jnp.pad(labels, (0, padding), constant_values=IGNORE).reshape(-1, chunk),
-    )
+    """Returns rows and labels as (chunks, tokens, ...). In a mesh a chunk has so many tokens of every device, which are
+    there already: cut along all tokens, each chunk would be one device's, and all rows sent to all for each of them."""
+    return _cut(hidden, chunk, 0), _cut(labels[:, None], chunk, IGNORE)[..., 0]
+
+
+def _cut(x: Float[Array, "tokens width"], chunk: int, filled: int) -> Float[Array, "chunks rows width"]:
+    parts, width = _parts(len(x)), x.shape[1]
+    own = len(x) // parts
+    chunk = min(chunk, own)
+    of_devices = jnp.pad(x.reshape(parts, own, width), ((0, 0), (0, -own % chunk), (0, 0)), constant_values=filled)
+    if parts == 1:
+        return of_devices.reshape(-1, chunk, width)
+    chunks = of_devices.reshape(parts, -1, chunk, width).swapaxes(0, 1)
+    return by_rows(chunks.reshape(-1, parts * chunk, width), axis=1)
+
+
+def _joined(rows: Float[Array, "chunks rows width"], tokens: int) -> Float[Array, "tokens width"]:
+    """Joins what `_in_chunks` has cut, without what it was filled up with."""
+    parts, (_, count, width) = _parts(tokens), rows.shape
+    if parts == 1:
+        return rows.reshape(-1, width)[:tokens]
+    of_devices = rows.reshape(-1, parts, count // parts, width).swapaxes(0, 1).reshape(parts, -1, width)
+    return by_rows(of_devices[:, : tokens // parts].reshape(tokens, width))
+
+
+def _parts(tokens: int) -> int:
+    """Returns the number of devices that have equal parts of the tokens."""
+    parts = row_parts()
+    return parts if tokens % parts == 0 else 1

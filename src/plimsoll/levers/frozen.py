@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 
 from plimsoll.levers.offload import fetched, on_host
 from plimsoll.levers.precision import Form, Precision
+from plimsoll.levers.sharding import by_rows, in_mesh, on_every_device
 from plimsoll.levers.weight_bits import as_bits, readable
 from plimsoll.types import NORMS_AND_BIASES
 
@@ -139,10 +140,10 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
         >>> plimsoll.widened(jnp.ones((2, 3), jnp.bfloat16)).dtype
         dtype('float32')
     """
-    leaf = fetched(leaf)
-    if isinstance(leaf, Packed) and leaf.layer is not None:
-        codes, scales = (lax.dynamic_index_in_dim(x, leaf.layer, 0, keepdims=False) for x in (leaf.codes, leaf.scales))
-        leaf = replace(leaf, codes=codes, scales=scales, layer=None)
+    return _widened(on_every_device(_one_layer(fetched(leaf))), dtype)
+
+
+def _widened(leaf: Any, dtype: Any) -> Any:
     if not isinstance(leaf, Packed):
         leaf = readable(leaf)
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -156,6 +157,15 @@ def widened(leaf: Any, dtype: Any = jnp.float32) -> Any:
         unit = unit.reshape(*lead, groups, GROUP, cols)
     wide = (unit * leaf.scales.astype(jnp.float32)[..., None, :]).astype(dtype)
     return wide.reshape(*lead, groups * GROUP, cols)[..., : leaf.rows, :]
+
+
+def _one_layer(kernel: Any) -> Any:
+    """Returns the layer of a stack that a packed kernel is; any other as it is."""
+    if not isinstance(kernel, Packed) or kernel.layer is None:
+        return kernel
+    parts = (lax.dynamic_index_in_dim(x, kernel.layer, 0, keepdims=False) for x in (kernel.codes, kernel.scales))
+    codes, scales = parts
+    return replace(kernel, codes=codes, scales=scales, layer=None)
 
 
 def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
@@ -200,54 +210,76 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
 
 
 def frozen_dot(
-    x: Float[Array, "... rows inner"], kernel: Array | Packed, *, precision: Precision, platform: str
+    x: Float[Array, "... rows inner"],
+    kernel: Array | Packed,
+    *,
+    precision: Precision,
+    platform: str,
+    gathered: bool = True,
 ) -> Float[Array, "... rows cols"]:
-    """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone."""
-    return _frozen(x, kernel, -2, Form(precision, platform))
+    """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone.
+
+    A kernel that is split over devices is `gathered`, or rows are sent instead: of an output layer, whose kernel is far
+    larger than they are.
+    """
+    return _frozen(x, kernel, -2, Form(precision, platform), gathered)
 
 
 def frozen_dot_rows(
-    x: Float[Array, "... rows inner"], table: Array | Packed, *, precision: Precision, platform: str
+    x: Float[Array, "... rows inner"],
+    table: Array | Packed,
+    *,
+    precision: Precision,
+    platform: str,
+    gathered: bool = True,
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ table.T`, likewise: the output layer over frozen embeddings of (cols, inner)."""
-    return _frozen(x, table, -1, Form(precision, platform))
+    return _frozen(x, table, -1, Form(precision, platform), gathered)
 
 
-def _frozen(x: Array, kernel: Any, axis: int, form: Form) -> Array:
-    product: Any = _frozen_product(x.reshape(-1, x.shape[-1]), kernel, axis, form)
+def _frozen(x: Array, kernel: Any, axis: int, form: Form, gathered: bool) -> Array:
+    product: Any = _frozen_product(x.reshape(-1, x.shape[-1]), kernel, axis, form, gathered)
     return jnp.reshape(product, (*x.shape[:-1], -1))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _frozen_product(x: Array, kernel: Any, axis: int, form: Form) -> Array:
-    return over_tiles(x, kernel, axis, form)
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _frozen_product(x: Array, kernel: Any, axis: int, form: Form, gathered: bool) -> Array:
+    return over_tiles(x, kernel, axis, form, gathered=gathered)
 
 
-def _forward(x: Array, kernel: Any, axis: int, form: Form):
-    return _frozen_product(x, kernel, axis, form), kernel
+def _forward(x: Array, kernel: Any, axis: int, form: Form, gathered: bool):
+    return _frozen_product(x, kernel, axis, form, gathered), kernel
 
 
-def _backward(axis: int, form: Form, kernel: Any, grad: Array):
-    return over_tiles(grad, kernel, -3 - axis, form), None  # of a kernel that is frozen
+def _backward(axis: int, form: Form, gathered: bool, kernel: Any, grad: Array):
+    return over_tiles(grad, kernel, -3 - axis, form, gathered=gathered), None  # of a kernel that is frozen
 
 
 _frozen_product.defvjp(_forward, _backward)
 
 
 def over_tiles(
-    x: Float[Array, "rows inner"], kernel: Array | Packed, axis: int, form: Form, *, tile: int = TILE
+    x: Float[Array, "rows inner"],
+    kernel: Array | Packed,
+    axis: int,
+    form: Form,
+    *,
+    tile: int = TILE,
+    gathered: bool = True,
 ) -> Float[Array, "rows cols"]:
     """Returns the product in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
 
     No more than about `tile` elements of the kernel are widened at a time: it is cut along the other axis, so that no
-    sum is.
+    sum is. Where it is split over devices, a layer's codes are `gathered` before it is cut.
     """
     kernel, operand = fetched(kernel), form.operand(x)
+    if gathered and in_mesh():
+        kernel, operand = on_every_device(_one_layer(kernel)), by_rows(operand)
     cut_axis = -3 - axis
     width, inner = kernel.shape[cut_axis], kernel.shape[axis]
 
     def product(part: Any) -> Array:
-        return form.contract(operand, widened(part, operand.dtype), b_axis=axis, to=x.dtype)
+        return form.contract(operand, _widened(_one_layer(part), operand.dtype), b_axis=axis, to=x.dtype)
 
     many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
     if many == width:
@@ -259,6 +291,7 @@ def over_tiles(
 
     tiles, left = divmod(width, many)
     result = lax.empty((x.shape[0], width), x.dtype)
+    result = by_rows(result) if gathered else result
     result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
     return one_tile(width - left, left, result) if left else result
 

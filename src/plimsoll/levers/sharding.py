@@ -8,6 +8,7 @@ state, and a layer's weights are gathered while they are needed: fewer bytes for
 Leave `fsdp` at 1 where the state fits: gathering weights takes time. Outside a mesh everything here changes nothing.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,18 +87,41 @@ def rows_spec() -> PartitionSpec:
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
-def on_own_rows(function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
-    """Returns the function, applied by each device to its own examples: the partitioner cannot split a chip's kernel.
+def on_every_device(tree: Any) -> Any:
+    """Gathers arrays that are split over devices, as they are: what is computed from them is not sent instead."""
+    if not in_mesh():
+        return tree
+    return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, PartitionSpec()), tree)
+
+
+def row_parts() -> int:
+    """Returns the number of devices over which an axis of examples is split where this is traced; 1 outside a mesh."""
+    if not in_mesh():
+        return 1
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[name] for name in _names(rows_spec()))
+
+
+def _names(spec: PartitionSpec) -> list[str]:
+    """Returns the axes of the mesh in a spec."""
+    return [name for names in spec for name in (names if isinstance(names, tuple) else (names,))]
+
+
+def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0) -> Callable[..., Any]:
+    """Returns the function, applied by each device to its own examples, as if it were alone.
+
+    The partitioner cannot split a chip's kernel, nor a choice that depends on the examples.
 
     Args:
         function: From arrays to an array, all with a first axis of examples.
         arguments: Number of the arrays that it takes.
+        alike: Number of further arguments, arrays that are the same on all devices.
     """
     if not in_mesh():
         return function
     rows = rows_spec()
-    axes = {name for names in rows for name in (names if isinstance(names, tuple) else (names,))}
-    return jax.shard_map(function, axis_names=axes, in_specs=(rows,) * arguments, out_specs=rows, check_vma=False)
+    specs = (rows,) * arguments + (PartitionSpec(),) * alike
+    return jax.shard_map(function, axis_names=set(_names(rows)), in_specs=specs, out_specs=rows, check_vma=False)
 
 
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
@@ -152,4 +176,6 @@ def like_state(tree: Any) -> Any:
 
 
 def in_mesh() -> bool:
-    return FSDP in jax.sharding.get_abstract_mesh().axis_names
+    """Returns whether what is traced here is split over devices; not where each has its own rows (`on_own_rows`)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return FSDP in mesh.axis_names and FSDP not in mesh.manual_axes

@@ -16,6 +16,14 @@ from plimsoll.levers.eight_bit import BLOCK
 from plimsoll.levers.sharding import FSDP, in_mesh, leaf_spec
 
 
+def own_parts(function: Callable[[Any, Array], Any], changed: Any, read: Array) -> Any:
+    """Applies `function(changed, read)`, of arrays of one shape, on every device to the part that it holds of them."""
+    if not in_mesh():
+        return function(changed, read)
+    spec = leaf_spec(read.shape, fsdp=jax.sharding.get_abstract_mesh().shape[FSDP])
+    return jax.shard_map(function, in_specs=(spec, spec), out_specs=spec, check_vma=False)(changed, read)
+
+
 class Split(NamedTuple):
     """Split of a leaf: along one axis into `parts`, seen as (outer, row) with `row` elements from that axis on."""
 

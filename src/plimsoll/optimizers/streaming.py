@@ -5,6 +5,7 @@ numbers and the state are the same, whether it is placed on the host or on the d
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax import Array
 
 from plimsoll.levers.offload import on_host, over_host_pieces
 from plimsoll.optimizers.in_place import InPlace, Parts
+from plimsoll.optimizers.shards import own_parts
 
 SHARED = -1
 """Owner of a number that all leaves share, as the count of updates."""
@@ -73,7 +75,7 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
 
         changed = {"weight": weight, "own": [held[place] for place in places]}
         streams = any(map(on_host, changed["own"]))
-        changed = over_host_pieces(change, changed, slope) if streams else change(changed, slope)
+        changed = own_parts(partial(over_host_pieces, change), changed, slope) if streams else change(changed, slope)
         new_weights[at] = changed["weight"]
         for place, x in zip(places, changed["own"], strict=True):
             new_held[place] = x

@@ -23,13 +23,13 @@ SHARE_OF_INNER = 512
 
 def kernel_seconds(counted: Mapping[Kernel, int], chip: Chip) -> float:
     """Returns the seconds of all kernels, each as often as it runs, without what starting them costs; 0 of none."""
-    if not counted:
-        return 0.0
+    return sum(times * seconds_of(kernel, chip) for kernel, times in counted.items())
+
+
+def seconds_of(kernel: Kernel, chip: Chip) -> float:
+    """Returns the seconds of a kernel, without what starting it costs."""
     bytes_per_second = chip.memory_bandwidth * chip.kernels["memory_share"]
-    return sum(
-        times * max(product_seconds(kernel.product, chip), kernel.moved_bytes / bytes_per_second)
-        for kernel, times in counted.items()
-    )
+    return max(product_seconds(kernel.product, chip), kernel.moved_bytes / bytes_per_second)
 
 
 def product_seconds(product: Product | None, chip: Chip) -> float:

@@ -534,6 +534,8 @@ class Search:
             tokens_per_step=problem.effective_batch * problem.rate_per_example if of_text else None,
             examples_per_step=problem.effective_batch,
             scaling=scaling(chosen.plan, analysis, static, self.prices.rates) if several else (),
+            sent_bytes=round(analysis.sent_bytes),
+            hidden_share=analysis.hidden_share,
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys([*self.failed.values(), *self.notes])),
             not_compiled=self._not_compiled(),

@@ -32,12 +32,19 @@ SCALED_TO = (1, 2, 4, 8, 16, 32)
 def step_seconds(
     plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1, sharing: int = 1
 ) -> float:
-    """Returns seconds of one optimizer step. `sharing` devices have `rates` together, as those of one CPU."""
+    """Returns seconds of one optimizer step. `sharing` devices have `rates` together, as those of one CPU.
+
+    What devices send one another is hidden behind arithmetic for `analysis.hidden_share` of its time, and no longer
+    than there is arithmetic.
+    """
     if analysis.kernel_seconds:  # between compiled micro-batches and beyond them it is a line: not below the arithmetic
         work = max(analysis.kernel_seconds, analysis.flops / (devices * rates.flops[plan.precision]))
     else:
         work = _dots_and_moves(plan, analysis, static, rates, devices=devices, sharing=sharing)
-    sent = 0.0 if devices == 1 else sharing * sent_bytes(plan, static, devices=devices) / rates.link_bytes
+    sent = 0.0
+    if devices > 1:
+        seconds = sharing * (analysis.sent_bytes or sent_bytes(plan, static, devices=devices)) / rates.link_bytes
+        sent = max(seconds * (1 - analysis.hidden_share), seconds - work)
     between = host_bytes(plan, static) + 2.0 * plan.accumulation * analysis.host_temp_bytes
     fetched = between / rates.host_link_bytes if between else 0.0
     started = analysis.dots * rates.dot_seconds + plan.accumulation * rates.loop_seconds
@@ -95,17 +102,23 @@ def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
 def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[Scaled, ...]:
     """Returns the same step on each number of devices that divides the effective batch; empty without a link rate.
 
-    A device has fewer examples the more there are, never more than now, and sends as much. Not in it: that some of
-    what is sent hides behind arithmetic, and slower links between machines.
+    A device has fewer examples the more there are, never more than now, and the state is split among as many as now, or
+    among all where it is that. It sends as much, by the compiled step where
+    there is one: more than the rings of weights and gradients on as many devices, and as large a part of it behind
+    arithmetic. The range of an efficiency is from none of it hidden to all. Not in it: slower links between machines.
     """
     scaled: list[Scaled] = []
     now = plan.micro_batch // plan.devices
+    by_formula = sent_bytes(plan, static, devices=plan.devices) if plan.devices > 1 else 0.0
+    more = analysis.sent_bytes / by_formula if analysis.sent_bytes and by_formula else 1.0
+    alone: float | None = None
     for count in SCALED_TO if rates.link_bytes else ():
         examples, rest = divmod(plan.effective_batch, count)
         if rest:
             continue
         share = max(n for n in range(1, min(now, examples) + 1) if examples % n == 0)
-        fsdp = count if plan.fsdp > 1 else 1
+        over_all = plan.fsdp == plan.devices or count % plan.fsdp
+        fsdp = count if over_all and plan.fsdp > 1 else plan.fsdp
         spread = replace(plan, micro_batch=share * count, accumulation=examples // share, fsdp=fsdp, devices=count)
         names = ("parameter_bytes", "optimizer_bytes", "ema_bytes")
         held = replace(static, **{name: getattr(static, name) * plan.fsdp // fsdp for name in names})
@@ -114,11 +127,21 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
             temp_bytes=analysis.temp_bytes * share // now,
             kernels=analysis.kernels * spread.accumulation / plan.accumulation,
             kernel_seconds=analysis.kernel_seconds * plan.devices / count,
+            sent_bytes=more * sent_bytes(spread, held, devices=count) if count > 1 else 0.0,
         )
-        seconds = step_seconds(spread, one, held, rates, devices=count)
-        alone = scaled[0].step_seconds if scaled else seconds
-        sent = int(sent_bytes(spread, held, devices=count))
+        shares = (analysis.hidden_share, 0.0, 1.0)
+        seconds, *ends = (
+            step_seconds(spread, replace(one, hidden_share=share), held, rates, devices=count) for share in shares
+        )
+        alone = alone or seconds
+        least, most = (alone / (count * each) for each in ends)
         scaled.append(
-            Scaled(devices=count, sent_bytes=sent, step_seconds=seconds, efficiency=alone / (count * seconds))
+            Scaled(
+                devices=count,
+                sent_bytes=int(one.sent_bytes),
+                step_seconds=seconds,
+                efficiency=alone / (count * seconds),
+                efficiency_range=(least, most),
+            )
         )
     return tuple(scaled)

@@ -74,6 +74,10 @@ class Analysis:
     kernel_seconds: float = 0.0
     """Their time on it, each at the rate of its own shape, without what starting them costs; 0 where no compiler has
     seen the step. It has the update and the sum of the gradients in it, and nothing that goes over a link."""
+    sent_bytes: float = 0.0
+    """Bytes that one GPU sends to the others in a step, as compiled; 0 where no compiler has seen it."""
+    hidden_share: float = 0.0
+    """Part of the time of sending them in which kernels run, by the compiled step's schedule."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
     the host's memory."""

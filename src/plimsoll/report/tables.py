@@ -31,6 +31,7 @@ SCALING: Cells = {
     "each sends": ("r", lambda row: format_bytes(row.sent_bytes)),
     "step": ("r", lambda row: format_seconds(row.step_seconds)),
     "efficiency": ("r", lambda row: f"{row.efficiency:.0%}"),
+    "from, to": ("r", lambda row: " to ".join(f"{each:.0%}" for each in row.efficiency_range)),
 }
 
 
@@ -51,7 +52,10 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),
     ]
     if planned.scaling:
-        title = "the same step on other numbers of devices, estimated from the chip's rates"
+        title = (
+            "the same step on other numbers of devices, estimated from the chip's rates (from nothing that is sent"
+            " hidden behind arithmetic to all of it)"
+        )
         lines += ["", title, *table(planned.scaling, SCALING), ""]
     lines += labelled("why", planned.reason)
     lines += labelled("caution", planned.not_compiled) if planned.not_compiled else []
@@ -159,6 +163,9 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
     if disk := planned.get("disk"):
         size, count, total = (disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
         rows.append(("disk", f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"))
+    if sent := planned.get("sent_bytes"):
+        hidden = f"kernels run beside {planned['hidden_share']:.0%} of the time that takes"
+        rows.append(("sent, as compiled", f"{format_bytes(sent)} by each device in a step; {hidden}"))
     text = "time unknown: no rates for this chip (`plimsoll plan --measure` times it)"
     if seconds := planned.get("step_seconds"):
         counts = {unit: planned.get(f"{unit}_per_step") for unit in ("tokens", "examples")}

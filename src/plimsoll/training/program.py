@@ -136,6 +136,14 @@ class Functions:
         if self._shardings is not None:
             self.state = sharding.with_shardings(self.state, self._shardings)
 
+    def placed(self) -> Any:
+        """Returns the state's shapes as arrays on devices that are here have them: on no abstract mesh."""
+        if self.mesh is None or self._plan.offload == "none":
+            return self.state
+        specs = sharding.state_specs(self.state, fsdp=self._plan.fsdp)
+        kinds = offload.placed(self.state, self._plan.offload, self.mesh, specs)
+        return sharding.with_shardings(self.state, kinds)
+
     def init(self) -> jax.stages.Lowered:
         seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._whole)
         with self._in_mesh():
@@ -189,7 +197,7 @@ def lower(
         init=functions.init(),
         step=functions.step(batch)[0],
         evaluate=functions.evaluate(evaluation_batch),
-        state=functions.state,
+        state=functions.placed(),
         deterministic=plan.deterministic,
         put=None if devices is None else functions.put,
     )

@@ -17,6 +17,8 @@ def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
     """Returns whether it goes with these. Inputs on the host are for who pins them: a loss of time for few bytes."""
     if not levers["layerwise"]:
         return True
+    if levers["fsdp"] > 1 and not _is_whole(levers):
+        return False
     remat = levers["remat"]
     kept = remat == "block" or (remat == "offload" and len(tried["remat"]) == 1)
     return kept and levers["precision"] != "float16" and levers["offload"] == "none"
@@ -62,12 +64,17 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
             f"updates on the device what --offload {pins['offload']} keeps on the host, which is fetched a piece at a"
             " time in an update of its own: leave one of them out"
         )
-    if problem.devices > 1:
+    if pins.get("fsdp", 1) > 1 and not _is_whole(pins):
         return (
-            f"is for one device, and {problem.chip} has {problem.devices}, over which --fsdp splits gradient and state"
-            " instead: leave it out"
+            f"with --fsdp {pins['fsdp']} updates parts of layers, and a state in fewer bits is kept in blocks of whole"
+            " ones: leave --optimizer-bits and --weight-bits, or one of the others, out"
         )
     return None
+
+
+def _is_whole(levers: Mapping[str, Any]) -> bool:
+    """Returns whether weights and the optimizer's state are kept in 32 bits."""
+    return all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
 
 
 def _passes(recipe: Any, levers: Values) -> int:

@@ -33,11 +33,6 @@ def no_host(problem: Problem, rates: Rates) -> str | None:
             f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
             " for an accelerator with --chip"
         )
-    if problem.devices > 1:
-        return (
-            f"on {problem.chip}, which is several devices: nobody has tried that. --fsdp {problem.devices} splits the"
-            " state over them"
-        )
     if not rates.host_link_bytes:
         return (
             f"on {problem.chip}: how fast it reaches its host's memory is not known, so neither is the time of a step."

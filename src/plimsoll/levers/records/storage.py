@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from plimsoll.levers.lever import Lever, Problem, Rates, Rung, Support
+from plimsoll.levers.lever import Lever, Rung, Support
 from plimsoll.types import EmaBits, EmbeddingBits, FrozenBits, OptimizerBits, WeightBits
 
 
@@ -26,10 +26,6 @@ def _lever_of_bits(
     The search tries all values, or those in `tried`.
     """
 
-    def worth_trying(problem: Problem, _rates: Rates) -> Sequence[int]:
-        """Returns all values on one device, and whole numbers on several: that was not measured yet."""
-        return (tried or get_args(values)) if problem.devices == 1 else [32]
-
     return Lever(
         name=name,
         type=values,
@@ -40,7 +36,7 @@ def _lever_of_bits(
         supports=supports,
         stores=stores,
         chained=True,
-        worth_trying=worth_trying,
+        worth_trying=lambda problem, rates: tried or get_args(values),
         rungs=rungs,
         words=lambda bits: f"{subject} in {bits} bits" if bits < 32 else "",
         label=label,

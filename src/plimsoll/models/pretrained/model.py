@@ -146,10 +146,12 @@ class Pretrained:
         """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
         how, hidden = self.compute, hidden.astype(jnp.float32)
         if not self.shape.tied or isinstance(weights, Packed):
-            logits = self._times(hidden, weights)
+            logits = self._times(hidden, weights, gathered=False)
+        elif self.frozen:
+            form: dict[str, Any] = {"precision": how.precision, "platform": how.platform}
+            logits = frozen_dot_rows(hidden, weights, gathered=False, **form)
         else:
-            product = frozen_dot_rows if self.frozen else dot_rows
-            logits = product(hidden, weights, precision=how.precision, platform=how.platform)
+            logits = dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
         cap = self.shape.logit_cap
         return cap * jnp.tanh(logits / cap) if cap else logits
 
@@ -257,12 +259,12 @@ class Pretrained:
     def _after(self, layer: dict, name: str, x: Array) -> Array:
         return self.normed(layer[name]["scale"], x) if name in layer else x
 
-    def _times(self, x: Array, weights: Any) -> Array:
+    def _times(self, x: Array, weights: Any, *, gathered: bool = True) -> Array:
         """Returns the product with a kernel, or with a kernel and the bias beside it."""
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         kernel: Any = weights["kernel"] if isinstance(weights, dict) else weights
         if self.frozen and not isinstance(kernel, Adapted):
-            y = frozen_dot(x, kernel, **how)
+            y = frozen_dot(x, kernel, gathered=gathered, **how)
         else:
             y = linear(x, kernel, **how)
         bias = weights.get("bias") if isinstance(weights, dict) else None

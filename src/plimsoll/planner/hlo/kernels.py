@@ -24,11 +24,11 @@ HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
 """`xla.PrimitiveType` of operands to the precision of their product; others are float32, or TF32 where it may be."""
-_FREE = {
+FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "optimization-barrier", "after-all",
     "add-dependency", "partition-id", "replica-id", "domain", "async-done", "async-update", "copy-done",
 }  # fmt: skip
-_SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "send", "recv", "infeed", "outfeed")
+SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "send", "recv", "infeed", "outfeed")
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATES = ("dynamic-update-slice", "scatter")
 _NO_KERNEL = ("AllocateBuffer", "Sharding", "MoveToHost", "MoveToDevice", "SliceToDynamic", "PadToStatic")
@@ -65,13 +65,13 @@ class Kernel:
 def kernels(module: Module) -> Counter[Kernel]:
     """Returns every kernel of a scheduled module, and how often it runs in one call."""
     counted: Counter[Kernel] = Counter()
-    _count(_Reader(module), module.entry, 1, counted)
+    _count(Reader(module), module.entry, 1, counted)
     return counted
 
 
 def products(module: Module) -> list[tuple[Product, bool]]:
     """Returns every dot of a scheduled module, and whether it is inside a fusion, as those given to a library are."""
-    reader = _Reader(module)
+    reader = Reader(module)
     return [
         (reader.product(module.instructions[identity]), computation not in module.schedule)
         for computation, body in module.bodies.items()
@@ -80,14 +80,14 @@ def products(module: Module) -> list[tuple[Product, bool]]:
     ]
 
 
-def _count(reader: _Reader, computation: int, times: int, counted: Counter[Kernel]) -> None:
+def _count(reader: Reader, computation: int, times: int, counted: Counter[Kernel]) -> None:
     module = reader.module
     for identity in module.schedule[computation]:
         instruction = module.instructions[identity]
         opcode, calls = instruction.opcode, module.scheduled_calls(identity)
         if opcode == "while":
             body, *_ = calls
-            _count(reader, body, times * _trips(instruction), counted)
+            _count(reader, body, times * trips(instruction), counted)
         elif opcode == "conditional":
             branches = [Counter[Kernel]() for _ in calls]
             for called, branch in zip(calls, branches, strict=True):
@@ -96,7 +96,7 @@ def _count(reader: _Reader, computation: int, times: int, counted: Counter[Kerne
         elif opcode in ("call", "async-start"):
             for called in calls:
                 _count(reader, called, times, counted)
-        elif opcode not in _FREE and not opcode.startswith(_SENT) and (kernel := reader.kernel(instruction)):
+        elif opcode not in FREE and not opcode.startswith(SENT) and (kernel := reader.kernel(instruction)):
             counted[kernel] += times
 
 
@@ -104,7 +104,8 @@ def _moved(counted: Mapping[Kernel, int]) -> int:
     return sum(times * kernel.moved_bytes for kernel, times in counted.items())
 
 
-def _trips(loop: Any) -> int:
+def trips(loop: Any) -> int:
+    """Returns how often a loop runs, as far as the compiler knows; else 1."""
     return int(_config(loop).get("known_trip_count", {}).get("n", 1))
 
 
@@ -117,7 +118,9 @@ def _config(instruction: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class Reader:
+    """Reader of a module's instructions as kernels."""
+
     module: Module
 
     def kernel(self, instruction: Any) -> Kernel | None:
@@ -132,7 +135,7 @@ class _Reader:
             computation = instruction.called_computation_ids[0]
             return Kernel(moved_bytes=self._fusion_bytes(instruction, computation), product=self._dot(computation))
         if opcode in _SLICES:
-            return Kernel(moved_bytes=2 * _bytes(instruction.shape))
+            return Kernel(moved_bytes=2 * array_bytes(instruction.shape))
         if opcode in _UPDATES:
             return Kernel(moved_bytes=2 * self._update_bytes(instruction))
         product = self.product(instruction) if opcode == "dot" else None
@@ -206,18 +209,18 @@ class _Reader:
         for identity in body:
             instruction = instructions[identity]
             if instruction.opcode == "parameter":
-                whole = _bytes(instruction.shape)
+                whole = array_bytes(instruction.shape)
                 moved += min(whole, sum(_read(instruction, user, users) for user in users[identity]))
         return moved
 
     def _written(self, result: Any) -> int:
         while result.opcode == "bitcast":
             result = self.module.instructions[result.operand_ids[0]]
-        return self._update_bytes(result) if result.opcode in _UPDATES else _bytes(result.shape)
+        return self._update_bytes(result) if result.opcode in _UPDATES else array_bytes(result.shape)
 
     def _update_bytes(self, update: Any) -> int:
         """Returns the bytes of what is written into a larger array, which stays where it is."""
-        return _bytes(self.module.instructions[update.operand_ids[-1 if update.opcode == "scatter" else 1]].shape)
+        return array_bytes(self.module.instructions[update.operand_ids[-1 if update.opcode == "scatter" else 1]].shape)
 
 
 def _read(value: Any, user: Any, users: Mapping[int, Sequence[Any]]) -> int:
@@ -225,11 +228,12 @@ def _read(value: Any, user: Any, users: Mapping[int, Sequence[Any]]) -> int:
     if user.opcode == "bitcast":
         return sum(_read(user, further, users) for further in users[user.id])
     if user.opcode in (*_SLICES, *_UPDATES) and user.operand_ids[0] == value.id:
-        return _bytes(user.shape) if user.opcode in _SLICES else 0
-    return _bytes(value.shape)
+        return array_bytes(user.shape) if user.opcode in _SLICES else 0
+    return array_bytes(value.shape)
 
 
-def _bytes(shape: Any) -> int:
+def array_bytes(shape: Any) -> int:
+    """Returns the bytes of all arrays in a shape, in their layouts."""
     return sum(padded_bytes(array) for _, array in leaves(shape))
 
 

@@ -20,6 +20,17 @@ DotDimensionNumbers: lhs_contracting_dimensions=1 int*, rhs_contracting_dimensio
 DotDimensionNumbers: lhs_batch_dimensions=3 int*, rhs_batch_dimensions=4 int*
 PrecisionConfig: operand_precision=1 int*, algorithm=2 int
 OutputOperandAliasing: output_shape_index=1 int*, operand_index=2 int, operand_shape_index=3 int*
+ReplicaGroup: replica_ids=1 int*
+IotaReplicaGroupListProto: num_replica_groups=1 int, num_devices_per_group=2 int
+CollectiveDeviceListProto: replica_groups=1 ReplicaGroup*
+MeshAxis: name=1 str, size=2 int
+Mesh: axes=1 MeshAxis*
+SubAxis: pre_size=1 int, size=2 int
+AxisRef: mesh_axis_index=1 int, sub_axis=2 SubAxis
+MeshAxesReplicaGroupListProto: mesh=1 Mesh, axes=2 AxisRef*
+HloInstructionProto: collective_device_list=87 CollectiveDeviceListProto
+HloInstructionProto: iota_collective_device_list=92 IotaReplicaGroupListProto
+HloInstructionProto: mesh_collective_device_list=93 MeshAxesReplicaGroupListProto
 HloInstructionProto: opcode=2 str, shape=3 ShapeProto, metadata=7 OpMetadata, parameter_number=9 int
 HloInstructionProto: tuple_index=13 int, id=35 int, operand_ids=36 int*, called_computation_ids=38 int*
 HloInstructionProto: output_operand_aliasing=74 OutputOperandAliasing*, custom_call_target=28 str

@@ -1,0 +1,147 @@
+"""What a device sends to the others in a step that was compiled for GPUs, and the kernels that run beside it.
+
+By the compiled module's schedule: what is sent goes from its `-start` to its `-done`, one after another over one link,
+and the kernels between the two run meanwhile. Where the next kernel needs what is still under way, the device waits.
+The body of a loop counts as often as the compiler knows it to run, and nothing is under way from one round to the next.
+Bytes are those of a ring, per device: (n-1)/n of what n devices gather or scatter, twice that of what they sum (Thakur
+et al. 2005, https://doi.org/10.1177/1094342005051521).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.planner.hlo.kernels import FREE, SENT, Kernel, Reader, array_bytes, trips
+from plimsoll.planner.hlo.module import Module
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What one device sends in a step, and how long it does."""
+
+    sent_bytes: float = 0.0
+    seconds: float = 0.0
+    """Seconds that it sends, by the rate of its links."""
+    waited_seconds: float = 0.0
+    """Part of them in which no kernel runs."""
+    kernel_seconds: float = 0.0
+    """Seconds of the kernels, those beside it and all others."""
+
+    def and_then(self, other: Sent, times: int = 1) -> Sent:
+        return Sent(
+            sent_bytes=self.sent_bytes + times * other.sent_bytes,
+            seconds=self.seconds + times * other.seconds,
+            waited_seconds=self.waited_seconds + times * other.waited_seconds,
+            kernel_seconds=self.kernel_seconds + times * other.kernel_seconds,
+        )
+
+
+def sent(module: Module, *, devices: int, seconds_of: Callable[[Kernel], float], link_bytes: float) -> Sent:
+    """Returns what a device sends in one call of a scheduled module.
+
+    Args:
+        module: As compiled for several GPUs.
+        devices: Number of them.
+        seconds_of: Function from a kernel to the seconds that it takes.
+        link_bytes: Bytes that a device sends to the others in a second.
+    """
+    return _Walk(Reader(module), devices, seconds_of, link_bytes).of(module.entry)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    reader: Reader
+    devices: int
+    seconds_of: Callable[[Kernel], float]
+    link_bytes: float
+
+    def of(self, computation: int) -> Sent:
+        """Returns what is sent in a computation, in the order in which its instructions run."""
+        module, whole = self.reader.module, Sent()
+        under_way: deque[list[Any]] = deque()
+        """Instructions that have begun to send, each with the seconds that it still needs."""
+
+        def ran(seconds: float) -> Sent:
+            """Lets kernels run for so long beside what is under way."""
+            left = seconds
+            while under_way and left > 0:
+                taken = min(left, under_way[0][1])
+                under_way[0][1] -= taken
+                left -= taken
+                if under_way[0][1] > 0:
+                    break
+                under_way.popleft()
+            return Sent(kernel_seconds=seconds)
+
+        def awaited(identity: int | None) -> Sent:
+            """Waits until it has been sent, and what was before it on the link; all of it for None."""
+            waited = 0.0
+            while under_way and (identity is None or any(each[0] == identity for each in under_way)):
+                waited += under_way.popleft()[1]
+            return Sent(waited_seconds=waited)
+
+        for identity in module.schedule[computation]:
+            instruction = module.instructions[identity]
+            opcode = instruction.opcode
+            if (carried := self._collective(instruction)) is not None:
+                seconds = carried / self.link_bytes
+                whole = whole.and_then(Sent(sent_bytes=carried, seconds=seconds))
+                under_way.append([identity, seconds])
+                if not opcode.endswith("-start"):
+                    whole = whole.and_then(awaited(identity))
+            elif opcode.endswith("-done") and instruction.operand_ids:
+                whole = whole.and_then(awaited(instruction.operand_ids[0]))
+            elif opcode in ("while", "call", "conditional", "async-start"):
+                inner = self._called(instruction)
+                whole = whole.and_then(ran(inner.kernel_seconds)).and_then(
+                    Sent(sent_bytes=inner.sent_bytes, seconds=inner.seconds, waited_seconds=inner.waited_seconds)
+                )
+            elif opcode not in FREE and not opcode.startswith(SENT) and (kernel := self.reader.kernel(instruction)):
+                whole = whole.and_then(ran(self.seconds_of(kernel)))
+        return whole.and_then(awaited(None))
+
+    def _called(self, instruction: Any) -> Sent:
+        """Returns what is sent in the computations that an instruction calls; of branches, in the longest."""
+        each = [self.of(called) for called in self.reader.module.scheduled_calls(instruction.id)]
+        if instruction.opcode == "while":
+            return Sent().and_then(each[0], times=trips(instruction)) if each else Sent()
+        if instruction.opcode == "conditional":
+            return max(each, key=lambda branch: branch.kernel_seconds + branch.waited_seconds, default=Sent())
+        whole = Sent()
+        for called in each:
+            whole = whole.and_then(called)
+        return whole
+
+    def _collective(self, instruction: Any) -> float | None:
+        """Returns the bytes that a device sends in a collective, or in one that it starts; None of any other."""
+        opcode = instruction.opcode
+        if opcode == "async-start":
+            bodies = (self.reader.module.bodies[called] for called in instruction.called_computation_ids)
+            inside = (self.reader.module.instructions[identity] for body in bodies for identity in body)
+            return next((found for each in inside if (found := self._collective(each)) is not None), None)
+        kind = opcode.removesuffix("-start")
+        if kind not in COLLECTIVES:
+            return None
+        devices = self._together(instruction)
+        given = sum(array_bytes(self.reader.module.instructions[operand].shape) for operand in instruction.operand_ids)
+        if kind in ("collective-permute", "collective-broadcast"):
+            return float(given)
+        share = (devices - 1) / devices
+        whole = given * devices if kind == "all-gather" else given
+        return (2 if kind == "all-reduce" else 1) * share * whole
+
+    def _together(self, instruction: Any) -> int:
+        """Returns how many devices take part in a collective; all of the module where it does not say."""
+        if groups := instruction.collective_device_list.replica_groups:
+            return len(groups[0].replica_ids)
+        over = instruction.mesh_collective_device_list
+        if over.axes:
+            sizes = (axis.sub_axis.size or over.mesh.axes[axis.mesh_axis_index].size for axis in over.axes)
+            return math.prod(sizes)
+        return instruction.iota_collective_device_list.num_devices_per_group or self.devices
