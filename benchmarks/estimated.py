@@ -13,12 +13,14 @@ import random
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
+from peers.environment import ROOT
+from text_vs_trainer import conditions
 from training_process import SOURCE
 
 sys.path.insert(0, str(SOURCE))
 
+OUT = ROOT / "bench-out/estimated.json"
 MIB = 2**20
 
 
@@ -36,9 +38,8 @@ def main() -> None:
                 f"{chip}: {len(errors)} plans, median {statistics.median(errors):+.0%}, from {min(errors):+.0%} to"
                 f" {max(errors):+.0%} of the compiler's"
             )
-    out = Path("bench-out")
-    out.mkdir(exist_ok=True)
-    (out / "estimated.json").write_text(json.dumps(rows, indent=2))
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps({"conditions": conditions(given), "rows": rows}, indent=1))
 
 
 def of_chip(name: str, count: int, seed: int) -> list[dict]:

@@ -1,6 +1,6 @@
 """Loading a pretrained model: the most that is resident, beside the stored form and the largest tensor.
 
-    PYTHONPATH=benchmarks python benchmarks/load_pretrained.py [--mb 300] [--json OUT]
+    PYTHONPATH=benchmarks python benchmarks/load_pretrained.py [--mb 300]
     PYTHONPATH=benchmarks python benchmarks/load_pretrained.py --mb 0 --layers 8 --width 768 --make FOLDER
 
 Makes a Llama of random weights of about that many MB in bfloat16, as one file and as shards, in a temporary folder.
@@ -20,6 +20,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from peers.environment import ROOT
+from text_vs_trainer import conditions
+
+OUT = ROOT / "bench-out/load_pretrained.json"
 MIB = 2**20
 LAYERS, WIDTH = 12, 1024
 
@@ -100,7 +104,6 @@ def measured(folder: Path, bits: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=300, help="size of the folder, 10^6 bytes")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--one", nargs=2, metavar=("FOLDER", "BITS"), help=argparse.SUPPRESS)
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--width", type=int, default=WIDTH, help="a multiple of 256")
@@ -130,8 +133,8 @@ def main() -> int:
                     f" {grown - stored:>10.1f}MiB {row['seconds']:>8.1f}",
                     flush=True,
                 )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps({"conditions": conditions(options), "rows": rows}, indent=1))
     beyond = [row for row in rows if row["grown_bytes"] > row["stored_bytes"] + row["largest_tensor_bytes"]]
     print("within the stored form and the largest tensor" if not beyond else f"{len(beyond)} forms beyond it")
     return 1 if beyond else 0
