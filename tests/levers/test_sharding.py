@@ -171,3 +171,9 @@ def test_each_device_really_holds_its_share(spread):
 def test_the_compiler_needs_less_per_device_when_the_state_is_split(spread):
     assert spread["8"]["argument_bytes"] < spread["4"]["argument_bytes"] < spread["1"]["argument_bytes"]
     assert spread["8"]["temp_bytes"] < spread["1"]["temp_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examples", ["1", "6", "8", "16"])
+def test_attention_is_that_of_one_device_whether_they_share_the_examples_equally_or_not(spread, examples):
+    assert spread["attention"][examples] < 1e-6

@@ -8,7 +8,8 @@ import numpy as np
 
 jax.config.update("jax_num_cpu_devices", 8)
 
-from plimsoll.levers.sharding import device_bytes  # noqa: E402
+from plimsoll.levers.attention import causal_attention  # noqa: E402
+from plimsoll.levers.sharding import device_bytes, mesh_of  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
@@ -69,7 +70,18 @@ def main() -> None:
             "argument_bytes": stats.argument_size_in_bytes,
             "temp_bytes": stats.temp_size_in_bytes,
         }
+    found["attention"] = {str(examples): attention_apart(examples) for examples in (1, 6, 8, 16)}
     print(json.dumps(found))
+
+
+def attention_apart(examples: int) -> float:
+    """How far attention of so many examples is from that of one device, where eight may share them or not."""
+    arrays = [jax.random.normal(jax.random.key(number), (examples, 2, 64, 16)) for number in range(3)]
+    attend = jax.jit(lambda *arrays: causal_attention(*arrays, compute=plan(1).compute("cpu")))
+    alone = np.asarray(attend(*arrays))
+    with jax.set_mesh(mesh_of(jax.devices(), fsdp=4)):
+        together = jax.jit(lambda *arrays: causal_attention(*arrays, compute=plan(1).compute("cpu")))(*arrays)
+    return float(np.max(np.abs(np.asarray(together) - alone)))
 
 
 main()

@@ -38,7 +38,7 @@ from plimsoll.levers.attention_documents import by_documents
 from plimsoll.levers.cudnn_workspace import Call, window_is_dear
 from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, rounded
 from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.levers.sharding import in_mesh, on_own_rows
+from plimsoll.levers.sharding import in_mesh, on_own_rows, row_parts
 from plimsoll.types import Compute
 
 STANDS_IN = 128
@@ -111,7 +111,7 @@ def attention(
         scale: Factor of the scores; None for 1 / sqrt(width).
         cap: Scores s become cap * tanh(s / cap) before the softmax; 0 for no cap.
     """
-    if in_mesh():
+    if in_mesh() and len(query) % row_parts() == 0:
         how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
         return _on_own_rows(query, key, value, segments, windowed, how)
     length, width = query.shape[2:]

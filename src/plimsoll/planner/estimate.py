@@ -181,7 +181,8 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
             temp_bytes=round(low.temp_bytes * max(1.0, share)),
             host_temp_bytes=round(low.host_temp_bytes * share),
             kernels=low.kernels / share,
-            sent_bytes=0.0 if micro != smallest else low.sent_bytes,
+            sent_bytes=low.sent_bytes if share == 1 else 0.0,
+            hidden_share=low.hidden_share if share == 1 else 0.0,
         )
     slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
     temp = max(low.temp_bytes + slope * (micro - smallest), low.temp_bytes * min(1.0, micro / smallest))

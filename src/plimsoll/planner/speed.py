@@ -103,9 +103,8 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
     """Returns the same step on each number of devices that divides the effective batch; empty without a link rate.
 
     A device has fewer examples the more there are, never more than now, and the state is split among as many as now, or
-    among all where it is that. It sends as much, by the compiled step where
-    there is one: more than the rings of weights and gradients on as many devices, and as large a part of it behind
-    arithmetic. The range of an efficiency is from none of it hidden to all. Not in it: slower links between machines.
+    among all where it is that. Where a compiled step says what is sent and what is hidden, both are in proportion to
+    it. The range of an efficiency is from nothing hidden to all of it. Not in it: slower links between machines.
     """
     scaled: list[Scaled] = []
     now = plan.micro_batch // plan.devices

@@ -47,8 +47,12 @@ an accelerator's driver may be loaded, that ended training with SIGBUS on an H10
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
 """Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
-WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=1800"
-"""Option for devices that share a CPU: they wait for one another's cores, and XLA would end the process after 40 s."""
+SHARING = (
+    "--xla_cpu_collective_call_terminate_timeout_seconds=1800 --xla_cpu_enable_concurrency_optimized_scheduler=false"
+)
+"""Options for devices that share a CPU, or its processes. They wait for one another's cores, and XLA would end the
+process after 40 s. They must send in one order: scheduled to run at once, one device would gather while another sums,
+and each waits for the other for ever (docs/log.md, "Several devices, by the compiled step")."""
 
 
 def for_processes(
@@ -84,7 +88,7 @@ def for_processes(
         if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
             environment[CPU_DEVICES] = str(devices)
         if devices is not None and devices > 1:
-            environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
+            environment["XLA_FLAGS"] = f"{SHARING} {environment.get('XLA_FLAGS', '')}".strip()
     return environment
 
 
@@ -95,7 +99,7 @@ def for_several(platform: str) -> dict[str, str]:
     """
     if platform == "cpu":
         environment = for_processes("cpu")
-        environment["XLA_FLAGS"] = f"{WAITS} {environment.get('XLA_FLAGS', '')}".strip()
+        environment["XLA_FLAGS"] = f"{SHARING} {environment.get('XLA_FLAGS', '')}".strip()
         return environment
     return on_card(1.0) if platform == "cuda" else for_processes("several") | {"JAX_PLATFORMS": f"{platform},cpu"}
 

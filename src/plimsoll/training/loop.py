@@ -90,7 +90,7 @@ def run_steps(
     with that save.
 
     A signal during an evaluation ends that: the state is saved without it. So where the first step's evaluation is due
-    and `last_evaluated`, the step that was evaluated last, is before it, it comes first; None if that is not known.
+    and `last_evaluated`, the step that was evaluated last, is before it, it comes first; None where none is left out.
 
     Checkpoint n holds the state after n updates and a loader about to yield batch n, so we save after the update
     and before the next batch. Moving either line breaks exact resumption, which tests/training/test_resume.py

@@ -146,7 +146,7 @@ def _both_whole(problem: Problem, one: int, other: int, micro_batch: int) -> boo
 LOSS_CHUNK = Lever(
     name="loss_chunk",
     type=int,
-    help="Tokens whose logits are in memory at a time; 0 for all of a micro-batch.",
+    help="Tokens of each device whose logits are in memory at a time; 0 for all of a micro-batch.",
     plain=0,
     supports=(Support("loss_chunk"),),
     worth_trying=_chunks_of_the_loss,
