@@ -30,16 +30,17 @@ def main() -> None:
     options.add_argument("--count", type=int, default=12, help="plans of each chip")
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
-    rows = [row for chip in given.chips for row in of_chip(chip, given.count, given.seed)]
+    rows: list[dict] = []
+    OUT.parent.mkdir(exist_ok=True)
     for chip in given.chips:
+        rows += of_chip(chip, given.count, given.seed)
+        OUT.write_text(json.dumps({"conditions": conditions(given), "rows": rows}, indent=1))
         errors = [row["estimated"] / row["compiled"] - 1 for row in rows if row["chip"] == chip]
         if errors:
             print(
                 f"{chip}: {len(errors)} plans, median {statistics.median(errors):+.0%}, from {min(errors):+.0%} to"
                 f" {max(errors):+.0%} of the compiler's"
             )
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps({"conditions": conditions(given), "rows": rows}, indent=1))
 
 
 def of_chip(name: str, count: int, seed: int) -> list[dict]:

@@ -135,15 +135,6 @@ TABLES: Mapping[str, list[Column]] = {
         " --offload optimizer --seq-len 65536 --chip h100",
         **{"`--mlp-chunk_0`": "--mlp-chunk 0", "`--mlp-chunk_2048`": "--mlp-chunk 2048"},
     ),
-    "offload-frozen": [
-        Column(
-            f"{kept}, `--offload {offload}`",
-            "finetune --pretrained meta-llama/Llama-3.2-1B --batch-size 4 --micro-batch 4 --seq-len 1024 --remat block"
-            f" --loss-chunk 512 --chip rtx4090 --frozen-bits {bits} --offload {offload}",
-        )
-        for kept, bits in (("bfloat16", 16), ("NF4", 4))
-        for offload in ("none", "frozen")
-    ],
     "puzzles": [
         Column("`sudoku-mlp`", "sudoku-mlp --chip tpu-v4-64"),
         Column("`arc-1`", "arc-1 --chip tpu-v4-64 --micro-batch 768 --remat none --precision bfloat16"),

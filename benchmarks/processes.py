@@ -1,6 +1,7 @@
 """One run by one process and by two, each on a core of its own: what the second one brings.
 
     python benchmarks/processes.py [--rounds 3] [--steps 40]
+    python benchmarks/processes.py --every-recipe [--only code control]
 
 The same command line, data, effective batch and number of micro-batches; two processes join by `--coordinator`, have
 half of every micro-batch each, and add up their gradients over Gloo. In turn, 1 2 1 2; of each the median step after
@@ -16,17 +17,43 @@ import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from peers.environment import ROOT
+from text_vs_trainer import conditions
 from training_process import ENVIRONMENT, PLIMSOLL
 
 PLAN = (
     "--remat none --loss-chunk 0 --precision float32 --prefetch 1 --async-save False --max-examples 200"
     " --eval-every 0 --save-every 1000000 --log-every 1 --quiet"
 )
+
+SHARED = Path(os.environ.get("PLIMSOLL_SHARED", ROOT.parent / "shared")) / "data"
+TEXT = SHARED / "text/tinyshakespeare.txt"
+EVERY = {
+    "code": "code --width 64 --layers 2 --heads 2 --vocab-size 512 --seq-len 64 --max-examples 50 --loss-chunk 64",
+    "control": "control --data {made}/windows.h5 --width 32 --layers 2 --heads 2 --learning-rate 5e-4",
+    "longcontext": "longcontext --data {made}/packed --width 32 --layers 2 --states 32 --seq-len 128",
+    "recommend": "recommend --data {made}/films --seq-len 32",
+    "sudoku-4x4": "sudoku-4x4 --data {made}/sudoku",
+    "finetune": f"finetune --pretrained {SHARED}/weights/hf_tinystories_656K --dataset-id {TEXT} --seq-len 64"
+    " --frozen-bits 16",
+    "own": f"{ROOT}/benchmarks/ours/photos.py",
+}
+"""Kinds of recipes, each small. `control` learns slower than by default: at its own rate a step magnifies rounding."""
+MADE = {
+    "control": "control --samples 20k --out {made}/windows.h5",
+    "longcontext": f"longcontext --dataset-id {TEXT} --vocab-size 512 --out {{made}}/packed",
+    "recommend": f"recommend --interactions {SHARED}/interactions/ml-latest-small/ratings.csv --out {{made}}/films",
+    "sudoku-4x4": "sudoku --size 4 --out {made}/sudoku",
+}
+"""What `plimsoll prepare` makes for them."""
+SMALL = "--batch-size 16 --micro-batch 8 --remat none --precision float32 --prefetch 0 --async-save False --log-every 1"
+FEW_STEPS = "--steps 8 --eval-every 0 --save-every 1000000 --memory 900MiB --quiet"
 
 
 def main() -> None:
@@ -37,7 +64,12 @@ def main() -> None:
     options.add_argument("--micro-batch", type=int, default=16)
     options.add_argument("--width", type=int, default=192)
     options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--every-recipe", action="store_true")
+    options.add_argument("--only", nargs="+", choices=sorted(EVERY), default=list(EVERY), help="of --every-recipe")
     given = options.parse_args()
+    if given.every_recipe:
+        every_recipe(given.only)
+        return
     with tempfile.TemporaryDirectory(prefix="plimsoll-processes-") as folder:
         rounds = [
             {count: trained(given, count, Path(folder) / f"{number}-{count}") for count in (1, 2)}
@@ -60,10 +92,47 @@ def main() -> None:
     print(f"speed-up {one / two:.2f}, efficiency {one / (2 * two):.0%}; losses at most {apart:.1e} apart")
 
 
+def every_recipe(names: Sequence[str]) -> None:
+    """Compares the losses of one process with those of two and of four, for each kind of recipe."""
+    found: dict[str, Any] = {}
+    out = ROOT / "bench-out/processes_recipes.json"
+    out.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="plimsoll-processes-") as made:
+        for name in names:
+            if name in MADE:
+                subprocess.run(
+                    [*PLIMSOLL, "prepare", *MADE[name].format(made=made).split()],
+                    env=ENVIRONMENT,
+                    stdout=subprocess.DEVNULL,
+                    check=True,
+                )
+            words = f"{EVERY[name].format(made=made)} {SMALL} {FEW_STEPS}".split()
+            losses = {count: started(words, count, Path(made) / f"{name}-{count}") for count in (1, 2, 4)}
+            apart = {
+                count: max(abs(a - b) / abs(b) for a, b in zip(losses[count], losses[1], strict=True))
+                for count in (2, 4)
+            }
+            found[name] = {"losses": losses, "apart": apart}
+            print(f"{name:12} {len(losses[1])} steps, losses at most {apart[2]:.1e} (two), {apart[4]:.1e} (four) apart")
+            out.write_text(json.dumps({"conditions": conditions(argparse.Namespace()), "recipes": found}, indent=1))
+
+
 def trained(given: argparse.Namespace, count: int, run: Path) -> dict[str, Any]:
     sizes = f"--width {given.width} --layers {given.layers} --heads {given.width // 32} --steps {given.steps}"
     split = f"--batch-size {given.batch_size} --micro-batch {given.micro_batch}"
-    command = [*PLIMSOLL, "train", "code", *sizes.split(), *split.split(), *PLAN.split(), "--run", str(run)]
+    losses = started(["code", *sizes.split(), *split.split(), *PLAN.split()], count, run)
+    steps = [row for row in rows_of(run) if "loss" in row]
+    planned = json.loads((run / "plan.json").read_text())
+    return {
+        "seconds": median(row["step_seconds"] for row in steps[len(steps) // 4 :]),
+        "losses": losses,
+        "parameters": planned["parameters"],
+    }
+
+
+def started(words: Sequence[str], count: int, run: Path) -> list[float]:
+    """Trains by so many processes, each on one core, and returns the loss of every step."""
+    command = [*PLIMSOLL, "train", *words, "--run", str(run)]
     if count > 1:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -75,22 +144,18 @@ def trained(given: argparse.Namespace, count: int, run: Path) -> dict[str, Any]:
             [*command, *(["--process", str(number)] if count > 1 else [])],
             env=ENVIRONMENT,
             stdout=subprocess.DEVNULL,
-            preexec_fn=partial(os.sched_setaffinity, 0, {cores[number]}),
+            preexec_fn=partial(os.sched_setaffinity, 0, {cores[number % len(cores)]}),
         )
         for number in range(count)
     ]
     codes = [process.wait() for process in processes]
     if any(codes):
-        raise SystemExit(f"{count} processes ended with {codes}")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in rows if "loss" in row]
-    kept = steps[len(steps) // 4 :]
-    planned = json.loads((run / "plan.json").read_text())
-    return {
-        "seconds": median(row["step_seconds"] for row in kept),
-        "losses": [row["loss"] for row in steps],
-        "parameters": planned["parameters"],
-    }
+        raise SystemExit(f"{' '.join(words)}: {count} processes ended with {codes}")
+    return [row["loss"] for row in rows_of(run) if "loss" in row]
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 if __name__ == "__main__":

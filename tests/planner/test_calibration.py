@@ -131,6 +131,16 @@ def test_where_a_compilers_bytes_may_be_that_were_estimated(source, expected):
     assert calibration.estimate_band(book) == expected
 
 
+def test_over_several_devices_estimates_were_further_off():
+    book = Ledger(
+        budget_bytes=GIB, predicted={"state": 1_000, "step temporaries": 8_477}, phase="train", source="estimated"
+    )  # 49 * 173
+    assert calibration.estimate_band(book, devices=8) == {
+        "lowest": -0.42, "highest": 1.04, "plans": 18,
+        "lowest_peak_bytes": 1_000 + 4_900, "highest_peak_bytes": 1_000 + 17_300,
+    }  # fmt: skip
+
+
 def test_sessions_are_added_one_after_the_other(tmp_path, monkeypatch):
     locked = []
     monkeypatch.setattr(calibration.fcntl, "flock", lambda file, how: locked.append((file.name, how)))

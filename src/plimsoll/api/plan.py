@@ -180,7 +180,7 @@ def plan(
         further: dict[str, Any] = {
             "margin_bytes": margin_bytes,
             "error_band": None if samples is None else calibration.error_band(samples),
-            "estimate_band": calibration.estimate_band(planned.ledger),
+            "estimate_band": calibration.estimate_band(planned.ledger, devices=planned.devices),
             "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
         }
     if target.platform == "cuda" and recipe.head_columns is not None:
@@ -246,7 +246,8 @@ def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smal
         )
     except BudgetError as refusal:
         estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
-        if floor is None or (estimated and calibration.ESTIMATED_OVER_COMPILED[0] * floor <= problem.budget_bytes):
+        _, (least, _) = calibration.compared(problem.devices)
+        if floor is None or (estimated and least * floor <= problem.budget_bytes):
             refusal.verdict = "uncertain"
         raise
     if compiler.not_kept is not None:

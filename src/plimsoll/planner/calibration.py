@@ -37,11 +37,12 @@ ENOUGH = 3
 """Sessions that must have measured a phase before its prediction is corrected."""
 HIGHEST_SHARE = 0.25
 """Largest correction upwards, as a share of the smallest prediction; larger errors are left to overruns."""
-COMPARED_PLANS = 24
-"""Estimated plans compared with the compilers: 10 for an h200, 8 for a tpu-v5e-8, 6 for a tpu-v4-64 (2026-11-21, jax
-0.10.2). `benchmarks/estimated.py` draws them at random; docs/chips.md lists them one by one."""
-ESTIMATED_OVER_COMPILED = (0.71, 1.42)
-"""Lowest and highest of them: what a step needs beyond its state, as estimated, over what the compiler reported."""
+COMPARED_PLANS, ESTIMATED_OVER_COMPILED = 24, (0.71, 1.42)
+"""Number of estimated plans that were compared with the compilers on 2026-11-21 (jax 0.10.2), and the lowest and
+highest of them: what a step needs beyond its state, as estimated, over what the compiler reported."""
+OVER_SEVERAL = 18, (0.49, 1.73)
+"""The same of plans over several devices, on 2026-11-26: 10 for a tpu-v5e-8 and 8 for a tpu-v4-64. The 10 for an h200
+of that day lie within those above (docs/chips.md lists all). `benchmarks/estimated.py` draws them at random."""
 TRACED = "temporaries"
 """End of the names of components that are counted in a traced function; all others are exact, or measured."""
 
@@ -117,7 +118,12 @@ def error_band(samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def estimate_band(ledger: Ledger) -> dict[str, Any] | None:
+def compared(devices: int) -> tuple[int, tuple[float, float]]:
+    """Returns how many estimated plans over so many devices were compared, and the lowest and highest of them."""
+    return (COMPARED_PLANS, ESTIMATED_OVER_COMPILED) if devices == 1 else OVER_SEVERAL
+
+
+def estimate_band(ledger: Ledger, *, devices: int = 1) -> dict[str, Any] | None:
     """Returns where the compiler's bytes may be, for an estimated ledger; None for one that was compiled.
 
     `lowest` and `highest` are shares of the temporaries, to be added to them; `lowest_peak_bytes` and
@@ -125,14 +131,14 @@ def estimate_band(ledger: Ledger) -> dict[str, Any] | None:
     """
     if ledger.source != "estimated":
         return None
-    least, most = ESTIMATED_OVER_COMPILED
+    plans, (least, most) = compared(devices)
     lowest, highest = 1 / most, 1 / least
     peak = ledger.predicted_peak_bytes
     traced = sum(size for name, size in ledger.predicted.items() if name.endswith(TRACED))
     return {
         "lowest": round(lowest - 1, 2),
         "highest": round(highest - 1, 2),
-        "plans": COMPARED_PLANS,
+        "plans": plans,
         "lowest_peak_bytes": round(peak - traced + lowest * traced),
         "highest_peak_bytes": round(peak - traced + highest * traced),
     }
