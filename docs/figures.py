@@ -203,6 +203,25 @@ def beside_attention() -> str:
     )
 
 
+def loaded() -> str:
+    """Returns a table of what a pretrained model takes as it is kept, and while it is loaded."""
+    forms = {row["bits"]: row for row in read("load_pretrained", "rows") if row["files"] == 1}
+    rows = [[str(bits), _mib(row["stored_bytes"]), _mib(row["grown_bytes"])] for bits, row in forms.items()]
+    told = source("load_pretrained", "python benchmarks/load_pretrained.py")
+    return table(["bits", "kept", "resident set grew by at most"], rows) + "\n" + told
+
+
+def estimates() -> str:
+    """Returns a table of temporaries estimated without a compiler over those of the compiler, by chip."""
+    rows = []
+    of_all = read("estimated", "rows")
+    for chip in dict.fromkeys(row["chip"] for row in of_all):
+        off = sorted(row["estimated"] / row["compiled"] - 1 for row in of_all if row["chip"] == chip)
+        rows.append([chip, str(len(off)), ", ".join(f"{100 * share:+.0f}" for share in off) + " %"])
+    where = "python benchmarks/estimated.py --chips h200 tpu-v5e-8 tpu-v4-64 --count 10"
+    return table(["chip", "plans", "estimated over compiled, less 1"], rows) + "\n" + source("estimated", where)
+
+
 def ladder(name: str) -> str:
     """Each lever in turn, on top of those before it: predicted and measured, and the seconds of a step."""
     name, rungs, rows = f"ladder-{name}", measured_rungs(name), []
@@ -241,6 +260,23 @@ def lever(name: str) -> str:
     return table(head, [_of_lever(column, hosted=hosted) for column in columns]) + "\n" + told
 
 
+def puzzles_on_a_slice() -> str:
+    """Returns the bytes of the puzzle models on each chip of a TPU slice, as compiled (benchmarks/levers.py)."""
+    from plimsoll.units import format_seconds
+
+    columns = read("levers", "tables", "puzzles")
+    parts = ("step temporaries", "parameters", "optimizer", "ema", "carry", "batches")
+    rows = [[name, *(_mib(column["parts"].get(name, 0)) for column in columns)] for name in parts]
+    rows += [
+        ["peak", *(_mib(column["predicted_peak_bytes"]) for column in columns)],
+        ["of each host, while it saves", *(_mib(column["host_peak_bytes"]) for column in columns)],
+        ["a step, by the rates", *(format_seconds(column["step_seconds"]) for column in columns)],
+    ]
+    ran = "\n".join(column["command"] for column in columns)
+    told = f"From [results/levers.json](results/levers.json), at {columns[0]['commit'][:8]}:\n\n```text\n{ran}\n```\n"
+    return table(["bytes of a chip", *(column["title"] for column in columns)], rows) + "\n" + told
+
+
 def _of_lever(column: Any, *, hosted: bool) -> list[str]:
     from plimsoll.units import format_seconds
 
@@ -253,8 +289,8 @@ def _of_lever(column: Any, *, hosted: bool) -> list[str]:
     return [*cells, *[_mib(column["host_peak_bytes"] or 0)] * hosted, format_seconds(column["step_seconds"])]
 
 
-def _mib(size: int) -> str:
-    return f"{size / MIB:,.1f} MiB"
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / MIB:,.1f} MiB"
 
 
 def measured_rungs(name: str) -> list[Any]:
@@ -408,6 +444,18 @@ def processes() -> str:
         f" {options['rounds']} rounds in turn;"
         f" losses at most {apart:.1e} apart). From [results/processes.json](results/processes.json): `{command}` at"
         f" {read('processes', 'conditions', 'commit')[:8]}."
+    )
+
+
+def processes_recipes() -> str:
+    """Returns how far losses of two and of four processes are from those of one, for each kind of recipe."""
+    recipes = read("processes_recipes", "recipes")
+    named = ", ".join(f"`{name}` {len(each['losses']['1'])}" for name, each in recipes.items())
+    two, four = (max(each["apart"][count] for each in recipes.values()) for count in ("2", "4"))
+    told = source("processes_recipes", "python benchmarks/processes.py --every-recipe")
+    return (
+        f"* Two and four processes take the steps of one: losses are at most {two:.1e} and {four:.1e} apart, relative"
+        f" (steps: {named}; after more steps of a puzzle, whose halting is discontinuous, they part). {told}"
     )
 
 
