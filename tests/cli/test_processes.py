@@ -374,3 +374,45 @@ def test_doctor_reports_the_devices_of_every_process():
     assert reported[0] == reported[1]
     assert [len(process["devices"]) for process in reported[0]] == [4, 4]
     assert {process["host"] for process in reported[0]} == {socket.gethostname()}
+
+
+OWN = """
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import plimsoll
+
+recipe = plimsoll.recipe(
+    init=lambda key: {"w": jnp.ones(2)},
+    loss=lambda params, batch: (((batch["x"] @ params["w"]) ** 2).sum(), batch["x"].size),
+    data=lambda: {"x": np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)},
+    optimizer=lambda steps: optax.adam(1e-3),
+    batch_size=8,
+    steps=3,
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_of_ones_own_whose_model_the_first_one_runs_while_it_prepares(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    command = [
+        sys.executable,
+        "-m",
+        "plimsoll.cli.main",
+        "train",
+        str(tmp_path / "own.py"),
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    command += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--micro-batch", "8"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        subprocess.Popen([*command, "--process", str(number)], env=environment, stderr=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    ended = [(process.communicate(timeout=PATIENCE)[1], process.returncode) for process in started]
+    assert [code for _, code in ended] == [0, 0], ended
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row][-1] == 3

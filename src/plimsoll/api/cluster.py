@@ -196,13 +196,18 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
 
 
 def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) -> int:
+    import jax
+
     from plimsoll.data.packed.by_processes import wait_and_encode
     from plimsoll.engine.session import train_here
+    from plimsoll.recipes.own.recipe import OwnRecipe
     from plimsoll.training import distributed
 
     recipe = from_dict(question["recipe"])
     board = distributed.Board(lambda: interruption.signal)
     _require_alike(board, question)
+    if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
+        jax.default_backend()
     if distributed.process() == 0:
         session = _prepared(recipe, question["options"], board, question["door"])
     else:
