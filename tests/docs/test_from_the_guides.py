@@ -72,7 +72,8 @@ FOUND += [("help", shlex.split(text)[1:]) for text in SHOWN]
 def place(tmp_path_factory):
     """Where the commands are typed: recipe files are named from the checkout, and data sets are there already."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "docs").symlink_to(ROOT / "docs")
+    for part in ("docs", "benchmarks"):
+        (folder / part).symlink_to(ROOT / part)
     write_small(folder / "data", [[1, 2, 3, 4], [2, 3, 1]])
     for model in ("Llama-3.2-1B", "gemma-2b"):
         write(folder / model, LLAMA)
