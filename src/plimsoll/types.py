@@ -213,7 +213,7 @@ class Compute:
     """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
     remat: Remat = "none"
     loss_chunk: int = 0
-    """Tokens whose logits exist at a time; 0 for all of the micro-batch."""
+    """Tokens of each device whose logits exist at a time; 0 for all of the micro-batch."""
     attention_chunk: int = 0
     """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"

@@ -83,7 +83,7 @@ def test_so_does_the_refusal_of_a_state_that_does_not_fit():
         (
             {"layerwise": 2, "fsdp": 4, "optimizer_bits": 8},
             {"devices": 4, "numerics": "compressed"},
-            "--fsdp 4 updates parts of layers, and a state in fewer bits is kept in blocks of whole ones",
+            "--fsdp 4 updates parts of layers, and a state in fewer bits is kept in blocks of whole layers",
         ),
         ({"layerwise": 1}, {"layerwise": 0}, "needs a loss in layers .* and toy has not both"),
     ],

@@ -318,7 +318,7 @@ class _Training:
 
     def _last_evaluated(self) -> int | None:
         """Returns the last step whose evaluation was logged; None of several processes, which none leaves out."""
-        if distributed.processes() > 1 or not self.folder.metrics.exists():
+        if distributed.processes() > 1:
             return None
         return max((row["step"] for row in read_rows(self.folder.metrics) if "validation_loss" in row), default=0)
 

@@ -163,8 +163,8 @@ def _one_layer(kernel: Any) -> Any:
     """Returns the layer of a stack that a packed kernel is; any other as it is."""
     if not isinstance(kernel, Packed) or kernel.layer is None:
         return kernel
-    parts = (lax.dynamic_index_in_dim(x, kernel.layer, 0, keepdims=False) for x in (kernel.codes, kernel.scales))
-    codes, scales = parts
+    both = kernel.codes, kernel.scales
+    codes, scales = (lax.dynamic_index_in_dim(x, kernel.layer, 0, keepdims=False) for x in both)
     return replace(kernel, codes=codes, scales=scales, layer=None)
 
 
@@ -172,7 +172,8 @@ def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
     """Returns columns of a packed kernel in float32: rows of the table that it is the transpose of."""
     flat = at.reshape(-1)
     codes, scales = (jnp.take(part, flat, axis=-1) for part in (kernel.codes, kernel.scales))
-    return widened(replace(kernel, codes=codes, scales=scales)).T.reshape(*at.shape, kernel.rows)
+    found = _widened(replace(kernel, codes=codes, scales=scales), jnp.float32)
+    return found.T.reshape(*at.shape, kernel.rows)
 
 
 def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -270,18 +271,19 @@ def over_tiles(
     """Returns the product in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
 
     No more than about `tile` elements of the kernel are widened at a time: it is cut along the other axis, so that no
-    sum is. Where it is split over devices, a layer's codes are `gathered` before it is cut.
+    sum is. What is split over devices is gathered before it is cut, a layer as it is stored; one that is not cut only
+    where it is to be `gathered`.
     """
     kernel, operand = fetched(kernel), form.operand(x)
-    if gathered and in_mesh():
-        kernel, operand = on_every_device(_one_layer(kernel)), by_rows(operand)
     cut_axis = -3 - axis
     width, inner = kernel.shape[cut_axis], kernel.shape[axis]
+    many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
+    if in_mesh() and (gathered or many < width):
+        kernel, operand = on_every_device(_one_layer(kernel)), by_rows(operand)
 
     def product(part: Any) -> Array:
         return form.contract(operand, _widened(_one_layer(part), operand.dtype), b_axis=axis, to=x.dtype)
 
-    many = width if _read_as_it_is(kernel, operand.dtype) else _columns(width, most=tile // inner)
     if many == width:
         return product(kernel)
 
@@ -290,8 +292,8 @@ def over_tiles(
         return lax.dynamic_update_slice_in_dim(result, product(part), start, 1)
 
     tiles, left = divmod(width, many)
-    result = lax.empty((x.shape[0], width), x.dtype)
-    result = by_rows(result) if gathered else result
+    blank = jnp.zeros if in_mesh() else lax.empty  # which the partitioner cannot split: each device would hold all rows
+    result = by_rows(blank((x.shape[0], width), x.dtype))
     result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
     return one_tile(width - left, left, result) if left else result
 

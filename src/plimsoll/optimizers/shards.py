@@ -16,7 +16,7 @@ from plimsoll.levers.eight_bit import BLOCK
 from plimsoll.levers.sharding import FSDP, in_mesh, leaf_spec
 
 
-def own_parts(function: Callable[[Any, Array], Any], changed: Any, read: Array) -> Any:
+def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array) -> Any:
     """Applies `function(changed, read)`, of arrays of one shape, on every device to the part that it holds of them."""
     if not in_mesh():
         return function(changed, read)

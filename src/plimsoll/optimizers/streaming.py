@@ -14,7 +14,7 @@ from jax import Array
 
 from plimsoll.levers.offload import on_host, over_host_pieces
 from plimsoll.optimizers.in_place import InPlace, Parts
-from plimsoll.optimizers.shards import own_parts
+from plimsoll.optimizers.shards import on_own_part
 
 SHARED = -1
 """Owner of a number that all leaves share, as the count of updates."""
@@ -75,7 +75,7 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
 
         changed = {"weight": weight, "own": [held[place] for place in places]}
         streams = any(map(on_host, changed["own"]))
-        changed = own_parts(partial(over_host_pieces, change), changed, slope) if streams else change(changed, slope)
+        changed = on_own_part(partial(over_host_pieces, change), changed, slope) if streams else change(changed, slope)
         new_weights[at] = changed["weight"]
         for place, x in zip(places, changed["own"], strict=True):
             new_held[place] = x

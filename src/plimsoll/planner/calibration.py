@@ -37,12 +37,12 @@ ENOUGH = 3
 """Sessions that must have measured a phase before its prediction is corrected."""
 HIGHEST_SHARE = 0.25
 """Largest correction upwards, as a share of the smallest prediction; larger errors are left to overruns."""
-COMPARED_PLANS, ESTIMATED_OVER_COMPILED = 24, (0.71, 1.42)
-"""Number of estimated plans that were compared with the compilers on 2026-11-21 (jax 0.10.2), and the lowest and
-highest of them: what a step needs beyond its state, as estimated, over what the compiler reported."""
-OVER_SEVERAL = 18, (0.49, 1.73)
-"""The same of plans over several devices, on 2026-11-26: 10 for a tpu-v5e-8 and 8 for a tpu-v4-64. The 10 for an h200
-of that day lie within those above (docs/chips.md lists all). `benchmarks/estimated.py` draws them at random."""
+FOR_ONE_DEVICE = 20, (0.76, 1.28)
+"""Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
+beyond its state, as estimated, over what the compiler reported. 10 for an h200 on 2026-11-21 and 10 on 2026-11-26 (jax
+0.10.2), drawn at random by `benchmarks/estimated.py`; docs/chips.md lists the later ones."""
+FOR_SEVERAL = 32, (0.46, 1.73)
+"""The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on those days."""
 TRACED = "temporaries"
 """End of the names of components that are counted in a traced function; all others are exact, or measured."""
 
@@ -119,8 +119,8 @@ def error_band(samples: Sequence[Sample]) -> dict[str, int]:
 
 
 def compared(devices: int) -> tuple[int, tuple[float, float]]:
-    """Returns how many estimated plans over so many devices were compared, and the lowest and highest of them."""
-    return (COMPARED_PLANS, ESTIMATED_OVER_COMPILED) if devices == 1 else OVER_SEVERAL
+    """Returns how many estimated plans for so many devices were compared, and the lowest and highest of them."""
+    return FOR_ONE_DEVICE if devices == 1 else FOR_SEVERAL
 
 
 def estimate_band(ledger: Ledger, *, devices: int = 1) -> dict[str, Any] | None:

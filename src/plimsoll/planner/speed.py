@@ -109,7 +109,7 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
     scaled: list[Scaled] = []
     now = plan.micro_batch // plan.devices
     by_formula = sent_bytes(plan, static, devices=plan.devices) if plan.devices > 1 else 0.0
-    more = analysis.sent_bytes / by_formula if analysis.sent_bytes and by_formula else 1.0
+    over_formula = analysis.sent_bytes / by_formula if analysis.sent_bytes and by_formula else 1.0
     alone: float | None = None
     for count in SCALED_TO if rates.link_bytes else ():
         examples, rest = divmod(plan.effective_batch, count)
@@ -126,7 +126,7 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
             temp_bytes=analysis.temp_bytes * share // now,
             kernels=analysis.kernels * spread.accumulation / plan.accumulation,
             kernel_seconds=analysis.kernel_seconds * plan.devices / count,
-            sent_bytes=more * sent_bytes(spread, held, devices=count) if count > 1 else 0.0,
+            sent_bytes=over_formula * sent_bytes(spread, held, devices=count) if count > 1 else 0.0,
         )
         shares = (analysis.hidden_share, 0.0, 1.0)
         seconds, *ends = (

@@ -117,8 +117,9 @@ def run_steps(
         return reason or (interruption.signal or 0 if agreed.alone else 0)
 
     with checkpoints:  # however it ends, a save that was started is finished
-        owed = last_evaluated is not None and last_evaluated < first and schedule.due(schedule.evaluate_every, first)
-        if owed and _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+        left_out = last_evaluated is not None and last_evaluated < first
+        due = left_out and schedule.due(schedule.evaluate_every, first)
+        if due and _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
             best = checkpoints.best()
         while step < schedule.stop_at and not stopping.is_due and not (reason := agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused

@@ -4,15 +4,13 @@ import json
 from collections import Counter
 
 import pytest
-from jaxlib import _hlo  # its parser of modules in words, which no public name has (jax 0.10.2)
 
 from plimsoll.planner.hlo.kernels import Kernel, Product, kernels
-from plimsoll.planner.hlo.module import Module
+from written_modules import ANY_MORE, written
 
 
 def read(text):
-    module = _hlo.hlo_module_from_text("HloModule step, is_scheduled=true\n" + text)
-    return kernels(Module(module.as_serialized_hlo_module_proto()))
+    return kernels(written(text))
 
 
 GEMM = """custom-call(x, w), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{
@@ -57,11 +55,7 @@ body {{
   y = f32[1024] fusion(x), kind=kLoop, calls=added
   ROOT next = (s32[], f32[1024]) tuple(i, y)
 }}
-more {{
-  state = (s32[], f32[1024]) parameter(0)
-  i = s32[] get-tuple-element(state), index=0
-  ROOT less = pred[] compare(i, i), direction=LT
-}}
+{ANY_MORE}
 ENTRY main {{
   state = (s32[], f32[1024]) parameter(0)
   ROOT done = (s32[], f32[1024]) while(state), condition=more, body=body{config}

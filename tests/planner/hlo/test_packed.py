@@ -1,17 +1,15 @@
 """Bytes that libraries pack for a dot, in modules that are written by hand, as XLA leaves them on a CPU."""
 
 import pytest
-from jaxlib import _hlo  # its parser of modules in words, which no public name has (jax 0.10.2)
 
-from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.packed import packed_bytes
+from written_modules import written
 
 MIB = 2**20
 
 
 def packed(text, *, cores):
-    module = _hlo.hlo_module_from_text("HloModule step, is_scheduled=true\n" + text)
-    return packed_bytes(Module(module.as_serialized_hlo_module_proto()), cores=cores)
+    return packed_bytes(written(text), cores=cores)
 
 
 def dot(rows, inner, cols, dtype="f32"):

@@ -3,10 +3,9 @@
 import itertools
 
 import pytest
-from jaxlib import _hlo  # its parser of modules in words, which no public name has (jax 0.10.2)
 
-from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.sent import Sent, sent
+from written_modules import ANY_MORE, written
 
 BYTES = 4 * 1024
 """Of f32[1024]."""
@@ -25,9 +24,7 @@ added {
 
 
 def read(text, *, devices=8, link_bytes=BYTES):
-    module = _hlo.hlo_module_from_text("HloModule step, is_scheduled=true\n" + SUM + text)
-    parsed = Module(module.as_serialized_hlo_module_proto())
-    return sent(parsed, devices=devices, seconds_of=lambda _kernel: KERNEL_SECONDS, link_bytes=link_bytes)
+    return sent(written(SUM + text), devices=devices, seconds_of=lambda _kernel: KERNEL_SECONDS, link_bytes=link_bytes)
 
 
 def kernels(count, of="x"):
@@ -148,11 +145,7 @@ body {{
 {kernels(1)}  d = f32[4096] all-gather-done(s)
   ROOT next = (s32[], f32[1024]) tuple(i, k0)
 }}
-more {{
-  state = (s32[], f32[1024]) parameter(0)
-  i = s32[] get-tuple-element(state), index=0
-  ROOT less = pred[] compare(i, i), direction=LT
-}}
+{ANY_MORE}
 ENTRY main {{
   state = (s32[], f32[1024]) parameter(0)
   x = f32[1024] get-tuple-element(state), index=1

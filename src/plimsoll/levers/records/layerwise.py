@@ -66,8 +66,8 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
         )
     if pins.get("fsdp", 1) > 1 and not _is_whole(pins):
         return (
-            f"with --fsdp {pins['fsdp']} updates parts of layers, and a state in fewer bits is kept in blocks of whole"
-            " ones: leave --optimizer-bits and --weight-bits, or one of the others, out"
+            f"with --fsdp {pins['fsdp']} updates parts of layers, and a state in fewer bits is kept in blocks of"
+            " whole layers: leave --optimizer-bits and --weight-bits, or one of the others, out"
         )
     return None
 

@@ -18,6 +18,7 @@ causal attention does not look.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -147,11 +148,9 @@ class Pretrained:
         how, hidden = self.compute, hidden.astype(jnp.float32)
         if not self.shape.tied or isinstance(weights, Packed):
             logits = self._times(hidden, weights, gathered=False)
-        elif self.frozen:
-            form: dict[str, Any] = {"precision": how.precision, "platform": how.platform}
-            logits = frozen_dot_rows(hidden, weights, gathered=False, **form)
         else:
-            logits = dot_rows(hidden, weights, precision=how.precision, platform=how.platform)
+            product = partial(frozen_dot_rows, gathered=False) if self.frozen else dot_rows
+            logits = product(hidden, weights, precision=how.precision, platform=how.platform)
         cap = self.shape.logit_cap
         return cap * jnp.tanh(logits / cap) if cap else logits
 

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from plimsoll.planner.hlo.kernels import FREE, SENT, Kernel, Reader, array_bytes, trips
@@ -23,7 +24,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What one device sends in a step, and how long it does."""
+    """Bytes that one device sends in a step, and the seconds of it."""
 
     sent_bytes: float = 0.0
     seconds: float = 0.0
@@ -32,6 +33,11 @@ class Sent:
     """Part of them in which no kernel runs."""
     kernel_seconds: float = 0.0
     """Seconds of the kernels, those beside it and all others."""
+
+    @property
+    def hidden_share(self) -> float:
+        """Part of the time of sending in which kernels run, 0 to 1; 0 where nothing is sent."""
+        return 1 - self.waited_seconds / self.seconds if self.seconds else 0.0
 
     def and_then(self, other: Sent, times: int = 1) -> Sent:
         return Sent(
@@ -113,10 +119,7 @@ class _Walk:
             return Sent().and_then(each[0], times=trips(instruction)) if each else Sent()
         if instruction.opcode == "conditional":
             return max(each, key=lambda branch: branch.kernel_seconds + branch.waited_seconds, default=Sent())
-        whole = Sent()
-        for called in each:
-            whole = whole.and_then(called)
-        return whole
+        return reduce(Sent.and_then, each, Sent())
 
     def _collective(self, instruction: Any) -> float | None:
         """Returns the bytes that a device sends in a collective, or in one that it starts; None of any other."""
