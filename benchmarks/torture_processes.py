@@ -144,10 +144,11 @@ class Pair:
         return False
 
     def signal(self, process: int, number: int, *, all_of_it: bool = False) -> None:
-        """Signals a process; `all_of_it` with the one that trains under it."""
-        with suppress(ProcessLookupError):
-            pid = self.processes[process].pid
-            os.killpg(pid, number) if all_of_it else os.kill(pid, number)
+        """Signals a process; `all_of_it` with those that it watches, which are in groups of their own."""
+        pid = self.processes[process].pid
+        for each in [pid, *watched_by(pid)] if all_of_it else [pid]:
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def end(self) -> Ended:
         deadline, codes = time.monotonic() + PATIENCE, list[int | None]()
@@ -160,6 +161,15 @@ class Pair:
             self.signal(number, signal.SIGKILL, all_of_it=True)
             process.wait()
         return Ended(tuple(codes), tuple(file.read_text(errors="replace") for file in self.files))
+
+
+def watched_by(pid: int) -> list[int]:
+    """Returns the children of a process, and theirs."""
+    children = list[int]()
+    with suppress(OSError):
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            children += map(int, path.read_text().split())
+    return children + [below for child in children for below in watched_by(child)]
 
 
 @dataclass(frozen=True)
@@ -214,7 +224,7 @@ def full_disk(pair: Pair, _process: int, world: World, _wire: Any, drawn: random
 
 TERMINATED, INTERRUPTED, KILLED = (143, -15), (130, -2), (-9,)
 FAULTS = [
-    Fault("one killed", (*KILLED, *LOST), LOST, signalled(signal.SIGKILL)),
+    Fault("one killed", KILLED, (*TERMINATED, *LOST), signalled(signal.SIGKILL)),  # what trains under it gets SIGTERM
     Fault("one killed, with what it watches", KILLED, LOST, signalled(signal.SIGKILL, all_of_it=True)),
     Fault("SIGTERM to one", (*TERMINATED, *LOST), (*TERMINATED, *LOST), signalled(signal.SIGTERM)),
     Fault("SIGINT to one", (*INTERRUPTED, *LOST), (*INTERRUPTED, *LOST), signalled(signal.SIGINT)),
@@ -289,7 +299,7 @@ class Tortured:
             elif code not in allowed[process]:
                 self.troubles.append(f"ended {words}")
             elif "Traceback" in said:
-                self.troubles.append(f"a traceback {words}")
+                self.troubles.append(f"a traceback {words}: {said}")
             elif code in (2, 3) and "error: " not in said:
                 self.troubles.append(f"no word of why {words}")
         self.found_what_is_damaged()

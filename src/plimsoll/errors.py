@@ -57,6 +57,11 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
         raise refusal
 
 
+def ended_by_disk(problem: OSError) -> str:
+    """Returns what is printed where an error that is mostly a disk's has ended training: checkpoints are whole."""
+    return f"error: training stopped: {problem}. Run the same command again to continue"
+
+
 def as_paragraph(problem: Shown) -> Shown:
     """Returns an exception of Python's own class, of which IPython then prints the message alone."""
     problem._render_traceback_ = lambda: [f"{type(problem).__name__}: {problem}"]  # type: ignore[attr-defined]

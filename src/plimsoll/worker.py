@@ -63,7 +63,7 @@ def _train(options: dict[str, Any]) -> int:
     with Interruption() as interruption:
         release()
         from plimsoll.engine.session import train_here
-        from plimsoll.errors import DeviceLostError, PlimsollError
+        from plimsoll.errors import DeviceLostError, PlimsollError, ended_by_disk
 
         try:
             ending = train_here(options, interruption)
@@ -74,8 +74,8 @@ def _train(options: dict[str, Any]) -> int:
                 sys.stderr.flush()
                 os._exit(problem.exit_code)
             return problem.exit_code
-        except OSError as problem:  # mostly of a disk; checkpoints are whole
-            print(f"error: training stopped: {problem}. Run the same command again to continue", file=sys.stderr)
+        except OSError as problem:
+            print(ended_by_disk(problem), file=sys.stderr)
             return 3
         except RuntimeError as problem:
             if not str(problem).startswith(NO_BACKEND):

@@ -357,6 +357,27 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
     assert not list((tmp_path / "run/checkpoints").iterdir())
 
 
+FULL = """
+import errno, os
+from plimsoll.api import cluster
+from plimsoll.training import distributed
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ledger.json")
+
+distributed.join = lambda *_: None
+cluster._train = full
+cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0}, None)
+"""
+
+
+def test_an_error_of_the_disk_ends_one_of_several_as_it_ends_one_alone():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", FULL], env=environment, capture_output=True, text=True, check=False)
+    words = "error: training stopped: [Errno 28] No space left on device: 'ledger.json'. Run the same command again"
+    assert (done.returncode, done.stderr.strip()) == (3, f"{words} to continue")
+
+
 def test_one_process_is_alone():
     assert membership("host:1", 1, 0, variables={}) is None
 

@@ -1,16 +1,16 @@
-"""A signal while the held-out set is evaluated, in the real process: that step is saved, and evaluated afterwards."""
+"""A signal while the held-out set is evaluated, in real processes: that step is saved, and evaluated afterwards."""
 
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from commands import plimsoll
 from small_runs import newest_fingerprint, rows
 
 RECIPE = '''
@@ -55,34 +55,63 @@ OPTIONS = shlex.split(
 )
 
 
+class Started:
+    """Processes of a run, each as the command of a user starts it."""
+
+    def __init__(self, words, processes):
+        where = [[]]
+        if processes > 1:
+            together = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(processes)]
+            where = [[*together, "--process", str(number)] for number in range(processes)]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "plimsoll.cli.main", "train", *words, *each],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for each in where
+        ]
+
+    def until(self, seen):
+        while not seen.exists():
+            assert all(process.poll() is None for process in self.processes)
+            time.sleep(0.01)
+
+    def ended(self):
+        said = [process.communicate(timeout=600) for process in self.processes]
+        return [(process.returncode, errors) for process, (_, errors) in zip(self.processes, said, strict=True)]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [3, 6])
-def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(tmp_path, step):
+@pytest.mark.parametrize(("processes", "step"), [(1, 3), (1, 6), (2, 3), (2, 6)])
+def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(
+    tmp_path, processes, step
+):
+    """Of two processes one is told, and both stop."""
     recipe, whole, run = tmp_path / "own.py", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(RECIPE)
-    done = plimsoll("train", recipe, *OPTIONS, "--run", whole)
-    assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-m", "plimsoll.cli.main", "train", str(recipe), *OPTIONS, "--run", str(run)]
-    if step == 6:
-        first = plimsoll(*command[3:], "--max-steps", 5)
-        assert first.returncode == 0, first.stderr
-    else:
-        assert plimsoll(*command[3:], "--max-steps", 1).returncode == 0  # planned
+    fine = [(0, "")] * processes
+    assert Started([recipe, *OPTIONS, "--run", whole], processes).ended() == fine
+    words = [recipe, *OPTIONS, "--run", run]
+    assert Started([*words, "--max-steps", str(step - 1)], processes).ended() == fine
     (tmp_path / "slow").touch()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "evaluating").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=600)
-    assert (process.returncode, err) == (143, ""), out
+    started = Started(words, processes)
+    started.until(tmp_path / "evaluating")
+    started.processes[-1].send_signal(signal.SIGTERM)
+    assert started.ended() == [(143, "")] * processes
     evaluated = [row["step"] for row in rows(run) if "validation_loss" in row]
     assert step not in evaluated
     assert (run / f"checkpoints/step-{step:08d}").is_dir()
     (tmp_path / "slow").unlink()
-    again = plimsoll(*command[3:])
-    assert again.returncode == 0, again.stderr
+    assert Started(words, processes).ended() == fine
     assert newest_fingerprint(run) == newest_fingerprint(whole)
     losses = [
         {row["step"]: row["validation_loss"] for row in rows(of) if "validation_loss" in row} for of in (run, whole)

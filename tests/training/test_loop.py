@@ -374,7 +374,7 @@ def test_a_signal_during_an_evaluation_ends_that_and_the_next_session_begins_wit
         if step < at:
             return {"validation_loss": 1.0}
         interruption.signal = 15
-        raise loop.EvaluationStopped
+        raise loop.EvaluationStopped(15)
 
     told, ended, _ = trained(evaluation=evaluation, interruption=interruption, evaluate_every=evaluate_every)
     assert told[-4:] == [at, f"checkpoint {at}", f"saved {at}", "closed"]
@@ -399,7 +399,7 @@ def test_a_signal_during_the_evaluation_at_the_end_of_the_time_is_told(monkeypat
 
     def evaluation(_step):
         interruption.signal = 2
-        raise loop.EvaluationStopped
+        raise loop.EvaluationStopped(2)
 
     told, ended, _ = trained(stop_after_seconds=10.0, evaluation=evaluation, interruption=interruption)
     assert told == [1, "checkpoint 1", "saved 1", "closed"]
@@ -420,6 +420,25 @@ def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_a
     told, ended, _ = trained(interruption=interruption)
     assert told == [1, 2, 3, 4, *AT_THE_END]
     assert ended.signal is None
+
+
+@pytest.mark.usefixtures("untrimmed")
+@pytest.mark.parametrize(("at", "evaluate_every"), [(2, 2), (4, 2), (4, 0)])
+def test_of_several_processes_a_signal_ends_an_evaluation_where_another_got_it(monkeypatch, at, evaluate_every):
+    monkeypatch.setattr(loop, "Agreement", lambda: agreed)
+
+    def agreed(request):
+        return request
+
+    def evaluation(step):
+        if step < at:
+            return {"validation_loss": 1.0}
+        raise loop.EvaluationStopped(15)
+
+    agreed.alone = False
+    told, ended, _ = trained(evaluation=evaluation, evaluate_every=evaluate_every)
+    assert told[-4:] == [at, f"checkpoint {at}", f"saved {at}", "closed"]
+    assert (ended.step, ended.signal) == (at, 15)
 
 
 @pytest.mark.usefixtures("untrimmed")

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from plimsoll import cache
 from plimsoll.api.accelerator import chip_named
-from plimsoll.errors import PlimsollError, RecipeError, RunError, raise_refusal
+from plimsoll.errors import PlimsollError, RecipeError, RunError, ended_by_disk, raise_refusal
 from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.supervise import watched
@@ -180,6 +180,9 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         code = problem.exit_code
+    except OSError as problem:
+        print(ended_by_disk(problem), file=sys.stderr)
+        code = LOST
     except RuntimeError as problem:  # of JAX, which type checkers know by its base class
         if not isinstance(problem, jax.errors.JaxRuntimeError):  # pyright: ignore[reportUnknownMemberType]
             raise

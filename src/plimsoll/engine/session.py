@@ -141,10 +141,15 @@ class _Training:
                 notes=self.notes,
             )
 
+            agreed = distributed.Agreement()
+
+            def signal() -> int:
+                return agreed(self.interruption.signal or 0)
+
             def evaluate(params: Any) -> Mapping[str, float]:
                 self.measured.evaluated = True
                 batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
-                return summed(iter(batches), executables.evaluate, params, self._is_stopped)
+                return summed(iter(batches), executables.evaluate, params, signal)
 
             ended, lost = None, False
             self.guard.started = allocator.peak_bytes()
@@ -312,27 +317,19 @@ class _Training:
                 f" {evaluations} times, every {schedule.evaluate_every:g} steps. --eval-every sets that"
             )
 
-    def _is_stopped(self) -> bool:
-        """Returns whether a signal ends an evaluation. Several processes would have to agree on it at every batch."""
-        return self.interruption.signal is not None and distributed.processes() == 1
-
-    def _last_evaluated(self) -> int | None:
-        """Returns the last step whose evaluation was logged; None of several processes, which none leaves out."""
-        if distributed.processes() > 1:
-            return None
-        return max((row["step"] for row in read_rows(self.folder.metrics) if "validation_loss" in row), default=0)
+    def _last_evaluated(self) -> int:
+        """Returns the last step whose evaluation was logged."""
+        steps = [row["step"] for row in read_rows(self.folder.metrics) if "validation_loss" in row]
+        return distributed.of_first("last-evaluated", max(steps, default=0))
 
     def _early_stopping(self, schedule: Schedule) -> EarlyStopping:
-        """Returns the count of evaluations without a better one so far. Of several processes the first has the rows."""
+        """Returns the count of evaluations without a better one so far."""
         stopping = EarlyStopping(schedule)
         if schedule.patience is None:
             return stopping
         stopping.add_rows(read_rows(self.folder.metrics))
-        if distributed.processes() > 1:
-            board = distributed.Board()
-            if distributed.process() == 0:
-                board.write("early-stopping", [stopping.best, stopping.since_best])
-            stopping.best, stopping.since_best = board.read("early-stopping")
+        so_far = [stopping.best, stopping.since_best]
+        stopping.best, stopping.since_best = distributed.of_first("early-stopping", so_far)
         return stopping
 
 

@@ -104,12 +104,7 @@ class Checkpoints:
 
     def exist(self) -> bool:
         """Returns whether there are any; of several processes, what the first one finds."""
-        if distributed.processes() == 1:
-            return bool(self.all())
-        board = distributed.Board()
-        if distributed.process() == 0:
-            board.write("checkpoints-exist", bool(self.all()))
-        return board.read("checkpoints-exist")
+        return distributed.of_first("checkpoints-exist", bool(self.all()))
 
     def best(self) -> dict[str, Any] | None:
         """Returns `step` and `validation_loss` of the best checkpoint; None before the first evaluation.

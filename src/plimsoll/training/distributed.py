@@ -225,6 +225,16 @@ def _unless(status: str) -> Iterator[None]:
             raise
 
 
+def of_first(name: str, value: Any) -> Any:
+    """Returns the first process's value, on every process. A `name` is used once."""
+    if processes() == 1:
+        return value
+    board = Board()
+    if process() == 0:
+        board.write(name, value)
+    return board.read(name)
+
+
 class Agreement:
     """A request of any process, which all follow one step later: none of them waits for it."""
 

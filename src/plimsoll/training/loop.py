@@ -66,7 +66,7 @@ class Ended:
 
 
 class EvaluationStopped(Exception):
-    """A signal came while the held-out set was evaluated."""
+    """A signal, its only argument, that came while the held-out set was evaluated."""
 
 
 def run_steps(
@@ -113,15 +113,16 @@ def run_steps(
         return interruption.signal or late or (OVER_BUDGET if over_budget() else 0)
 
     def reason_now() -> int:
-        """Returns why it stops, a signal since the last step included; several processes need to have agreed on it."""
+        """Returns why it stops, a signal since the last step included: of several processes one they agreed on."""
         return reason or (interruption.signal or 0 if agreed.alone else 0)
 
     with checkpoints:  # however it ends, a save that was started is finished
         left_out = last_evaluated is not None and last_evaluated < first
         due = left_out and schedule.due(schedule.evaluate_every, first)
-        if due and _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+        if due:
+            reason = _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
             best = checkpoints.best()
-        while step < schedule.stop_at and not stopping.is_due and not (reason := agreed(request())):
+        while step < schedule.stop_at and not stopping.is_due and not (reason := reason or agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
             flight.add(step, metrics)
@@ -129,7 +130,7 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                if not _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+                if reason := _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
                     break
                 best = checkpoints.best()  # a file, which would be read between all steps
             late = by_clock and time.monotonic() >= next_save
@@ -148,12 +149,8 @@ def run_steps(
                 if reason:
                     break
         flight.land()
-        if (
-            step > evaluated_at
-            and reason_now() in (0, TIME_IS_UP)
-            and not _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
-        ):
-            reason = interruption.signal or 0
+        if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
+            reason = _evaluate(state, step, loader, evaluate, checkpoints, log, stopping) or reason
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
@@ -171,44 +168,44 @@ def _evaluate(
     checkpoints: Checkpoints,
     log: Log,
     stopping: EarlyStopping,
-) -> bool:
-    """Evaluates the state, logs the metrics and marks the best step. Returns False where a signal ended that."""
+) -> int:
+    """Evaluates the state, logs the metrics and marks the best step. Returns the signal that ended it, 0 for none."""
     try:
         metrics = evaluate(evaluated(state))
-    except EvaluationStopped:
-        return False
+    except EvaluationStopped as stopped:
+        return stopped.args[0]
     except Exception as problem:
         if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
             checkpoints.save(step, state, loader.state())
         raise
     memory.trim()
     if not metrics:
-        return True
+        return 0
     log.evaluation(step, {**metrics, **stopping.add(step, metrics)})
     schedule = stopping.schedule
     best, now = checkpoints.best(), schedule.standing(metrics)
     if now > (-math.inf if best is None else best.get("standing", -best["validation_loss"])):  # a NaN is never better
         metric = None if schedule.best_by == "loss" else now
         checkpoints.mark_best(step, metrics["validation_loss"], standing=metric)
-    return True
+    return 0
 
 
 def summed(
     batches: Iterator[Batch],
     evaluate: Callable[[Any, Batch], Any],
     params: Any,
-    stopped: Callable[[], bool] = lambda: False,
+    signal: Callable[[], int] = lambda: 0,
 ) -> dict[str, float]:
     """Returns sums over all batches, divided once: no mean of means.
 
     `validation_` is put before every name. A metric whose weight is zero in all batches is left out. Raises
-    EvaluationStopped, between batches, once it is `stopped`.
+    EvaluationStopped, between batches, once there is a `signal`.
     """
     totals: dict[str, tuple[float, float]] = {}
     between = memory.BetweenSteps()
     for batch in batches:
-        if stopped():
-            raise EvaluationStopped
+        if number := signal():
+            raise EvaluationStopped(number)
         for name, (total, weight) in _on_host(evaluate(params, dict(batch))).items():
             old_total, old_weight = totals.get(name, (0.0, 0.0))
             totals[name] = old_total + float(total), old_weight + float(weight)
