@@ -41,7 +41,7 @@ def terminal(monkeypatch):
 
 def test_golden_lines_without_a_terminal(clock):
     stream = io.StringIO()
-    shown = progress(1000, start_step=200, stream=stream, clock=clock)
+    shown = progress(1000, start_step=200, seconds_before=90.0, stream=stream, clock=clock)
     clock.now += 10
     shown.update(220, **FACTS)
     clock.now += 10
@@ -51,11 +51,11 @@ def test_golden_lines_without_a_terminal(clock):
     shown.update(1000, **FACTS)
     shown.close()
     assert stream.getvalue().splitlines() == [
-        "step  220/1000  loss 3.2146  38,095 tokens/s  resident 1.5 GiB  elapsed 10.0 s  left -",
+        "step  220/1000  loss 3.2146  38,095 tokens/s  resident 1.5 GiB  elapsed 1.7 min  left -",
         "step  240/1000  loss 3.2146  38,095 tokens/s  resident 1.5 GiB  device 1.0 GiB  "
-        "elapsed 20.0 s  left 6.3 min",  # 760 steps at 0.5 s
+        "elapsed 1.8 min  left 6.3 min",  # 760 steps at 0.5 s
         "saved step 240",
-        "step 1000/1000  loss 3.2146  38,095 tokens/s  resident 1.5 GiB  elapsed 6.7 min  left 0 ms",
+        "step 1000/1000  loss 3.2146  38,095 tokens/s  resident 1.5 GiB  elapsed 8.2 min  left 0 ms",
     ]
 
 

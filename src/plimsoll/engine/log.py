@@ -120,7 +120,7 @@ class SessionLog:
         for note in notes:  # as they are, before a bar is drawn
             self.file.write(note)
             print(note, flush=True)
-        self.bar = progress(schedule.stop_at, start_step=first, quiet=session.quiet)
+        self.bar = progress(schedule.stop_at, start_step=first, seconds_before=self.elapsed_before, quiet=session.quiet)
         self.pace = _pace(folder, self.say)
         if resumed is not None:
             over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""

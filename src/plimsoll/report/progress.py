@@ -34,6 +34,7 @@ def progress(
     total_steps: int,
     *,
     start_step: int = 0,
+    seconds_before: float = 0.0,
     quiet: bool = False,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -42,7 +43,8 @@ def progress(
 
     Args:
         total_steps: Steps of the whole run.
-        start_step: Steps that an earlier process took.
+        start_step: Steps that earlier processes took.
+        seconds_before: Seconds that they took.
         quiet: Shows important messages only.
         stream: Where it is written.
         clock: Seconds since any moment.
@@ -50,8 +52,15 @@ def progress(
     stream = stream or sys.stderr  # None if Python was started with standard error closed: nobody is looking
     as_json = os.environ.get(PROGRESS_VARIABLE) == AS_JSON
     if stream is None or quiet or as_json or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return Progress(stream, total_steps, clock=clock, quiet=quiet, as_json=as_json and not quiet)
-    return _Bar(stream, total_steps, clock=clock, start_step=start_step)
+        return Progress(
+            stream,
+            total_steps,
+            clock=clock,
+            seconds_before=seconds_before,
+            quiet=quiet,
+            as_json=as_json and not quiet,
+        )
+    return _Bar(stream, total_steps, clock=clock, start_step=start_step, seconds_before=seconds_before)
 
 
 class Progress:
@@ -66,12 +75,13 @@ class Progress:
         total_steps: int,
         *,
         clock: Callable[[], float],
+        seconds_before: float,
         quiet: bool = False,
         as_json: bool = False,
     ) -> None:
         self.stream, self.total_steps, self.clock = stream, total_steps, clock
         self.quiet, self.as_json = quiet, as_json
-        self._start = clock()
+        self._start = clock() - seconds_before
         self._first: tuple[int, float] | None = None
 
     def update(
@@ -84,7 +94,7 @@ class Progress:
         resident_bytes: int,
         device_bytes: int | None = None,
     ) -> None:
-        """Shows that `step` steps are done, with the time since the start of this process and the time left.
+        """Shows that `step` steps are done, with the time that the run has taken, in all its processes, and is to take.
 
         The time left is counted from the first update on, because the first steps also load and warm up. Evaluations
         and saves between updates are included, and so are part of it. Steps of an earlier process are not counted.
@@ -141,13 +151,21 @@ class Progress:
 class _Bar(Progress):
     """Progress as one bar of a terminal, which is redrawn."""
 
-    def __init__(self, stream: TextIO, total_steps: int, *, clock: Callable[[], float], start_step: int) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        total_steps: int,
+        *,
+        clock: Callable[[], float],
+        start_step: int,
+        seconds_before: float,
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
         from rich.table import Column
 
-        super().__init__(stream, total_steps, clock=clock)
+        super().__init__(stream, total_steps, clock=clock, seconds_before=seconds_before)
 
         class PatientConsole(Console):
             def on_broken_pipe(self) -> None:
