@@ -241,6 +241,18 @@ def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(damag
 
 
 @pytest.mark.slow
+def test_a_plan_that_was_made_and_took_no_step_is_said_when_the_run_goes_on(runs, stopped):
+    """As where a process is killed between the two."""
+    run = runs.copied(stopped)
+    assert runs.run(run, "--max-steps", "8", "--replan", "--micro-batch", "2").returncode == 0
+    assert last_row(run) == 8
+    assert runs.run(run).returncode == 0
+    said = "planned again after step 8: micro batch 2 instead of "
+    assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
+    assert said in (run / "log.txt").read_text()
+
+
+@pytest.mark.slow
 def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stopped, uninterrupted):
     run = runs.copied(stopped)
     for path in (run / "checkpoints").glob("step-*/manifest.json"):

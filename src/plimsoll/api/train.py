@@ -70,8 +70,7 @@ def prepare_run(
         if options.plan is not None and (options.replan or not folder.has("plan.json")):
             levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
         prepared = prepare_data(folder, recipe, say, longer=options.extend)
-        there = _plan_there(folder, options) if folder.saved_steps() else None
-        trained_by: dict[str, Any] = {} if there is None else there.get("plan", {})
+        trained_by = folder.trained_by()
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
         accelerator.require_free(card, target, budget)
         planned = folder.planned()

@@ -120,6 +120,7 @@ class _Training:
             in_background=in_background,
             frozen=not self.recipe.frozen_is_given,
             shared=shared,
+            plan=self.planned["plan"],
         )
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
         distributed.barrier("data")  # a host without the tokenised text has made it: minutes

@@ -7,6 +7,7 @@ A file is replaced as a whole (a new file is written and renamed), so a kill lea
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -139,6 +140,17 @@ class RunFolder:
         """Returns the steps of the checkpoints, in ascending order."""
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
+
+    def trained_by(self) -> dict[str, Any]:
+        """Returns the levers, as plan.json holds them, by which the newest checkpoint was trained.
+
+        Empty if there is none, or none that says so. The plan may be another one by now: the process that made it was
+        killed before it took a step.
+        """
+        for step in reversed(self.saved_steps()):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                return dict(json.loads((self.checkpoints / f"step-{step:08d}/state.json").read_text())["plan"])
+        return {}
 
     def require_saved(self) -> None:
         """Raises CheckpointError if the run has no checkpoint."""

@@ -81,12 +81,22 @@ class Checkpoints:
         in_background: Return from `save` while it is written.
         frozen: They hold frozen weights: not where a recipe reads them from elsewhere (`frozen_is_given`).
         shared: Folder that all processes of the run see, and write to together; None if only the first one writes.
+        plan: Levers by which it trains, as plan.json holds them, which every checkpoint names; None for no training.
     """
 
-    def __init__(self, folder: Path, *, in_background: bool, frozen: bool = True, shared: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        in_background: bool,
+        frozen: bool = True,
+        shared: Path | None = None,
+        plan: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder, self.in_background, self.frozen = folder, in_background, frozen
         self._steps = folder if shared is None else shared
         self._together = shared is not None and distributed.processes() > 1
+        self._plan = dict(plan or {})
         self._saves = self._checks = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -145,7 +155,7 @@ class Checkpoints:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             described = [description(path, leaf) for path, leaf in leaves]
-            (unfinished / "state.json").write_text(_state_json(step, loader_state, described))
+            (unfinished / "state.json").write_text(self._state_json(step, loader_state, described))
             finish = start_writing(unfinished / "arrays", cut(leaves), in_background=self.in_background)
         except Exception as problem:
             raise _not_saved(unfinished, step, problem) from problem
@@ -164,7 +174,7 @@ class Checkpoints:
             return
         described = [description(path, leaf, parts[path]) for path, leaf in leaves]
         own = own_parts(leaves, parts)
-        content = _state_json(step, loader_state, described)
+        content = self._state_json(step, loader_state, described)
         self._finish(partial(self._complete_together, topic, step, own, on_host(cut(own)), content))
 
     def _complete_together(
@@ -201,6 +211,9 @@ class Checkpoints:
 
     def _unfinished(self, step: int) -> Path:
         return self._steps / f".partial-{step:08d}"
+
+    def _state_json(self, step: int, loader_state: dict[str, Any], leaves: list[dict[str, Any]]) -> str:
+        return json.dumps({"step": step, "plan": self._plan, "loader": loader_state, "leaves": leaves})
 
     def _finish(self, complete: Callable[[], None]) -> None:
         """Completes a save, now or beside training."""
@@ -447,10 +460,6 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
         (jax.tree_util.keystr(path), distributed.gathered(leaf) if isinstance(leaf, jax.Array) else leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
-
-
-def _state_json(step: int, loader_state: dict[str, Any], leaves: list[dict[str, Any]]) -> str:
-    return json.dumps({"step": step, "loader": loader_state, "leaves": leaves})
 
 
 def _checksums(folder: Path, within: Path) -> dict[str, str]:
