@@ -104,12 +104,19 @@ def test_a_byte_is_learned_too():
     assert moved(of_train(*[-1 / MIB] * 3)) == {"train": -1}
 
 
-def test_an_error_is_of_the_peaks_of_a_session_whichever_phases_they_are_in():
+@pytest.mark.parametrize(
+    ("measured", "error"), [({"train": 130, "load": 20}, 60), ({"train": 130, "save": 140}, 40), ({"other": 90}, -10)]
+)
+def test_an_error_is_of_the_phase_in_which_the_peak_was_measured(measured, error):
     session = Sample(
-        predicted={"train": 1, "save": 1}, corrected={"train": 70, "save": 100}, measured={"train": 130, "load": 20},
-        plan={},
-    )  # fmt: skip
-    assert error_band([session]) == {"sessions": 1, "median_bytes": 30, "lowest_bytes": 30, "highest_bytes": 30}
+        predicted={"train": 1, "save": 1}, corrected={"train": 70, "save": 100}, measured=measured, plan={}
+    )
+    assert error_band([session]) == {
+        "sessions": 1,
+        "median_bytes": error,
+        "lowest_bytes": error,
+        "highest_bytes": error,
+    }
 
 
 def test_a_correction_is_of_what_was_predicted_at_least_and_says_up_to_where_it_was_seen():

@@ -105,9 +105,13 @@ def corrections(samples: Sequence[Sample]) -> dict[str, Correction]:
 def error_band(samples: Sequence[Sample]) -> dict[str, int]:
     """Returns `sessions`, and `median_bytes`, `lowest_bytes`, `highest_bytes` of their errors.
 
-    An error is the measured peak minus the one that was shown.
+    An error is the measured peak of a session minus what was shown for the phase that it was measured in: a save that
+    was promised to be higher may have met no step at its highest, and says nothing of that step's prediction.
     """
-    errors = [max(sample.measured.values()) - max(sample.corrected.values()) for sample in samples]
+    errors = []
+    for sample in samples:
+        phase = max(sample.measured, key=sample.measured.__getitem__)
+        errors.append(sample.measured[phase] - sample.corrected.get(phase, max(sample.corrected.values())))
     if not errors:
         return {"sessions": 0}
     return {
