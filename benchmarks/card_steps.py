@@ -1,11 +1,13 @@
 """Steps that were timed on an H100, compiled without one: their kernels, and what the model of a step's time says.
 
-    python benchmarks/card_steps.py [--only "97.5M, 8 x 32" ...] [--record]
+    python benchmarks/card_steps.py [--only "97.5M, 8 x 32" ...] [--record | --rates]
 
 The steps are a decoder written by hand below, of 97.5M parameters in eight forms, and plans of plimsoll's own recipes.
 The card's figures stand beside them, with their source. The decoder is compiled for `h100` (`plimsoll chips --install
 cuda`), in a process of the compile environment, deterministic and without Triton's products, as training is. Prints
 estimated beside measured times. docs/chips.md has the table.
+
+`--rates` plans the recipes' steps by the card's rates alone, as where no compiler is installed.
 
 Recipes compile to other kernels than at the commit whose steps were timed, so theirs are read from the record,
 tests/planner/h100_steps.json, from which tests/planner/test_kernel_seconds.py holds the model against the card without
@@ -17,8 +19,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -226,14 +231,34 @@ def in_the_environment(name: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def by_rates(names: Iterable[str]) -> None:
+    """Prints what a plan without a compiler says of steps, beside what the card took."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"PLIMSOLL_COMPILERS": folder, "PLIMSOLL_CACHE": folder}
+        import plimsoll
+
+        for name in names:
+            preset, changes, levers, measured = OWN[name]
+            pins = {lever: value for lever, value in levers.items() if lever != "accumulation"}
+            planned = plimsoll.plan(plimsoll.preset(preset, **changes), chip="h100", pins=pins)
+            assert planned is not None
+            assert planned.step_seconds_source == "roofline"
+            seconds = planned.step_seconds or 0.0
+            print(f"{name:46} {1e3 * seconds:8.1f} ms, measured {1e3 * measured:8.1f}: {seconds / measured:.2f}")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", nargs="*", choices=[*HAND, *OWN], metavar="STEP")
     options.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    options.add_argument("--rates", action="store_true", help="of recipes, without a compiler")
     options.add_argument("--compile", choices=[*HAND, *OWN], metavar="STEP", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.compile:
         print(json.dumps(compiled(given.compile)))
+        return
+    if given.rates:
+        by_rates(given.only or OWN)
         return
     from plimsoll.planner.chips import chip
     from plimsoll.planner.hlo.kernels import Kernel, Product

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MIB = 2**20
-MEDIAN_GOAL = 0.02, 8 * MIB
-WORST_GOAL = 0.06, 24 * MIB
+MEDIAN_GOAL = 0.01, 4 * MIB
+WORST_GOAL = 0.03, 16 * MIB
 USED_GOAL = 0.85
 EXPLAINED = 10
 
@@ -54,10 +54,10 @@ def _errors(seen: Sequence[Row]) -> list[str]:
     badly = [row for row in under if -error(row) > allowed(row, MEDIAN_GOAL)]
     return [
         f"median error {statistics.median(sizes) / MIB:.1f} MiB, {statistics.median(shares):.1%};"
-        f" {statistics.median(of_goal):.2f} of the larger of 2 % and 8 MiB",
-        f"worst error {max(sizes) / MIB:.1f} MiB, {max(shares):.1%}; beyond the larger of 6 % and 24 MiB:"
+        f" {statistics.median(of_goal):.2f} of the larger of 1 % and 4 MiB",
+        f"worst error {max(sizes) / MIB:.1f} MiB, {max(shares):.1%}; beyond the larger of 3 % and 16 MiB:"
         f" {_of(beyond, seen)}",
-        f"under-predicted by more than the larger of 2 % and 8 MiB: {_of(badly, seen)}; at all: {_of(under, seen)}",
+        f"under-predicted by more than the larger of 1 % and 4 MiB: {_of(badly, seen)}; at all: {_of(under, seen)}",
     ]
 
 

@@ -399,7 +399,7 @@ class Planned:
     step_seconds_source: Literal["measured", "kernels", "roofline"]
     """Source of that time: a clock, the compiled step's kernels added up, or the chip's rates alone."""
     step_seconds_range: tuple[float, float] | None = None
-    """Least and most that an estimate may be in truth, by the steps that were measured; None of others."""
+    """Least and most that an estimate may be in truth, by the steps that were measured; None of one that was timed."""
     step_flops: float
     chip_flops: float
     """Floating-point operations per second of the chip, in the plan's precision."""

@@ -246,11 +246,12 @@ def test_a_plan_too_large_to_be_timed_costs_only_itself():
 def test_without_timing_nothing_runs():
     compiler = FakeCompiler()
     planned = found(GIB, compiler)
-    assert (planned.step_seconds_source, planned.step_seconds_range) == ("roofline", None)
+    expected = range_of(planned.step_seconds, "roofline", platform="cpu")
+    assert (planned.step_seconds_source, planned.step_seconds_range) == ("roofline", expected)
     assert "measure" not in {verb for verb, _ in compiler.asked}
 
 
-def test_a_time_says_whether_it_is_of_kernels_and_has_its_range_only_then():
+def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_that():
     class WithKernels(FakeCompiler):
         def analyse(self, plan: Plan):
             return replace(super().analyse(plan), kernels=10 * plan.accumulation, kernel_seconds=1.0)
@@ -258,7 +259,10 @@ def test_a_time_says_whether_it_is_of_kernels_and_has_its_range_only_then():
     card = {"platform": "cuda", "chip": "h100"}
     planned = found(GIB, WithKernels(), **card)
     assert planned.step_seconds_source == "kernels"
-    assert planned.step_seconds_range == range_of(planned.step_seconds)
+    assert planned.step_seconds_range == range_of(planned.step_seconds, "kernels", platform="cuda")
+    rated = found(GIB, FakeCompiler(), **card)
+    assert rated.step_seconds_source == "roofline"
+    assert rated.step_seconds_range == range_of(rated.step_seconds, "roofline", platform="cuda")
     timed = found(GIB, WithKernels(), measure=True, **card)
     assert (timed.step_seconds_source, timed.step_seconds_range) == ("measured", None)
 

@@ -107,7 +107,9 @@ def test_a_plan_without_tokens_prints_examples_only():
 
 def test_an_estimated_time_is_shown_with_its_range():
     text = plan_table(replace(PLANNED, step_seconds_range=(0.4, 0.75)))
-    assert "500 ms (estimated, 400 ms to 750 ms): 32,768 tokens/s" in text
+    assert "500 ms (by the chip's rates, 400 ms to 750 ms): 32,768 tokens/s" in text
+    of_kernels = replace(PLANNED, step_seconds_range=(0.4, 0.75), step_seconds_source="kernels")
+    assert "500 ms (estimated, 400 ms to 750 ms): 32,768 tokens/s" in plan_table(of_kernels)
 
 
 def test_bytes_of_several_devices_are_said_to_be_of_each():

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.planner.estimate import interpolated
 from plimsoll.planner.space import Combination
+from plimsoll.planner.speed import UNTIMED
 from plimsoll.planner.types import Analysis
 
 UNSEEN = (0.75, 1.9)
@@ -35,8 +36,6 @@ ORDERED = 0.1
 """Share by which a lever's next value may need more, although it is meant to need less."""
 STORED = 0.25
 """Share by which temporaries may differ where only the storage of state and weights does."""
-UNTIMED = (0.6, 1.6)
-"""Seconds by the clock over those by the rates, of a model of which nothing was timed yet."""
 TIMED_ALIKE = 0.25
 """The same, as a share of what it was for other levers of this model."""
 TIMED_STORED = 0.04

@@ -526,7 +526,7 @@ class Search:
             parameters=self.static.parameters,
             step_seconds=chosen.seconds,
             step_seconds_source=source,
-            step_seconds_range=range_of(chosen.seconds) if source == "kernels" else None,
+            step_seconds_range=range_of(chosen.seconds, source, platform=problem.platform) if chosen.seconds else None,
             step_flops=analysis.flops,
             temporary_bytes=analysis.temp_bytes,
             largest_buffers=analysis.largest,

@@ -25,6 +25,11 @@ KERNELS_OF_A_MICRO_BATCH = 1_300
 tests/planner/h100_steps.json, which have 472 to 4,067."""
 ESTIMATED_OVER_MEASURED = (0.75, 1.3)
 """Least and most of the steps in tests/planner/h100_steps.json whose time the kernels explain (docs/chips.md)."""
+RATED_OVER_MEASURED = (0.37, 1.06)
+"""The same of the rates alone, with no compiler: plimsoll's own six steps (`benchmarks/card_steps.py --rates`). No step
+of a TPU was ever timed."""
+UNTIMED = (0.6, 1.6)
+"""Seconds by the clock over those by the rates, of a CPU's plan of a model of which nothing was timed yet."""
 SCALED_TO = (1, 2, 4, 8, 16, 32)
 """Numbers of devices for which a plan says what more of them would do."""
 
@@ -68,9 +73,20 @@ def _dots_and_moves(
     return arithmetic + moved / rates.copy_bytes + first_touch
 
 
-def range_of(seconds: float) -> tuple[float, float]:
-    """Returns the least and the most that a step of so many estimated seconds may take, as measured ones did."""
-    least, most = ESTIMATED_OVER_MEASURED
+def range_of(seconds: float, source: str, *, platform: str) -> tuple[float, float] | None:
+    """Returns the least and the most that a step may take, as measured ones did; None for one that was timed.
+
+    Args:
+        seconds: What is said of the step.
+        source: "measured", "kernels" or "roofline" (`Planned.step_seconds_source`).
+        platform: Of the chip.
+    """
+    if source == "measured":
+        return None
+    if platform == "cpu":
+        least, most = UNTIMED
+        return seconds * least, seconds * most
+    least, most = ESTIMATED_OVER_MEASURED if source == "kernels" else RATED_OVER_MEASURED
     return seconds / most, seconds / least
 
 

@@ -172,7 +172,8 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         rates = ", ".join(format_rate(count / seconds, unit) for unit, count in counts.items() if count)
         source = planned.get("step_seconds_source", UNKNOWN)
         if between := planned.get("step_seconds_range"):
-            source = f"estimated, {' to '.join(map(format_seconds, between))}"
+            how = "by the chip's rates" if source == "roofline" else "estimated"
+            source = f"{how}, {' to '.join(map(format_seconds, between))}"
         text = f"{format_seconds(seconds)} ({source}): {rates}"
     return [*rows, ("step", text)]
 
