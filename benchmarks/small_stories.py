@@ -4,7 +4,7 @@
 
 Every twentieth story is held out: the tokenizer and the model come from the others, and of these one in a hundred
 decides which checkpoint is the best. Bits a byte of the held-out stories compare models with different tokenizers. What
-the model is trained with is below. It was found in a few trainings; after four of them the held-out stories were scored,
+the model is trained with is below. It was found in a few trainings, of which four were scored on the held-out stories,
 too (docs/log.md, "A model of 640K"). Writes bench-out/small_stories.json; the run stays in bench-out/small-stories/.
 """
 
