@@ -2,10 +2,9 @@
 
     python benchmarks/versions.py [--only 3.12] [--folder bench-out/versions] [--tests "-m 'not slow'"] [--install-only]
 
-The oldest JAX under Python 3.11, the newest 0.11 under 3.12 and the newest 0.12 under 3.13, for which the cap of
-pyproject.toml has to be raised first. An environment is kept and used again; each takes about 1.5 GB. One line each:
-versions, what passed, failed and was skipped, minutes. The exit code is the number of environments in which something
-failed.
+The oldest JAX under Python 3.11, the newest 0.11 under 3.12 and the newest 0.12 under 3.13, all within pyproject.toml's
+bounds. An environment is kept and used again; each takes about 1.5 GB. One line each: versions, what passed, failed and
+was skipped, minutes. The exit code is the number of environments in which something failed.
 """
 
 from __future__ import annotations
