@@ -107,6 +107,7 @@ def plan(
     recipe, pins = unpinned(recipe, pins)
     name, recipe = named(recipe, name)
     given = pins
+    require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one
     _require_one_question(smallest=smallest, largest=largest, measure=measure, best_size=best_size or hours is not None)
     if best_size or hours is not None:
         require_hours(hours, best_size=best_size, memory=memory)
@@ -359,7 +360,6 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
     pins = requested["pins"]
     if requested["numerics"] not in CLASSES:
         raise RecipeError(f"--numerics {requested['numerics']} is not one of {', '.join(CLASSES)}")
-    require_levers(pins)
     require_supported(described, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     host_bytes = {depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches}
