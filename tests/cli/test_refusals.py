@@ -118,6 +118,33 @@ DATA = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("there", "left"), [("", []), ("runs", ["runs"]), ("runs/a", ["runs", "runs/a"])])
+def test_a_refused_start_leaves_no_folder_that_it_made(capsys, tmp_path, monkeypatch, there, left):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    words = ["train", "code", "--plan", "nope.json", "--run", "runs/a/b/x"]
+    require_one_paragraph(refused(capsys, *words), "nope.json cannot be read")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == left
+
+
+def test_a_refused_start_leaves_what_another_run_put_beside_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def meanwhile(*_):
+        (tmp_path / "runs/a/other").mkdir()
+        raise RecipeError("no plan")
+
+    monkeypatch.setattr(preparing, "levers_of", meanwhile)
+    refused(capsys, "train", "code", "--plan", "nope.json", "--run", "runs/a/b/x")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["runs", "runs/a", "runs/a/other"]
+
+
+def test_a_folder_that_cannot_be_made_leaves_none_above_it(capsys, tmp_path):
+    error = refused(capsys, "train", "code", "--run", tmp_path / "a" / "b" / ("x" * 300))
+    require_one_paragraph(error, "cannot be made: File name too long. Name a folder you may write to")
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_terminal_that_draws_boxes_gets_the_same_paragraph():
     done = plimsoll("plan", "code", "--batchsize", 3)
     expected = "error: there is no option --batchsize: did you mean --batch-size? `plimsoll plan code --help` lists the options"
