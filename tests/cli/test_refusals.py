@@ -88,6 +88,8 @@ WORDS = {
     "no temperature": (["sample", "runs/x", "--temperature", "nan"], ["--temperature must be 0 or more and finite, got nan"]),
     "top of nothing": (["sample", "runs/x", "--top-k", "-1"], ["--top-k must be 0 or more, got -1"]),
     "runs of nothing": (["runs", "nowhere/at-all"], ["no folder 'nowhere/at-all'"]),
+    "a text that is not here": (["plan", "stories", "--dataset-id", "/nowhere/at-all", "--chip", "h100"], ["no such path: '/nowhere/at-all' is no file or folder here", "Check the path."]),
+    "examples that are not here": (["plan", "finetune", "--dataset-id", "nowhere/chats.json", "--chip", "h100"], ["no such path: 'nowhere/chats.json'", "Check the path."]),
     "inspect nothing": (["inspect", "/nowhere/at-all"], ["no such path: '/nowhere/at-all'"]),
 }  # fmt: skip
 
