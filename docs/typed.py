@@ -1,9 +1,14 @@
 """Finds figures in tables of the pages that no result file backs: `python docs/typed.py`.
 
 A number with a unit, in the row of a table, has to come from a result file or from the code, by a block of cog
-(docs/figures.py). What cannot, because the machine is gone or someone else measured it, stands under a comment that
-says so: `<!-- typed: of a card that was lent on 2026-11-23 -->`. What is in `backticks` is what a user types. The log
-is a record and is left alone.
+(docs/figures.py). The unit may stand in the head of its column. What cannot come from there, because the machine is
+gone or someone else measured it, stands under a comment that names its source, and the source is looked for:
+
+    <!-- typed: log.md, "On a card" -->                     a heading of docs/log.md that exists, in quotes
+    <!-- typed: the paper, https://arxiv.org/abs/... -->    an address
+    <!-- typed: constants of planner/estimate.py -->        a file of the repository that exists
+
+What is in `backticks` is what a user types. The log is a record and is left alone.
 """
 
 from __future__ import annotations
@@ -14,22 +19,71 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-UNITS = r"[KMGT]i?B|ms|us|s|h|min|minutes|seconds|hours|%|(?:tokens|examples|windows|steps)/s"
-FIGURE = re.compile(rf"\d[\d.,]*\s?(?:{UNITS})(?![\w])")
-TYPED = re.compile(r"<!-- typed: \S.* -->")
+UNIT = (
+    r"[KMGT]i?B(?:/s)?|kB(?:/s)?|ns|ms|us|µs|s|h|min|minutes|seconds|hours|days|%|percent|nats|[MGTP]?FLOPs?(?:/s)?"
+    r"|(?:tokens|examples|windows|steps|updates)/s"
+)
+NUMBER = r"\d(?:[\d.,]*\d)?"
+FIGURE = re.compile(rf"{NUMBER}\s?(?:[kMB]\s?)?(?:{UNIT})(?!\w)|{NUMBER}\s?[x×](?!\s?\d)(?!\w)")
+HEAD = re.compile(rf"(?<![\w/'-])(?:{UNIT}|times)(?![\w/-])")
+TYPED = re.compile(r"\s*<!-- typed: (.*\S) -->\s*")
+RULE = re.compile(r"\s*\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?|\s*\|\s*:?-+:?\s*")
+"""The line below the head of a table."""
 
 
-def typed(text: str) -> Iterator[tuple[int, str]]:
-    """Yields number and text of the rows with a figure that was typed."""
-    made = excused = False
-    for number, line in enumerate(text.splitlines(), 1):
+def typed(text: str, *, headings: set[str] | None = None) -> Iterator[tuple[int, str]]:
+    """Yields number and text of the rows with a figure that was typed, and of comments that name no source.
+
+    Args:
+        text: The page.
+        headings: Headings of the log; by default those it has.
+    """
+    headings = headings_of_log() if headings is None else headings
+    made = excused = in_table = False
+    heads: list[str] = []
+    lines = [line.removeprefix("> ") for line in text.splitlines()]
+    for number, line in enumerate(lines, 1):
         made = (made or "[[[cog" in line) and "[[[end]]]" not in line
-        if TYPED.fullmatch(line):
-            excused = True
-        elif not line.startswith("|"):
-            excused = excused and not line.strip()  # an empty line may stand between the comment and the table
-        elif not made and not excused and FIGURE.search(re.sub(r"`[^`]*`", "", line)):
+        begins = number < len(lines) and "|" in line and RULE.fullmatch(lines[number]) is not None
+        in_table = begins or (in_table and "|" in line) or line.lstrip(" >").startswith(("|", "<td", "<tr"))
+        if (comment := TYPED.fullmatch(line)) is not None:
+            excused = names_source(comment[1], headings)
+            if not excused:
+                yield number, line
+        elif not in_table:
+            excused, heads = excused and not line.strip(), []  # an empty line may stand between comment and table
+        elif begins:
+            heads = _cells(line)
+        elif not made and not excused and _has_figure(line, heads):
             yield number, line
+
+
+def names_source(why: str, headings: set[str]) -> bool:
+    """Returns whether the words of a comment name a heading of the log, an address, or a file of the repository."""
+    if any(quoted in headings for quoted in re.findall(r'"([^"]+)"', why)) or re.search(r"https?://\S+\.\S+", why):
+        return True
+    files = re.findall(r"[\w./-]*\w\.(?:py|toml|json)\b", why)
+    return any((folder / name).is_file() for name in files for folder in (ROOT, ROOT / "src/plimsoll", ROOT / "docs"))
+
+
+def headings_of_log() -> set[str]:
+    """Returns the headings of docs/log.md, without their marks."""
+    return set(re.findall(r"^#+ (.*\S)\s*$", (ROOT / "docs/log.md").read_text("utf-8"), re.MULTILINE))
+
+
+def _has_figure(row: str, heads: list[str]) -> bool:
+    cells = _cells(row)
+    units = [HEAD.search(head) is not None for head in heads] + [False] * len(cells)
+    return any(
+        FIGURE.search(cell) or (in_unit and re.search(r"(?<![\w.-])\d", cell))
+        for cell, in_unit in zip(cells, units, strict=False)
+    )
+
+
+def _cells(row: str) -> list[str]:
+    """Returns the cells of a row without what is in backticks, and without the marks of bold text and links."""
+    plain = re.sub(r"`[^`]*`|\]\([^)]*\)|[*_\[]", "", row).replace("&nbsp;", " ").strip()
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", plain.removeprefix("|").removesuffix("|"))]
 
 
 def main() -> int:
@@ -38,7 +92,7 @@ def main() -> int:
     for page, number, line in found:
         print(f"{page.relative_to(ROOT)}:{number}: {line[:120]}")
     if found:
-        print(f"{len(found)} rows have a figure that no result file backs (docs/typed.py says what to do)")
+        print(f"{len(found)} lines have a figure that no result file backs, or name no source: see docs/typed.py")
     return 1 if found else 0
 
 

@@ -43,6 +43,9 @@ def test_the_limit_is_5_gib_or_what_the_user_says(monkeypatch):
     assert cache.limit_bytes() == 700 * MIB
     monkeypatch.setenv(cache.LIMIT, "0")
     assert cache.limit_bytes() == 0
+    monkeypatch.setenv(cache.LIMIT, "400")
+    with pytest.raises(PlimsollError, match=r"and 400 is 400 B, and no cache is that small: 400MiB\?$"):
+        cache.limit_bytes()
     monkeypatch.setenv(cache.LIMIT, "much")
     with pytest.raises(PlimsollError, match=r"PLIMSOLL_CACHE_LIMIT is the size that the cache may have, and .* 'much'"):
         cache.limit_bytes()

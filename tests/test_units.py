@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import (
+    as_read,
     format_bytes,
     format_count,
     format_seconds,
@@ -43,10 +44,39 @@ def test_sizes(text, size):
     assert parse_bytes(text) == size
 
 
-def test_a_budget_without_its_unit_is_refused():
-    with pytest.raises(RecipeError, match=r"--memory 400 is 400 B, and no process is that small: 400MiB\?"):
-        parse_budget("400")
-    assert parse_budget("400MiB") == parse_budget(400 * 2**20) == parse_budget("400M")
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("400", r"--memory 400 is 400 B, and no process is that small: 400MiB\?"),
+        (400, r"--memory 400 is 400 B, and no process is that small: 400MiB\?"),
+        ("400B", r"--memory 400B is 400 B, and no process is that small: 400MiB\?"),
+        ("4k", r"--memory 4k is 4\.0 KiB, and no process is that small: 4MiB\?"),
+        ("1.5 kB", r"--memory 1\.5 kB is 1\.5 KiB, and no process is that small: 1\.5MiB\?"),
+        ("0", "--memory 0 is 0 B, and no process is that small: give MiB or GiB, like 768MiB"),
+        ("0G", "--memory 0G is 0 B, and no process is that small: give MiB or GiB, like 768MiB"),
+        ("0.5MiB", r"--memory 0\.5MiB is 512\.0 KiB, and no process is that small: give MiB or GiB, like 768MiB"),
+    ],
+)
+def test_a_budget_that_is_too_small_for_any_process_is_refused(text, refusal):
+    with pytest.raises(RecipeError, match=f"^{refusal}$"):
+        parse_budget(text)
+
+
+def test_a_budget_may_be_in_any_unit():
+    assert parse_budget("400MiB") == parse_budget(400 * 2**20) == parse_budget("400M") == parse_budget("409600k")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("2G", "2G is read as 2.0 GiB"), ("2gb", "2gb is read as 1.9 GiB"), (" 768 MB ", "768 MB is read as 732.4 MiB")],
+)
+def test_a_unit_that_not_everyone_reads_so_is_said(text, read):
+    assert as_read(text) == read
+
+
+@pytest.mark.parametrize("text", ["2GiB", "768mib", "1 TiB", "2147483648", 2**31])
+def test_a_unit_that_says_itself_is_not(text):
+    assert as_read(text) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from plimsoll.errors import PlimsollError
-from plimsoll.units import GIB, parse_bytes
+from plimsoll.units import GIB, MIB, parse_bytes, too_small
 
 PARTS = {
     "compiled": "compiled steps",
@@ -67,18 +67,21 @@ def cache_folder() -> Path:
 
 
 def limit_bytes() -> int:
-    """Returns the size that the cache may have, which `PLIMSOLL_CACHE_LIMIT` may set.
+    """Returns the size that the cache may have, which `PLIMSOLL_CACHE_LIMIT` may set; 0 keeps nothing.
 
     Raises:
-        PlimsollError: It is set to something that is no size.
+        PlimsollError: It is set to something that is no size, or to one that lacks its unit.
     """
     given = os.environ.get(LIMIT)
     if not given:
         return DEFAULT_LIMIT_BYTES
     try:
-        return parse_bytes(given)
+        size = parse_bytes(given)
+        if 0 < size < MIB:
+            raise PlimsollError(too_small(given, "no cache"))
     except PlimsollError as problem:
         raise PlimsollError(f"{LIMIT} is the size that the cache may have, and {problem}") from None
+    return size
 
 
 @dataclass(frozen=True, kw_only=True)

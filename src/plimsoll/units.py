@@ -9,6 +9,7 @@ import re
 from dataclasses import asdict
 from functools import cache
 from numbers import Real
+from string import ascii_letters
 from typing import Any, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -43,11 +44,33 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_budget(text: str | int, *, option: str = "--memory") -> int:
-    """Parses a memory budget, as `parse_bytes`. Raises RecipeError for a bare number below 1 MiB: it lacks a unit."""
-    size, number = parse_bytes(text), str(text).strip()
-    if size < MIB and not number[-1:].isalpha():
-        raise RecipeError(f"{option} {number} is {format_bytes(size)}, and no process is that small: {number}MiB?")
+    """Parses a memory budget, as `parse_bytes`. Raises RecipeError for less than 1 MiB: the unit is another."""
+    size = parse_bytes(text)
+    if size < MIB:
+        raise RecipeError(f"{option} {too_small(text, 'no process')}")
     return size
+
+
+def too_small(text: str | int, what: str) -> str:
+    """Returns why a size below 1 MiB is refused, with the size in MiB that may have been meant: `400 is 400 B, ...`.
+
+    Args:
+        text: The size as it was typed.
+        what: What is never that small, like "no process".
+    """
+    typed = str(text).strip()
+    number = typed.rstrip(ascii_letters).rstrip()
+    advice = f"{number}MiB?" if float(number) >= 1 else "give MiB or GiB, like 768MiB"
+    return f"{typed} is {format_bytes(parse_bytes(text))}, and {what} is that small: {advice}"
+
+
+def as_read(text: str | int) -> str | None:
+    """Returns what a size is read as, where its unit is one that not everyone reads so: `2G`, `2GB`; else None."""
+    typed = str(text).strip()
+    unit = re.search(r"[A-Za-z]+$", typed)
+    if unit is None or unit[0].upper() in {"KIB", "MIB", "GIB", "TIB"}:
+        return None
+    return f"{typed} is read as {format_bytes(parse_bytes(typed))}"
 
 
 def parse_count(text: str | int) -> int:

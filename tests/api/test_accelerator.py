@@ -292,7 +292,9 @@ def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_it
 def test_a_unit_of_one_letter_is_said_as_it_is_read():
     said = []
     assert budget_bytes("2g", say=said.append) == 2 * GIB
-    assert said == ["--memory 2g is read as 2.0 GiB"]
+    assert budget_bytes("2gb", say=said.append) == 2 * 10**9
+    assert budget_bytes("2GiB", say=said.append) == 2 * GIB
+    assert said == ["--memory 2g is read as 2.0 GiB", "--memory 2gb is read as 1.9 GiB"]
 
 
 def test_what_is_not_here_is_not_timed():

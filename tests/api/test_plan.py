@@ -17,11 +17,11 @@ def refuses(problem, compiler, say, **how):
 
 def test_the_cache_is_held_against_its_limit_after_a_plan_and_after_a_refusal(tmp_path, monkeypatch):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    monkeypatch.setenv("PLIMSOLL_CACHE_LIMIT", "15")
+    monkeypatch.setenv("PLIMSOLL_CACHE_LIMIT", "1.5MiB")
     monkeypatch.setattr(api_plan, "search", refuses)
     (tmp_path / "compiled").mkdir()
     for age, name in enumerate(("jit_f-1-cache", "jit_g-1-cache")):
-        (tmp_path / "compiled" / name).write_bytes(bytes(10))
+        (tmp_path / "compiled" / name).write_bytes(bytes(2**20))
         os.utime(tmp_path / "compiled" / name, (10 - age, 10 - age))
     with pytest.raises(BudgetError):
         api_plan.plan(RECIPE, chip="cpu", memory="1GiB")

@@ -21,6 +21,7 @@ from own_functions import BATCH, data, init, loss, mean, shapes
 from plimsoll.api import planning
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
+from plimsoll.levers.registry import LEVERS
 from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
@@ -202,6 +203,25 @@ def test_a_misspelt_lever_is_suggested(call, tmp_path, monkeypatch):
         call("code", chip="cpu", memory="1GiB", pins={"micro_bach": 8})
     with pytest.raises(RecipeError, match=r'pins are levers by name, like {"micro_batch": 8}, got a str'):
         call("code", chip="cpu", memory="1GiB", pins="micro_batch")
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_a_pin_of_a_wrong_type_is_refused_with_what_it_takes(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["x", "8", [8], {}, 2.5, -1, True, np.zeros(3)]
+    for value in [each for each in given if not LEVERS[name].allows(each)]:
+        words = rf"{re.escape(repr(value))}: it takes (one of .+|a whole number \(int\), \d or more)$"
+        with pytest.raises(RecipeError, match=rf"^{LEVERS[name].flag} cannot be {words}"):
+            plimsoll.plan("code", chip="cpu", memory="1GiB", pins={name: value})
+
+
+def test_training_refuses_such_a_pin_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RecipeError, match=r"^--micro-batch cannot be \[8\]: it takes a whole number \(int\), 1 or more$"
+    ):
+        plimsoll.train("code", memory="1GiB", pins={"micro_batch": [8]})
+    assert not list(tmp_path.iterdir())
 
 
 def test_it_is_compared_with_other_chips(plan):

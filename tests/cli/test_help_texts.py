@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tyro
 
-from plimsoll.cli.completion import BY_RECIPE, OTHERS, completion
+from plimsoll.cli.completion import BY_RECIPE, FLAG, OTHERS, SHELLS, completion
 from plimsoll.cli.evaluate import EvaluatePretrained
 from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED, example
 from plimsoll.cli.help import MOST_USED, OF_DATA, OF_OPTIMIZER, OF_RUN, options_shown
@@ -179,6 +180,15 @@ TYPED = {
     "train stories --run runs/d": {"runs/deep/second"},
     "plan stories --chip rtx409": {"rtx4090"},
     "chips h2": {"h200"},
+    "plan code --remat ": {"none", "dots", "block", "offload"},
+    "plan code --remat b": {"block"},
+    "train stories --batch-size ": set(),
+    "train stories --memory 1GiB --ev": {"--eval-every"},
+    "plan sudoku-4x4 --positions l": {"learned"},
+    "train stories --dataset-id tex": {"text.txt"},
+    "prepare sudoku --j": {"--json"},
+    "runs --j": {"--json"},
+    "plan maze --ha": {"--halt-max-steps", "--halt-exploration"},
 }
 
 
@@ -189,6 +199,7 @@ def test_bash_completes(words, script, tmp_path):
     for run in ("runs/first", "runs/deep/second", "runs/deep/below/too-far"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "recipe.json").touch()
+    (tmp_path / "text.txt").touch()
     asked = ["plimsoll", *words.split(), *(["''"] if words.endswith(" ") else [])]
     program = (
         f"source {shlex.quote(str(file))}; COMP_WORDS=({' '.join(asked)}); COMP_CWORD={len(asked) - 1};"
@@ -199,6 +210,68 @@ def test_bash_completes(words, script, tmp_path):
         ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
     )
     assert set(done.stdout.split("\n")) - {""} == TYPED[words]
+
+
+def python_in(text):
+    """Returns the lines of Python in a script of completion, up to what they look commands up in."""
+    return text[text.index("'PYTHON_EOF'") :].partition("\n")[2].partition("\nimport sys\n")[0]
+
+
+def offered(options):
+    return {
+        flag: (option["type"] in ("flag", "boolean"), {*option.get("choices", ())} - {"None"})
+        for option in options
+        for flag in option["flags"]
+    }
+
+
+def parsed_by_tyro(kind, *default):
+    """Returns the flags that the parser of a command takes, by tyro's own script for it."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        tyro.cli(tyro.conf.OmitArgPrefixes[kind], args=[FLAG, "bash"], **dict(zip(["default"], default, strict=False)))
+    return offered(specified(out.getvalue())["options"])
+
+
+def specified(text):
+    names = {}
+    exec(python_in(text), names)  # what the shell hands to Python
+    return names["COMPLETION_SPEC"]
+
+
+PARSERS = {
+    **{name: (kind,) for name, kind in OTHERS.items()},
+    **{f"prepare {what}": (kind,) for what, kind in every_options().items()},
+    **{
+        f"{command} {name}": (kind, kind(recipe=preset(name)))
+        for command, kind in BY_RECIPE.items()
+        for name in ("stories", "control", "maze", "longcontext", "recommend-debug", "finetune")
+    },
+}
+
+
+@pytest.mark.parametrize("words", PARSERS)
+def test_what_is_completed_is_what_the_parser_takes(words, script):
+    """Beside `--no-x` of what is off by default, which changes nothing."""
+    found = specified(script)
+    for word in words.split():
+        found = found["subcommands"][word]
+    takes, offers = parsed_by_tyro(*PARSERS[words]), offered(found["options"])
+    left_out = takes.keys() - offers.keys()
+    assert offers == {flag: takes[flag] for flag in offers}
+    assert all(flag.startswith("--no-") and f"--{flag[5:]}" in offers for flag in left_out)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_option_is_written_once(shell, capsys):
+    assert completion([shell]) == 0
+    text = capsys.readouterr().out
+    assert len(text) < 100_000
+    names = {}
+    exec(python_in(text), names)
+    assert len({repr(entry) for entry in names["OPTIONS"]}) == len(names["OPTIONS"])
+    assert {*names["COMPLETION_SPEC"]["subcommands"]} == set(COMMANDS)
+    assert all((entry[3] != "") == (shell == "zsh") for entry in names["OPTIONS"])
 
 
 def test_completion_knows_every_command(script):

@@ -43,6 +43,9 @@ WORDS = {
     "no recipe": (["plan"], ["needs a recipe first: stories, code"]),
     "no such recipe": (["train", "storeis"], ["no recipe called 'storeis': did you mean stories? `plimsoll recipes` lists stories, code"]),
     "a size": (["plan", "code", "--memory", "2GX"], ["the size '2GX' cannot be read", "768MiB or 2GB"]),
+    "a size of nothing": (["plan", "code", "--memory", "0G"], ["--memory 0G is 0 B, and no process is that small: give MiB or GiB, like 768MiB"]),
+    "a size that is too small": (["plan", "code", "--memory", "4k"], ["--memory 4k is 4.0 KiB, and no process is that small: 4MiB?"]),
+    "a size of the host": (["plan", "code", "--chip", "h100", "--host-memory", "8"], ["--host-memory 8 is 8 B, and no process is that small: 8MiB?"]),
     "a count": (["plan", "code", "--target-params", "1.5Q"], ["--target-params: the count '1.5Q'", "like 1.3M"]),
     "a time": (["train", "code", "--max-minutes", "soon"], ["the time 'soon'", "90s, 3min or 2h"]),
     "a whole number": (["plan", "code", "--batch-size", "many"], ["--batch-size takes a whole number, got 'many'", "`plimsoll plan code --help`"]),
@@ -88,6 +91,8 @@ WORDS = {
     "no temperature": (["sample", "runs/x", "--temperature", "nan"], ["--temperature must be 0 or more and finite, got nan"]),
     "top of nothing": (["sample", "runs/x", "--top-k", "-1"], ["--top-k must be 0 or more, got -1"]),
     "runs of nothing": (["runs", "nowhere/at-all"], ["no folder 'nowhere/at-all'"]),
+    "a text that is not here": (["plan", "stories", "--dataset-id", "/nowhere/at-all", "--chip", "h100"], ["no such path: '/nowhere/at-all' is no file or folder here", "Check the path."]),
+    "examples that are not here": (["plan", "finetune", "--dataset-id", "nowhere/chats.json", "--chip", "h100"], ["no such path: 'nowhere/chats.json'", "Check the path."]),
     "inspect nothing": (["inspect", "/nowhere/at-all"], ["no such path: '/nowhere/at-all'"]),
 }  # fmt: skip
 
@@ -116,6 +121,33 @@ DATA = {
     "too few tokens": ("small.txt", b"hello there", ["--epochs", "1"], ["3 tokens, 0 windows of 32", "the 4 of one batch", "Lower --batch-size"]),
     "less than a step": ("small.txt", b"".join(b"%d bells rang.\n\n" % n for n in range(999)), ["--epochs", "1e-9"], ["--epochs 1e-09 of the", "is less than one step of 4", "or more, or --steps"]),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("there", "left"), [("", []), ("runs", ["runs"]), ("runs/a", ["runs", "runs/a"])])
+def test_a_refused_start_leaves_no_folder_that_it_made(capsys, tmp_path, monkeypatch, there, left):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    words = ["train", "code", "--plan", "nope.json", "--run", "runs/a/b/x"]
+    require_one_paragraph(refused(capsys, *words), "nope.json cannot be read")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == left
+
+
+def test_a_refused_start_leaves_what_another_run_put_beside_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def meanwhile(*_):
+        (tmp_path / "runs/a/other").mkdir()
+        raise RecipeError("no plan")
+
+    monkeypatch.setattr(preparing, "levers_of", meanwhile)
+    refused(capsys, "train", "code", "--plan", "nope.json", "--run", "runs/a/b/x")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["runs", "runs/a", "runs/a/other"]
+
+
+def test_a_folder_that_cannot_be_made_leaves_none_above_it(capsys, tmp_path):
+    error = refused(capsys, "train", "code", "--run", tmp_path / "a" / "b" / ("x" * 300))
+    require_one_paragraph(error, "cannot be made: File name too long. Name a folder you may write to")
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_terminal_that_draws_boxes_gets_the_same_paragraph():

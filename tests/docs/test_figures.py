@@ -107,19 +107,48 @@ def test_kept_files_name_no_place_of_the_machine(path):
     assert result["conditions"]["commit"]
 
 
+SAID = '<!-- typed: a lent card, log.md, "On a card" -->'
+
+
 @pytest.mark.parametrize(
     ("page", "found"),
     [
         ("| a | 3.1 GiB |\n", [1]),
         ("| a | 12 ms |\n| b | 97 % |\n\ntext of 5 s\n", [1, 2]),
-        ("| a | 500k tokens/s |\n", []),  # a rate in words: k is no unit
+        ("| a | 500k tokens/s |\n", [1]),
         ("| a | 500,000 tokens/s |\n", [1]),
         ("| `--memory 3GiB` | 1,024 x 12 |\n", []),
+        ("| a | 1.43 x |\n| b | 1.43x |\n| c | 9x9, Llama 3.x, 2 layers |\n", [1, 2]),
+        ("| a | 3.21 nats |\n| b | 440 TFLOP/s |\n| c | 3.3 GB/s |\n", [1, 2, 3]),
+        ("| a | **3.1 GiB** |\n| b | **3.1** GiB |\n| c | [12](#there) ms |\n", [1, 2, 3]),
+        ("  | a | 3 s |\n> | a | 3 s |\n<td>3 s</td>\n", [1, 2, 3]),
+        ("what | how long\n---|---\na | 3 s\nb | much\n\nc | 5 s\n", [3]),
+        ("| a | seconds | of |\n|--|--:|--|\n| 1 | **2.5** | 3 |\n| 1 | - | 4 |\n", [3]),
+        ("| a | MiB, predicted |\n|--|--:|\n| b | 700 |\n| c | `700` |\n", [3]),
+        ("| the adapter's | users a step |\n|--|--:|\n| 64 | 32 |\n", []),
         ("<!-- [[[cog print(1) ]]] -->\n| a | 3 s |\n<!-- [[[end]]] -->\n| b | 4 s |\n", [4]),
-        ("<!-- typed: a lent card -->\n\n| a | 3 s |\n| b | 4 s |\n\ntext\n\n| c | 5 s |\n", [8]),
-        ("<!-- typed: a lent card -->\ntext\n| a | 3 s |\n", [3]),
+        (f"{SAID}\n\n| a | 3 s |\n| b | 4 s |\n\ntext\n\n| c | 5 s |\n", [8]),
+        (f"{SAID}\n\na | b\n--|--\nc | 5 s\n", []),
+        (f"{SAID}\ntext\n| a | 3 s |\n", [3]),
         ("<!-- typed: -->\n| a | 3 s |\n", [2]),
+        ('<!-- typed: log.md, "No such heading" -->\n| a | 3 s |\n', [1, 2]),
+        ("<!-- typed: any words -->\n| a | 3 s |\n", [1, 2]),
     ],
 )
 def test_a_figure_in_a_table_is_found_unless_it_is_made_or_says_why_not(page, found):
-    assert [number for number, _ in typed.typed(page)] == found
+    assert [number for number, _ in typed.typed(page, headings={"On a card"})] == found
+
+
+@pytest.mark.parametrize(
+    ("why", "known"),
+    [
+        ('of a lent card, log.md, "Seconds of a step on a card"', True),
+        ('log.md, "Seconds of a step on a cart"', False),
+        ("the paper, https://arxiv.org/abs/2510.04871", True),
+        ("constants of planner/estimate.py", True),
+        ("constants of planner/guess.py", False),
+        ("somebody said so", False),
+    ],
+)
+def test_a_typed_table_names_a_source_that_is_there(why, known):
+    assert typed.names_source(why, typed.headings_of_log()) is known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -72,7 +73,8 @@ def require_levers(pins: Mapping[str, Any]) -> None:
             hint = did_you_mean(str(name), LEVERS) or f"; there are {', '.join(LEVERS)}"
             raise RecipeError(f"pins name levers, and there is none called {name}{hint}")
         if not LEVERS[name].allows(value):
-            raise RecipeError(f"{LEVERS[name].flag} cannot be {value!r}: `plimsoll plan --help` says what it can")
+            shown = textwrap.shorten(repr(value), 80)
+            raise RecipeError(f"{LEVERS[name].flag} cannot be {shown}: it takes {LEVERS[name].allowed}")
 
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:

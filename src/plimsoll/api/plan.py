@@ -40,7 +40,7 @@ from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
-from plimsoll.units import format_bytes, parse_budget, parse_seconds
+from plimsoll.units import as_read, format_bytes, parse_budget, parse_seconds
 
 Say = Callable[[str], None]
 
@@ -107,6 +107,7 @@ def plan(
     recipe, pins = unpinned(recipe, pins)
     name, recipe = named(recipe, name)
     given = pins
+    require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one
     _require_one_question(smallest=smallest, largest=largest, measure=measure, best_size=best_size or hours is not None)
     if best_size or hours is not None:
         require_hours(hours, best_size=best_size, memory=memory)
@@ -129,7 +130,7 @@ def plan(
     requested = {
         "recipe": name,
         "budget_bytes": budget,
-        "host_budget_bytes": _host_budget(host_memory, target),
+        "host_budget_bytes": _host_budget(host_memory, target, say),
         "numerics": numerics,
         "pins": pins,
         "pinned_by": pinned_by,
@@ -295,8 +296,10 @@ def budget_bytes(
     Raises:
         RecipeError: `memory` cannot be read, or is more than the chip has.
     """
-    if str(memory)[-1:].upper() in {"K", "M", "G", "T"}:
-        say(f"--memory {memory} is read as {format_bytes(parse_budget(str(memory)))}")
+    if memory is not None:
+        parse_budget(memory)
+        if read := as_read(memory):
+            say(f"--memory {read}")
     if card is not None and target is not None and target.platform == "cuda":
         most = min(target.memory_bytes, card.memory_bytes)
         if memory is None:
@@ -321,14 +324,19 @@ def budget_bytes(
     return budget
 
 
-def _host_budget(host_memory: str | int | None, target: Chip) -> int | None:
+def _host_budget(host_memory: str | int | None, target: Chip, say: Say) -> int | None:
     if target.platform == "cpu":
         if host_memory is not None:
             raise RecipeError(
                 "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
             )
         return None
-    return target.host_memory_bytes if host_memory is None else parse_budget(host_memory, option="--host-memory")
+    if host_memory is None:
+        return target.host_memory_bytes
+    budget = parse_budget(host_memory, option="--host-memory")
+    if read := as_read(host_memory):
+        say(f"--host-memory {read}")
+    return budget
 
 
 def unpinned(
@@ -359,7 +367,6 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
     pins = requested["pins"]
     if requested["numerics"] not in CLASSES:
         raise RecipeError(f"--numerics {requested['numerics']} is not one of {', '.join(CLASSES)}")
-    require_levers(pins)
     require_supported(described, pins)
     prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
     host_bytes = {depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches}

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from plimsoll.api import accelerator, extend
@@ -53,8 +54,12 @@ def prepare_run(
     require_tracker(options.tracker)
     require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
-    is_new = not folder.path.exists()
-    folder.create()
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    try:
+        folder.create()
+    except RunError:
+        _remove_empty(made)
+        raise
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
@@ -79,8 +84,9 @@ def prepare_run(
         variables = accelerator.training_environment(target, card, budget, say, **how)
         note_session(folder)
     except BaseException as problem:
-        if is_new and isinstance(problem, PlimsollError):  # refused: there is no run
+        if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
             shutil.rmtree(folder.path, ignore_errors=True)
+            _remove_empty(made)
         os.close(lock)
         raise
     session = {
@@ -92,6 +98,13 @@ def prepare_run(
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes those of these folders that are empty, of which the inner ones come first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # another run is in there by now, or it was never made
+            folder.rmdir()
 
 
 def in_heap(planned: Mapping[str, Any]) -> bool:

@@ -169,8 +169,15 @@ class Lever:
     def allows(self, value: Any) -> bool:
         """Returns whether `value` is one of its values: True is no number here, although Python says so."""
         if self.values:
-            return any(value == known and type(value) is type(known) for known in self.values)
+            return any(type(value) is type(known) and value == known for known in self.values)
         return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+
+    @property
+    def allowed(self) -> str:
+        """Its values, in words."""
+        if self.values:
+            return "one of " + ", ".join(map(repr, self.values))
+        return f"a whole number (int), {self.least} or more"
 
     def missing(self, value: Any, supported: Collection[str]) -> Support | None:
         """Returns what `value` needs first that is not supported; None where all is."""

@@ -102,3 +102,24 @@ def test_text_and_too_large_numbers_are_refused(tmp_path):
         Hdf5(written(tmp_path / "s.h5", y=np.full(100, b"ab")), COLUMNS)
     with pytest.raises(DataError, match="4,294,967,296, and the largest that a int32 holds"):
         next(iter(Hdf5(written(tmp_path / "l.h5", y=np.full(100, 2**32)), COLUMNS).counted(2)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": ["x"]}, r"columns as a dict from .*, like {\"x\": \"states\"}, and got \['x'\], of type list"),
+        ({"columns": "x"}, r"columns as a dict .*, and got 'x', of type str"),
+        ({"columns": None}, r"columns as a dict .*, and got None, of type NoneType"),
+        ({"columns": {}}, r"columns as a dict .*, and got {}, of type dict"),
+        ({"columns": {"x": 3}}, r"columns as a dict .*, and got {'x': 3}, of type dict"),
+        ({"path": 3}, r"path as the path of a file, and got 3, of type int"),
+        ({"rows": 3}, r"rows as the range of rows \(begin, end\), like \(0, -1000\), .*, and got 3, of type int"),
+        ({"rows": (0,)}, r"rows as .*, and got \(0,\), of type tuple"),
+        ({"rows": (0, "9")}, r"rows as .*, and got \(0, '9'\), of type tuple"),
+        ({"mix": "8"}, r"mix as a number of chunks, 1 or more, like \d+, and got '8', of type str"),
+        ({"mix": 0}, r"mix as a number of chunks, .*, and got 0, of type int"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_refused_with_what_it_takes(tmp_path, arguments, message):
+    with pytest.raises(DataError, match=rf"^Hdf5 takes {message}$"):
+        Hdf5(**{"path": written(tmp_path / "w.h5"), "columns": COLUMNS, **arguments})

@@ -13,8 +13,9 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
-from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.opening import open_documents, require_named
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.text.recipe import Text
 
 
 def refusal(path, **options):
@@ -111,3 +112,26 @@ def test_a_hub_that_cannot_be_reached_is_said():
     assert "plimsoll-no-such-org/no-such-set, config 'small' cannot be streamed (" in done.stdout, done.stderr
     assert "huggingface.co can be reached" in done.stdout
     assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/nonexist", "./x", "../x/y", "~/no-such-file", "~no-such-user/x", "x.txt", "a/x.txt", "a/x.jsonl.gz", "a/x.parquet",
+     "a/x.json", "a/x.csv", "no-slash", "a/b/c", "here/x", "my-texts/", "x" * 300],
+)  # fmt: skip
+def test_a_file_that_is_missing_is_not_taken_for_a_stream(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(DataError, match=r"^there is no such path: '.* is no file or folder here .*Check the path\.$"):
+        require_named(name)
+    with pytest.raises(DataError, match=r"^there is no such path: "):
+        Text(dataset_id=name, vocab_size=300, steps=9).host_bytes(None, prefetch=0)
+
+
+def test_what_is_here_and_what_looks_like_an_id_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.txt").write_text("text")
+    assert [require_named(name) for name in ("a", "./a", "a/x.txt", "org/name", "org/name-1.5B")] == [True] * 3 + [
+        False
+    ] * 2

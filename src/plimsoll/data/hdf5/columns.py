@@ -5,9 +5,12 @@ plimsoll.recipe(data=lambda: plimsoll.Hdf5("w.h5", {"x": "states", "y": "labels"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -41,7 +44,8 @@ class Hdf5(ExampleSet):
         skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
 
     Raises:
-        DataError: The file cannot be read, a dataset is missing, or `rows` reaches beyond its end.
+        DataError: The file cannot be read, a dataset is missing, `rows` reaches beyond its end, or an argument is of
+            another type.
 
     Example:
         >>> data = lambda: plimsoll.Hdf5("windows.h5", {"x": "states", "y": "labels"}, rows=(0, -1000))
@@ -57,6 +61,7 @@ class Hdf5(ExampleSet):
         skip_bad: bool = False,
     ) -> None:
         """Opens the file. The class describes the arguments."""
+        _require_arguments(path, columns, rows, mix)
         beside = FOLDER.get() / Path(path).expanduser()
         self._rows = Hdf5Rows(beside if beside.exists() else path, columns)
         self._mix, self._skip_bad = mix, skip_bad
@@ -154,3 +159,27 @@ class Hdf5(ExampleSet):
 
     def _narrowed(self, rows: Rows) -> Rows:
         return {name: narrowed(values, f"{self.called}: {name!r}") for name, values in rows.items()}
+
+
+def _require_arguments(path: Any, columns: Any, rows: Any, mix: Any) -> None:
+    """Raises DataError where an argument of Hdf5 is of another type than it takes."""
+    takes = {
+        "path": "the path of a file",
+        "columns": 'a dict from the names of an example\'s arrays to the datasets that hold them, like {"x": "states"}',
+        "rows": "the range of rows (begin, end), like (0, -1000), where None is the beginning or the end of the file",
+        "mix": f"a number of chunks, 1 or more, like {MIX}",
+    }
+    right = {
+        "path": isinstance(path, str | os.PathLike),
+        "columns": isinstance(columns, Mapping)
+        and bool(columns)
+        and all(isinstance(word, str) for word in (*columns, *columns.values())),
+        "rows": isinstance(rows, Sequence)
+        and len(rows) == 2
+        and all(row is None or isinstance(row, SupportsIndex) for row in rows),
+        "mix": isinstance(mix, SupportsIndex) and operator.index(mix) >= 1,
+    }
+    for name, value in {"path": path, "columns": columns, "rows": rows, "mix": mix}.items():
+        if not right[name]:
+            shown = textwrap.shorten(repr(value), 80)
+            raise DataError(f"Hdf5 takes {name} as {takes[name]}, and got {shown}, of type {type(value).__name__}")

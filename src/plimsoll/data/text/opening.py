@@ -21,6 +21,8 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import GIB, MIB, format_bytes
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+_OTHER_SUFFIXES = {".json", ".csv", ".tsv"}
+"""Suffixes of files that are read elsewhere, or not at all, and that no id on the hub ends in."""
 _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. ]|$)", re.IGNORECASE)
 
 LARGEST_BYTES = 4 * GIB
@@ -67,6 +69,8 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
     Raises:
         DataError: Nothing of this name is here and it is no id, or what is here is not read.
     """
+    if not require_named(dataset_id):
+        return None
     path = Path(dataset_id).expanduser()
     if path.is_file():
         format = format_of(path)
@@ -75,12 +79,26 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
                 f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
             )
         return [File(path=path, format=format, column=column)]
-    if path.is_dir():
-        return _saved(path, split, column) or _folder(path, config, split, column)
-    if looks_like_hub_id(dataset_id) and format_of(path) is None and not path.parent.exists():
-        return None
+    return _saved(path, split, column) or _folder(path, config, split, column)
+
+
+def require_named(dataset_id: str) -> bool:
+    """Checks that `dataset_id` names data, without asking the network, and returns whether that is a file or folder.
+
+    What is not here has to look like an id on the hub: org/name, without the suffix of a file, and no folder org here.
+
+    Raises:
+        DataError: Nothing of this name is here, and it is no id.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; ~user of no user here
+        path = Path(dataset_id).expanduser()
+        if path.is_file() or path.is_dir():
+            return True
+        is_file_name = format_of(path) is not None or path.suffix.lower() in _OTHER_SUFFIXES
+        if looks_like_hub_id(dataset_id) and not is_file_name and not path.parent.exists():
+            return False
     raise DataError(
-        f"there is no such path: {dataset_id!r} is no file or folder here ({Path.cwd()}), nor the id of "
+        f"there is no such path: {repr(dataset_id)[:200]} is no file or folder here ({Path.cwd()}), nor the id of "
         "a Hugging Face data set, which looks like org/name. Check the path."
     )
 

@@ -457,8 +457,10 @@ class Text(AdamWRecipe):
     @property
     def is_stream(self) -> bool:
         """True for text that is read over the network: it is not counted, and its tokens are not all seen before
-        training."""
-        return self.dataset_id != STANDARD_LIBRARY and not Path(self.dataset_id).expanduser().exists()
+        training. Raises DataError where the text is neither here nor named by an id."""
+        from plimsoll.data.text.opening import require_named
+
+        return self.dataset_id != STANDARD_LIBRARY and not require_named(self.dataset_id)
 
     def data_advice(self) -> str:
         return "a smaller --shuffle-buffer-size"
