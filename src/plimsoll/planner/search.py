@@ -265,8 +265,9 @@ class Search:
                 yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
                 return
         small = self._worth_asking(small, best)
-        if late:
-            worth = (view.fits for view in views)
+        if late:  # of those that are sure to fit the fastest: it may be the only one that is looked at
+            least = min((view.cost.likely for view in views), default=0.0)
+            worth = (view.fits + (least / view.cost.likely if view.fits == 1 else 0.0) for view in views)
         else:
             worth = chances(views, small) if best is None else gains(views, best.cost.likely)
         wanted, hurried = False, False
