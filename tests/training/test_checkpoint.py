@@ -407,3 +407,16 @@ def test_a_checkpoint_without_frozen_weights_is_refused_where_they_are_wanted(tm
     Checkpoints(tmp_path, in_background=False, frozen=False).save(1, with_frozen(make_state(1)), POSITION)
     with pytest.raises(CheckpointError, match=r"does not fit the recipe: \['params'\]\['frozen'\]\['base'\] is None"):
         Checkpoints(tmp_path, in_background=False).newest(shapes(with_frozen(make_state(1))))
+
+
+def test_what_a_save_beside_training_meets_is_raised_where_it_is_waited_for(tmp_path, capfd):
+    """Of several processes the store that connects them is gone where another one is: no thread prints that."""
+    checkpoints = Checkpoints(tmp_path, in_background=True)
+
+    def complete():
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: Connection reset by peer")
+
+    checkpoints._finish(complete)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Connection reset"):
+        checkpoints.wait()
+    assert capfd.readouterr().err == ""

@@ -221,7 +221,14 @@ class Checkpoints:
             complete()
             self.wait()
             return
-        self._writer = threading.Thread(target=complete, name="checkpoint")
+
+        def attempt() -> None:
+            try:
+                complete()
+            except Exception as problem:  # of several processes: another one is gone
+                self._failure = problem
+
+        self._writer = threading.Thread(target=attempt, name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
