@@ -298,7 +298,7 @@ class Tortured:
                 self.troubles.append(f"stuck {words}")
             elif code not in allowed[process]:
                 self.troubles.append(f"ended {words}")
-            elif "Traceback" in said and not (code in INTERRUPTED and "KeyboardInterrupt" in said):  # Python's own start
+            elif "Traceback" in said and "KeyboardInterrupt" not in said:  # that is of Python's own start
                 self.troubles.append(f"a traceback {words}: {said}")
             elif code in (2, 3) and "error: " not in said:
                 self.troubles.append(f"no word of why {words}")

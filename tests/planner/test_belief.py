@@ -321,7 +321,7 @@ def test_with_time_enough_nothing_is_said_of_it():
 @pytest.mark.parametrize(("budget", "micro"), [(300, 1), (700, 4), (2_000, 16)])
 def test_where_the_time_is_used_up_before_any_is_known_the_fastest_that_surely_fits_is_looked_at(budget, micro):
     """A busy machine may need all of it for the first trace."""
-    one, compiler = limited(budget, 0, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.3))
+    one, _ = limited(budget, 0, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.3))
     planned = one.run()
     assert (planned.plan.micro_batch, planned.compiles) == (micro, 1)
     assert planned.ledger.fits
