@@ -393,6 +393,14 @@ def _above(peak: float, predicted: float) -> str:
     return f" ({peak / predicted - 1:.1%} above the prediction)".replace("%", " %") if peak > predicted else ""
 
 
+def by_position(name: str) -> str:
+    """Returns a table of the held-out loss over stretches of positions of a window, at a run's best step."""
+    best = read(f"run-{name}", "best")
+    starts = sorted(int(key.rpartition("_")[2]) for key in best if key.startswith("loss_from_"))
+    losses = [f"{best[f'loss_from_{start}']:.3f}" for start in starts]
+    return table(["from token", *(f"{start:,}" for start in starts)], [["nats a token", *losses]])
+
+
 def evaluations(name: str, **columns: str) -> str:
     """Returns a table of what evaluations of a run found: a column for each metric, under the name given for it."""
     rows = [
