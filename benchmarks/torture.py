@@ -31,7 +31,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from torture_faults import Life, copy_for_inspection
+from torture_faults import Life, copy_for_inspection, result
 from torture_run import Learned, Tortured
 from torture_world import STEPS, Course, World
 
@@ -62,6 +62,7 @@ def main() -> int:
             print("interrupted: what follows is of the runs that were finished")
         for kept in world.scratch.glob("trouble-*"):
             shutil.copytree(kept, given.out.parent / f"torture-{kept.name}", dirs_exist_ok=True)
+    given.out.with_suffix(".json").write_text(json.dumps(result(rows, given), indent=1))
     print(table(rows))
     return 0 if sound(rows) else 1
 

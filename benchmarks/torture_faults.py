@@ -6,18 +6,21 @@ regardless for some steps.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from text_vs_trainer import conditions
 from torture_world import STEPS, Course, World, rows_of
 
 PATIENCE = 900
@@ -272,6 +275,24 @@ def moment(life: Alive, run: Path, drawn: random.Random) -> bool:
         return life.wait(lambda: any((run / "checkpoints").glob(".partial-*")), interval=0.001)
     ahead = min(STEPS, first + drawn.randint(1, 16))
     return life.wait(lambda: life.step() >= ahead)
+
+
+def result(rows: Iterable[Mapping[str, Any]], given: argparse.Namespace) -> dict[str, Any]:
+    """Returns what a page quotes of a torture: faults by kind, runs, and what was lost, different or strange."""
+    rows = list(rows)
+    runs = [row for row in rows if "fault" not in row]
+    planned_alike = [row for row in runs if "fingerprint_same" in row]
+    return {
+        "conditions": conditions(given),
+        "faults": dict(sorted(Counter(row["fault"] for row in rows if "fault" in row).items())),
+        "lives": sum(row["lives"] for row in runs),
+        "runs": len(runs),
+        "lost": sum(row["lost"] for row in runs),
+        "steps_different": sum(row.get("steps_different") or 0 for row in runs),
+        "planned_alike": len(planned_alike),
+        "fingerprints_same": sum(row["fingerprint_same"] for row in planned_alike),
+        "troubles": sum(len(row["troubles"]) for row in runs),
+    }
 
 
 def copy_for_inspection(run: Path, to: Path) -> None:

@@ -5,7 +5,8 @@
 Each process is a `plimsoll train --process I` in a network namespace of its own, where root may make them, so that the
 wire between them can be cut; the folder of the run is a small file system that both see. After each fault the same two
 commands continue. A run's last state must have the fingerprint of an undisturbed one, and every step its loss. Every
-fault and run is a row of bench-out/torture_processes.jsonl. Ends with 1 if anything is not as it should be.
+fault and run is a row of bench-out/torture_processes.jsonl, and torture_processes.json counts them. Ends with 1 if
+anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from torture_faults import checkpoints, copy_for_inspection, damage_checkpoint, moment
+from torture_faults import checkpoints, copy_for_inspection, damage_checkpoint, moment, result
 from torture_run import Learned
 from torture_world import STEPS, Course, World, rows_of
 
@@ -411,10 +411,11 @@ def main() -> int:
                 print(words_of(row), flush=True)
         for kept in world.scratch.glob("trouble-*"):
             shutil.copytree(kept, out.parent / f"torture-processes-{kept.name}", dirs_exist_ok=True)
-    for kind, times in sorted(Counter(row["fault"] for row in rows if "fault" in row).items()):
+    found = result(rows, given)
+    out.with_suffix(".json").write_text(json.dumps(found, indent=1))
+    for kind, times in found["faults"].items():
         print(f"{kind:<36}{times:>6}")
-    runs = [row for row in rows if "fault" not in row]
-    print(f"{sum('fault' in row for row in rows)} faults, {len(runs)} runs, lost {sum(row['lost'] for row in runs)}")
+    print(f"{sum(found['faults'].values())} faults, {found['runs']} runs, lost {found['lost']}")
     return 0 if sound(rows) else 1
 
 

@@ -488,6 +488,24 @@ def schedulers() -> str:
     return table(["", "checked", "seen"], lines) + after
 
 
+def tortures() -> str:
+    """Returns what was done to runs of one process and of two, and that nothing was lost by it."""
+    lines = []
+    for name, of in (("torture", "one process"), ("torture_processes", "two processes")):
+        found = read(name)
+        if found["lost"] or found["steps_different"] or found["fingerprints_same"] != found["planned_alike"]:
+            raise MissingFigure(f"docs/results/{name}.json has runs that were lost, or learned something else")
+        by_times = sorted(found["faults"].items(), key=lambda each: -each[1])
+        kinds = ", ".join(f"{kind} {times}" for kind, times in by_times)
+        lines.append(
+            f"* Runs of {of}: **{sum(found['faults'].values())} faults** in {found['runs']} runs of {found['lives']}"
+            f" lives ({kinds}): none lost, no step another one, {found['fingerprints_same']} of"
+            f" {found['planned_alike']} fingerprints those of undisturbed runs."
+            f" {source(name, f'python benchmarks/{name}.py')}"
+        )
+    return "\n".join(lines)
+
+
 def recommend_quality(name: str, *rows: str) -> str:
     """Returns a table of trained runs of `recommend`, ranked for every user's test item, and of the baselines."""
     found = {row: read(name, "rows", row) for row in rows}
