@@ -59,7 +59,15 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
 
 def ended_by_disk(problem: OSError) -> str:
     """Returns what is printed where an error that is mostly a disk's has ended training: checkpoints are whole."""
-    return f"error: training stopped: {problem}. Run the same command again to continue"
+    return f"training stopped: {problem}. Run the same command again to continue"
+
+
+def ended_by_memory(problem: BaseException) -> str:
+    """Returns what is printed where the process that trains gets no more memory: checkpoints are whole."""
+    return (
+        f"training stopped: this process gets no more memory ({problem or 'MemoryError'}). What was saved is"
+        " whole: run the same command again where more memory is free, or with --replan and a smaller --memory"
+    )
 
 
 def as_paragraph(problem: Shown) -> Shown:

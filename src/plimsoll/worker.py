@@ -63,7 +63,7 @@ def _train(options: dict[str, Any]) -> int:
     with Interruption() as interruption:
         release()
         from plimsoll.engine.session import train_here
-        from plimsoll.errors import DeviceLostError, PlimsollError, ended_by_disk
+        from plimsoll.errors import DeviceLostError, PlimsollError, ended_by_disk, ended_by_memory
 
         try:
             ending = train_here(options, interruption)
@@ -75,7 +75,10 @@ def _train(options: dict[str, Any]) -> int:
                 os._exit(problem.exit_code)
             return problem.exit_code
         except OSError as problem:
-            print(ended_by_disk(problem), file=sys.stderr)
+            print(f"error: {ended_by_disk(problem)}", file=sys.stderr)
+            return 3
+        except MemoryError as problem:
+            print(f"error: {ended_by_memory(problem)}", file=sys.stderr)
             return 3
         except RuntimeError as problem:
             if not str(problem).startswith(NO_BACKEND):

@@ -420,3 +420,13 @@ def test_what_a_save_beside_training_meets_is_raised_where_it_is_waited_for(tmp_
     with pytest.raises(jax.errors.JaxRuntimeError, match="Connection reset"):
         checkpoints.wait()
     assert capfd.readouterr().err == ""
+
+
+def test_a_thread_that_cannot_begin_is_no_wait_without_end(tmp_path, monkeypatch):
+    """As Python's own threads are where there is no memory for them: `Thread.start` never returns."""
+    monkeypatch.setattr(checkpoint, "BEGIN_SECONDS", 0.01)
+    monkeypatch.setattr(checkpoint._thread, "start_new_thread", lambda *_: 1)
+    checkpoints = Checkpoints(tmp_path, in_background=True)
+    with pytest.raises(MemoryError, match=r"a thread that saves did not begin in 0\.02 s"):
+        checkpoints.save(1, make_state(), POSITION)
+    checkpoints.wait()

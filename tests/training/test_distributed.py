@@ -4,6 +4,7 @@ Two real processes are in tests/cli/test_processes.py, which `make test` leaves 
 """
 
 import json
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -213,7 +214,7 @@ def test_what_lies_here_whole_is_asked_of_nobody(monkeypatch, addressable, repli
 
 
 @pytest.fixture
-def joining(monkeypatch):
+def joining(monkeypatch, tmp_path):
     """What JAX is told as processes join; to be answered by `answer`."""
     told = SimpleNamespace(given=None, answer=lambda: None, settings={})
 
@@ -224,14 +225,17 @@ def joining(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", told.settings.__setitem__)
     monkeypatch.setattr(distributed, "POLL_SECONDS", 0.001)
-    return told
+    monkeypatch.setattr(distributed.tempfile, "gettempdir", lambda: str(tmp_path))
+    yield told
+    while distributed._held:
+        distributed._held.pop().close()
 
 
 def test_processes_wait_five_minutes_for_one_another_and_half_a_minute_for_a_sign_of_life(joining):
     distributed.join("host:1", 2, 1)
     assert joining.given == (
         ("host:1", 2, 1),
-        {"initialization_timeout": 300, "heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30},
+        {"initialization_timeout": 600, "heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30},
     )
     assert joining.settings == {
         "jax_cpu_collectives_implementation": "gloo", "jax_enable_preemption_service": False
@@ -246,8 +250,44 @@ def test_processes_that_do_not_find_one_another_are_told_where_they_looked(joini
         raise RuntimeError("DEADLINE_EXCEEDED: " + "x" * 300 + "\nand a second line")
 
     joining.answer = fail
-    with pytest.raises(RunError, match=f"did not find one another at {where} in 300 s: DEADLINE_EXCEEDED: x+. Start"):
+    with pytest.raises(RunError, match=f"did not find one another at {where} in 0 s: DEADLINE_EXCEEDED: x+. Start"):
         distributed.join(coordinator, 2, 1)
+
+
+def test_a_wait_for_the_others_is_said_and_ends_here_before_jax_aborts(joining, monkeypatch, capsys):
+    monkeypatch.setattr(distributed, "SAID_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(distributed, "CONNECT_SECONDS", 0.05)
+    joined = threading.Event()
+    joining.answer = joined.wait
+    with pytest.raises(RunError, match="did not find one another at host:1 in 0 s: not all have come"):
+        distributed.join("host:1", 2, 1)
+    joined.set()
+    assert capsys.readouterr().err == "waiting for all 2 processes at host:1, for 0.05 s at most\n"
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")])
+def test_a_port_in_use_is_refused_by_the_process_that_is_to_listen(joining, family, host):
+    with socket.socket(family) as listening:
+        try:
+            listening.bind((host, 0))
+        except OSError as problem:
+            pytest.skip(f"no such network here: {problem}")
+        listening.listen()
+        port = listening.getsockname()[1]
+        with pytest.raises(RunError, match=f"port {port} of --coordinator 127.0.0.1:{port} is in use"):
+            distributed.join(f"127.0.0.1:{port}", 2, 0)
+        distributed.join(f"127.0.0.1:{port}", 2, 1)
+    assert joining.given is not None
+
+
+def test_the_same_process_of_a_run_is_refused_while_it_is_there(joining, monkeypatch):
+    monkeypatch.setattr(distributed, "ENDING_SECONDS", 0.05)
+    distributed.join("host:1", 2, 1)
+    with pytest.raises(RunError, match=r"process 1 of the run at --coordinator host:1 is on this machine already"):
+        distributed.join("host:1", 2, 1)
+    distributed.join("host:1", 2, 0)
+    distributed._held[0].close()
+    distributed.join("host:1", 2, 1)
 
 
 def test_a_signal_while_a_process_waits_for_the_others_ends_it_with_its_number(joining):

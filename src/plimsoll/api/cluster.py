@@ -24,13 +24,14 @@ from typing import Any, NoReturn
 
 from plimsoll import cache
 from plimsoll.api.accelerator import chip_named
-from plimsoll.errors import PlimsollError, RecipeError, RunError, ended_by_disk, raise_refusal
+from plimsoll.errors import PlimsollError, RecipeError, RunError, ended_by_disk, ended_by_memory, raise_refusal
 from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
+from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.store import is_address
 from plimsoll.units import whole_number
 
@@ -41,7 +42,7 @@ AGREED_ON = (
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # each process makes its own rows with these
 )
 """Packages whose versions must be the same in all processes."""
-LAST_PORT = 65_535
+LAST_PORT, MOST_PROCESSES = 65_535, 100_000
 TOKENISED_BY_EACH = (
     "every process reads and tokenises all of the text as training goes, for its own rows. Text on this machine's disk"
     " that the run reads through is tokenised once, by all of them together, up to 4 GiB, and `plimsoll prepare"
@@ -95,6 +96,8 @@ def membership(
             "--coordinator HOST:PORT, --processes N and --process I go together: the first machine's address and a free"
             " port there, how many processes there are, and which of them this one is, from 0"
         )
+    if not 0 < processes <= MOST_PROCESSES:
+        raise RecipeError(f"--processes {processes:,} is not a number of processes from 1 to {MOST_PROCESSES:,}")
     host, _, port = coordinator.rpartition(":")
     if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
         raise RecipeError(
@@ -140,7 +143,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
         print(f"error: {door.behind}", file=sys.stderr)
         code = code or remote.BEHIND
     if code == 128 + signal.SIGABRT:
-        print(f"error: {_lost('its connection to the others broke')}", file=sys.stderr)
+        print(f"error: {_lost('JAX ended this one, mostly since its connection to them broke')}", file=sys.stderr)
         return LOST
     return code
 
@@ -181,7 +184,10 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         print(f"error: {problem}", file=sys.stderr)
         code = problem.exit_code
     except OSError as problem:
-        print(ended_by_disk(problem), file=sys.stderr)
+        print(f"error: {ended_by_disk(problem)}", file=sys.stderr)
+        code = LOST
+    except MemoryError as problem:
+        print(f"error: {ended_by_memory(problem)}", file=sys.stderr)
         code = LOST
     except RuntimeError as problem:  # of JAX, which type checkers know by its base class
         if not isinstance(problem, jax.errors.JaxRuntimeError):  # pyright: ignore[reportUnknownMemberType]
@@ -222,6 +228,8 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
         scratch.append(folder)
         (folder / "checkpoints").mkdir()
         board.read_files("run", folder)
+        if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
+            RunFolder(folder).write("recipe.json", question["recipe"])
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
     folder = Path(session["run"])
     _require_same_data(board, recipe, folder)
@@ -258,6 +266,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
     """Raises RunError in every process, with what differs between which of them."""
+    _require_counted_alike(board)
     each = _of_all(board, "facts", _facts(question))
     first = each[0]
     different = [
@@ -272,6 +281,21 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
         raise RunError(
             f"the processes of this run were not started alike: {'; '.join(different)}. Start all of them with the"
             " same command and the same code"
+        )
+
+
+def _require_counted_alike(board: Any) -> None:
+    """Raises RunError in every process where one was started with another --processes: it would wait for ever."""
+    from plimsoll.training.distributed import process, processes
+
+    board.write(f"count-{process()}", processes())
+    others = range(processes()) if process() == 0 else [0]
+    different = {number: count for number in others if (count := board.read(f"count-{number}")) != processes()}
+    if different:
+        said = ", ".join(f"{count} on process {number}" for number, count in different.items())
+        board.wait_until_read("count")
+        raise RunError(
+            f"--processes is {processes()} on process {process()} and {said}: start all of them with the same number"
         )
 
 
@@ -354,11 +378,15 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
         code.update(path.read_bytes())
     versions = {name: metadata.version(name) for name in AGREED_ON}
     may_differ = {"quiet", "run", "profiler_port"}
-    options = {f"--{name}": value for name, value in question["options"].items() if name not in may_differ}
+    given = {name: value for name, value in question["options"].items() if name not in may_differ}
+    given |= given.pop("pins", {})  # levers, by their own names
     recipe = question["recipe"]
-    fields = {f"--{name}".replace("_", "-"): value for name, value in recipe["fields"].items()}
+    given |= recipe["fields"]
+    options = {f"--{name}".replace("_", "-"): value for name, value in given.items()}
     rest = {name: value for name, value in recipe.items() if name != "fields"}
+    if "file" in rest:  # machines may keep it in other folders: its bytes are compared
+        rest["file"] = Path(rest["file"]).name
     python = ".".join(map(str, sys.version_info[:3]))
     return {"host": socket.gethostname()} | {
-        "python": python, **versions, "the code of plimsoll": code.hexdigest()[:12], **options, **fields, **rest
+        "python": python, **versions, "the code of plimsoll": code.hexdigest()[:12], **options, **rest
     }  # fmt: skip

@@ -24,7 +24,7 @@ from plimsoll.engine.ledger import Measurements
 from plimsoll.engine.log import SessionLog, TimedSource
 from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
-from plimsoll.errors import RecipeError, RunError, StoppedError
+from plimsoll.errors import RecipeError, RunError, StoppedError, ended_by_memory
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
@@ -177,6 +177,8 @@ class _Training:
                 if not allocator.refused(problem):
                     raise
                 ended = self.guard.refused(problem, self.folder.checkpoints)
+                if distributed.processes() > 1:  # the others know of it by the end of this one
+                    raise StoppedError(ended_by_memory(problem)) from None
             finally:
                 if not lost:
                     self.measured.write(executables.state, log)

@@ -16,6 +16,7 @@ A damaged checkpoint is set aside, and the one before it is used.
 
 from __future__ import annotations
 
+import _thread
 import errno
 import hashlib
 import itertools
@@ -36,7 +37,7 @@ import numpy as np
 from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.runs.contents import content_of
 from plimsoll.runs.folder import replace_file
-from plimsoll.training import allocator, distributed
+from plimsoll.training import allocator, distributed, saved_arrays
 from plimsoll.training.disk import KEPT
 from plimsoll.training.saved_arrays import (
     Part,
@@ -57,6 +58,10 @@ from plimsoll.units import format_bytes
 REMOVALS, GONE = 100, 10
 """Times, at most, that what a failed save left is removed, a tenth of a second apart, and looks in a row that it has to
 stay away: a thread of Orbax that still writes makes the folder anew."""
+LOOK_SECONDS = 1.0
+"""Time between two looks whether a save that is waited for can end at all."""
+BEGIN_SECONDS = 10.0
+"""Time that a thread which saves has to begin, twice."""
 DAMAGED = ".damaged"
 FROZEN = "['params']['frozen']"
 """Where a state keeps its frozen weights."""
@@ -98,7 +103,8 @@ class Checkpoints:
         self._together = shared is not None and distributed.processes() > 1
         self._plan = dict(plan or {})
         self._saves = self._checks = 0
-        self._writer: threading.Thread | None = None
+        self._done: threading.Event | None = None
+        """Set when the save that is being written is."""
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Checkpoints:
@@ -221,21 +227,30 @@ class Checkpoints:
             complete()
             self.wait()
             return
+        begun, done = threading.Event(), threading.Event()
 
         def attempt() -> None:
+            begun.set()
             try:
                 complete()
             except Exception as problem:  # of several processes: another one is gone
                 self._failure = problem
+            finally:
+                done.set()
 
-        self._writer = threading.Thread(target=attempt, name="checkpoint")
-        self._writer.start()
+        # `threading.Thread.start` waits for ever where the new thread has no memory to begin with.
+        _thread.start_new_thread(attempt, ())
+        if not begun.wait(BEGIN_SECONDS) and not begun.wait(BEGIN_SECONDS):  # twice: both may have been frozen
+            raise MemoryError(f"a thread that saves did not begin in {2 * BEGIN_SECONDS:g} s")
+        self._done = done
 
     def wait(self) -> None:
         """Waits until what is being written is on disk; raises what went wrong with it."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        if self._done is not None:
+            done, self._done = self._done, None
+            while not done.wait(LOOK_SECONDS):
+                if saved_arrays.starved:
+                    raise MemoryError("a thread that was to write had none to begin with")
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -7,8 +7,15 @@ there for minutes while the first one plans. Leaves of a state go from device to
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import hashlib
 import io
 import json
+import os
+import socket
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +31,12 @@ from plimsoll.errors import RunError
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
 CONNECT_SECONDS = 300
+"""Time that processes have to find one another. JAX is given more: it would abort the process, with another reason."""
+JAX_WAITS_SECONDS = 2 * CONNECT_SECONDS
+SAID_AFTER_SECONDS = 30
+"""Time after which a process says for whom it waits."""
+ENDING_SECONDS = 30
+"""Time that a process of before has to end, which is the same one of the same run."""
 PATIENCE_MILLISECONDS = 24 * 3600 * 1000
 LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
@@ -43,7 +56,15 @@ def join(
 
     None: as the variables of Slurm, MPI, Kubernetes or a TPU give it. JAX waits for the others where no signal handler
     of Python's runs: in a thread here, while this one looks whether `signal` returns one.
+
+    Raises:
+        RunError: The others do not come in time, the port is taken, or this process of the run is there already. The
+            thread may still wait then: end the process by `os._exit`.
     """
+    if coordinator is not None:
+        _require_alone(coordinator, process)
+        if process == 0:
+            _require_free(coordinator)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
     failures: list[Exception] = []
@@ -54,13 +75,16 @@ def join(
                 coordinator,
                 processes,
                 process,
-                initialization_timeout=CONNECT_SECONDS,
+                initialization_timeout=JAX_WAITS_SECONDS,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=HEARTBEAT_SECONDS,
             )
         except (ValueError, RuntimeError) as problem:
             failures.append(problem)
 
+    where = coordinator or "the coordinator that this cluster names"
+    many = "the others" if processes is None else f"all {processes} processes"
+    started, waited, said = time.monotonic(), 0.0, False
     waiting = threading.Thread(target=initialize, daemon=True)
     waiting.start()
     while waiting.is_alive():
@@ -69,13 +93,62 @@ def join(
             stopped = RunError("stopped while it waited for the other processes: nothing was begun")
             stopped.exit_code = 128 + number
             raise stopped
+        waited = time.monotonic() - started
+        if waited > SAID_AFTER_SECONDS and not said:
+            said = True
+            print(f"waiting for {many} at {where}, for {CONNECT_SECONDS} s at most", file=sys.stderr, flush=True)
+        if waited > CONNECT_SECONDS:
+            failures.append(TimeoutError("not all have come"))
+            break
     for problem in failures:
-        where = coordinator or "the coordinator that this cluster names"
         raise RunError(
-            f"the processes of this run did not find one another at {where} in {CONNECT_SECONDS} s:"
+            f"the processes of this run did not find one another at {where} in {waited:.0f} s:"
             f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
             " each with its own --process from 0, and let the port through"
         )
+
+
+def _require_free(coordinator: str) -> None:
+    """Raises RunError where something listens at the first process's own port: JAX would end by a fault of memory."""
+    host, _, port = coordinator.rpartition(":")
+    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        with contextlib.suppress(OSError), socket.socket(family) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still close
+            try:
+                listening.bind((everywhere, int(port)))
+                listening.listen()
+            except OSError as problem:
+                if problem.errno != errno.EADDRINUSE:
+                    raise
+                raise RunError(
+                    f"port {port} of --coordinator {host}:{port} is in use on this machine, where process 0 was to"
+                    " listen at it: give all processes another port"
+                ) from None
+
+
+_held: list[Any] = []
+"""Files that are locked as long as this process lives."""
+
+
+def _require_alone(coordinator: str, process: int | None) -> None:
+    """Raises RunError where this process of the run is on this machine already: JAX would end both, and all others."""
+    name = hashlib.sha256(f"{coordinator} {process}".encode()).hexdigest()[:16]
+    file = open(Path(tempfile.gettempdir()) / f"plimsoll-{os.getuid()}-{name}.lock", "w")  # noqa: SIM115
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise RunError(
+                    f"process {process} of the run at --coordinator {coordinator} is on this machine already, and has"
+                    f" not ended in {ENDING_SECONDS} s: stop it first, or give this one its own --process"
+                ) from None
+            time.sleep(POLL_SECONDS)
+        else:
+            _held.append(file)
+            return
 
 
 def leave() -> None:

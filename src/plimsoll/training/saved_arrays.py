@@ -295,6 +295,10 @@ def _context() -> Any:
     return context
 
 
+starved = False
+"""Whether a thread had no memory to begin with: Orbax and Python then wait for it for ever."""
+
+
 @cache
 def _silence_tracebacks() -> None:
     """Keeps Orbax and TensorStore from printing tracebacks of a write that fails: its error is raised, once.
@@ -307,7 +311,10 @@ def _silence_tracebacks() -> None:
     report = sys.unraisablehook
 
     def report_others(event: Any) -> None:
-        if not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
+        global starved
+        if event.exc_type is MemoryError:  # nothing else may be done here: that needs memory
+            starved = True
+        elif not (isinstance(event.exc_value, RuntimeError) and str(event.exc_value) == "Event loop is closed"):
             report(event)
 
     sys.unraisablehook = report_others
