@@ -98,7 +98,7 @@ def asked(name: str, folder: str, given: argparse.Namespace) -> dict[str, float]
         if (value := getattr(given, option)) is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]
     began, busy = time.perf_counter(), busy_seconds()
-    done = subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout)
     others = busy_seconds() - busy - found.pop("process_seconds")
     return found | {"cores_taken_by_others": max(0.0, others / (time.perf_counter() - began))}
@@ -135,7 +135,7 @@ def from_file(given: argparse.Namespace) -> Iterator[Any]:
     from plimsoll.data.packed.kept import kept
     from plimsoll.data.packed.stream_order import stream_order_loader
 
-    packed = kept((Path(given.folder) / "name").read_text(), print)
+    packed = kept((Path(given.folder) / "name").read_text())
     assert packed is not None
     sizes = {"seq_len": given.seq_len, "stride": given.seq_len, "batch_size": given.batch}
     return stream_order_loader(packed, shuffle_buffer_size=given.shuffle, seed=42, prefetch=2, **sizes)
