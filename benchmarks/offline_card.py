@@ -134,7 +134,6 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     from plimsoll.planner.chips import chip
     from plimsoll.planner.flops import dots
     from plimsoll.planner.hlo.buffers import largest_temporaries
-    from plimsoll.planner.kernel_seconds import kernel_seconds
     from plimsoll.planner.speed import step_seconds
     from plimsoll.recipes.registry import preset
     from plimsoll.recipes.saved import to_dict
@@ -154,13 +153,11 @@ def compiled_step(name: str, chip_name: str, text: Path | None) -> dict[str, Any
     started = time.process_time()
     compiled: Any = compiler.executable(lowered, plan)
     took = time.process_time() - started
-    kernels = compiler._kernels(compiled)
     analysis = analysis_of(
         compiled,
         flops=compiler._flops(plan),
         moved_bytes=dots(jaxpr).moved_bytes,
-        kernels=kernels.total(),
-        kernel_seconds=kernel_seconds(kernels, compiler.chip),
+        **compiler._of_kernels(compiled),
     )
     module = compiled.as_text()
     if text is not None:
