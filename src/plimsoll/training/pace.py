@@ -2,7 +2,8 @@
 
 In every step all wait for the slowest, so that it takes all of them equally long, and its time names nobody. What names
 one is what each does alone: it waits for its data, and on a CPU it times a matrix product now and then. On an
-accelerator that would wait for the step under way, and only the waits for data tell.
+accelerator that would wait for the step under way, and only the waits for data tell. `straggler` decides who is named,
+for the log, `plimsoll runs` and the report alike.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import numpy as np
 
 FIRST_SECONDS, TELL_SECONDS = 1.0, 10.0
 """Time until a process tells again, which doubles up to the second: a product and the telling take milliseconds."""
-PRODUCT_SIZE, PRODUCTS, PRODUCTS_KEPT = 384, 3, 15
-"""Rows of the matrices, products at a time, and how many of the last ones count, by their median."""
+PRODUCT_SIZE, PRODUCTS = 384, 3
+"""Rows of the matrices, and products at a time."""
+LOOKS = 5
+"""How many of the last times count, by their medians. Nobody is named before that: the first times are often slow."""
 STRAGGLES = 1.2
 """Times the others' median by which a process's own time of a step is more, if it is to be named."""
 
@@ -55,7 +58,9 @@ class Pace:
         self._board, self._process, self._processes = board, process, processes
         self._write, self._say = write, say
         self._product = _product() if jax.default_backend() == "cpu" else None
-        self._seconds: deque[float] = deque(maxlen=PRODUCTS_KEPT)
+        self._product_seconds: deque[float] = deque(maxlen=PRODUCTS * LOOKS)
+        self._step_seconds: deque[float] = deque(maxlen=LOOKS)
+        self._waited: deque[float] = deque(maxlen=LOOKS)
         self._next, self._wait = 0.0, FIRST_SECONDS
         self._named: set[int] = set()
 
@@ -69,16 +74,20 @@ class Pace:
         if time.monotonic() < self._next:
             return
         if self._product is not None:
-            self._seconds.extend(_timed(self._product) for _ in range(PRODUCTS))
+            self._product_seconds.extend(_timed(self._product) for _ in range(PRODUCTS))
+        self._step_seconds.append(row["step_seconds"])
+        self._waited.append(row["data_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0)
+        step_seconds = statistics.median(self._step_seconds)
         own = {
             "process": self._process,
             "host": socket.gethostname(),
             "step": step,
             "resident_bytes": row.get("device_bytes", row["resident_bytes"]),
             "peak_bytes": row.get("peak_device_bytes", row["peak_resident_bytes"]),
-            "step_seconds": row["step_seconds"],
-            "data_seconds": row["data_seconds"],
-            "product_seconds": statistics.median(self._seconds) if self._seconds else None,
+            "step_seconds": step_seconds,
+            "data_seconds": statistics.median(self._waited) * step_seconds,
+            "product_seconds": statistics.median(self._product_seconds) if self._product_seconds else None,
+            "looks": len(self._step_seconds),
         }
         self._board.put(f"pace-{self._process}", own)
         if self._process == 0:
@@ -90,39 +99,49 @@ class Pace:
         self._wait = min(2 * self._wait, TELL_SECONDS)
 
     def _name(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        number, measuring = straggler(rows), self._product is not None and len(self._seconds) < PRODUCTS_KEPT
-        if measuring or number is None or number in self._named:  # the first few products are often slow
-            return
-        self._named.add(number)
-        self._say(straggler_words(rows))
+        number = straggler(rows)
+        if number is not None and number not in self._named:
+            self._named.add(number)
+            self._say(straggler_words(rows))
 
 
 def slowest_first(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the processes with `own_seconds`, the slowest first: what a step would take if all were as fast as it.
 
-    That is its wait for data, and the rest of a step in proportion to its matrix product beside the slowest one's.
+    That is the share of its own steps in which it waits for data, and the rest of a step in proportion to its matrix
+    product beside the slowest one's. The step is the same for all of them, by the median of what they tell: one may
+    tell about step 2 and another about step 6, whose times say nothing of the two processes.
     """
+    step = statistics.median(row["step_seconds"] for row in rows)
     products = [row["product_seconds"] for row in rows if row["product_seconds"] is not None]
-    slowest, waited = max(products, default=None), max(row["data_seconds"] for row in rows)
+    slowest, waited = max(products, default=None), max(map(_waited_share, rows))
 
     def own(row: Mapping[str, Any]) -> float:
-        rest = max(0.0, row["step_seconds"] - waited)
-        share = 1.0 if slowest is None or row["product_seconds"] is None else row["product_seconds"] / slowest
-        return row["data_seconds"] + rest * share
+        pace = 1.0 if slowest is None or row["product_seconds"] is None else row["product_seconds"] / slowest
+        return step * (_waited_share(row) + max(0.0, 1 - waited) * pace)
 
     return sorted(({**row, "own_seconds": own(row)} for row in rows), key=lambda row: -row["own_seconds"])
+
+
+def _waited_share(row: Mapping[str, Any]) -> float:
+    return row["data_seconds"] / row["step_seconds"] if row["step_seconds"] else 0.0
 
 
 def straggler(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Returns the number of the process for which the others wait; None where they are about as fast.
 
+    None, too, until each of them has told `LOOKS` times.
+
     Args:
         rows: From `slowest_first`.
     """
-    if len(rows) < 2:
+    if len(rows) < 2 or any(row["looks"] < LOOKS for row in rows):
         return None
-    others = statistics.median(row["own_seconds"] for row in rows[1:])
-    return rows[0]["process"] if rows[0]["own_seconds"] > STRAGGLES * others else None
+    return rows[0]["process"] if rows[0]["own_seconds"] > STRAGGLES * _others_seconds(rows) else None
+
+
+def _others_seconds(rows: Sequence[Mapping[str, Any]]) -> float:
+    return statistics.median(row["own_seconds"] for row in rows[1:])
 
 
 def straggler_words(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -137,7 +156,8 @@ def straggler_words(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     return (
         f"process {first['process']} ({first['host']}) is the slowest: it {' and '.join(facts)}. The others wait for it"
-        f" in every step, {first['step_seconds']:.3g} s now; look at what else runs there"
+        f" in every step of {first['own_seconds']:.3g} s, and would take {_others_seconds(rows):.3g} by themselves;"
+        " look at what else runs there"
     )
 
 
