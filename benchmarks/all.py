@@ -114,7 +114,7 @@ BENCHMARKS = [
     Benchmark("finetune_context", "--variant plain host", None),
     Benchmark("finetune_formula", "--count 20", None, "within 10 % of the compiler's bytes"),
     Benchmark("finetune_resident", "", None),
-    Benchmark("load_pretrained", "", "--mb 60", "the stored form and the largest tensor, at most"),
+    Benchmark("load_pretrained", "", "", "the stored form and the largest tensor, at most"),
     Benchmark("recommend_memory", "", None, "each below 30 GiB"),
     Benchmark("line_holds", f"--text {{shared}}/{TEXT}", None, "none killed at its line", needs=TEXT),
     # What cannot be broken.

@@ -393,6 +393,29 @@ def _above(peak: float, predicted: float) -> str:
     return f" ({peak / predicted - 1:.1%} above the prediction)".replace("%", " %") if peak > predicted else ""
 
 
+def language() -> str:
+    """Returns tables of a model of linear recurrences beside a transformer: what they learned, and where."""
+    rows = read("longcontext_language", "rows")
+    learned = [
+        [
+            row["model"],
+            f"{row['parameters']:,}",
+            f"{row['steps']:,}",
+            f"{row['cpu_seconds_per_step']:.2f}",
+            f"**{row['validation_loss']:.3f}**",
+        ]
+        for row in rows
+    ]
+    starts = [stretch.partition(" ")[0] for stretch in rows[0]["by_position"]]
+    places = [[row["model"], *(f"{loss:.2f}" for loss in row["by_position"].values())] for row in rows]
+    minutes = read("longcontext_language", "conditions", "options", "minutes")
+    return (
+        f"{table(['', 'parameters', 'steps', 'processor seconds a step', 'nats a token, held out'], learned)}\n"
+        f"{table(['nats, from token', *starts], places)}\n"
+        f"{source('longcontext_language', f'python benchmarks/longcontext_language.py --minutes {minutes}')}"
+    )
+
+
 def by_position(name: str) -> str:
     """Returns a table of the held-out loss over stretches of positions of a window, at a run's best step."""
     best = read(f"run-{name}", "best")

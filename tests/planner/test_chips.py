@@ -324,3 +324,9 @@ def test_whatever_a_field_holds_there_is_a_chip_or_a_refusal(field, value, tmp_p
     except RecipeError as refusal:
         said = str(refusal)
     assert str(file) in said
+
+
+@pytest.mark.parametrize("name", ["h100x0", "0xh100", "h100x-1", "h100 x -8"])
+def test_no_devices_are_no_chip(name):
+    with pytest.raises(RecipeError, match=f"{name} has no device: "):
+        chips.chip(name)

@@ -116,8 +116,8 @@ def _cpu_devices_of(mesh: Mesh | None, batch: int, processes: int) -> int:
     here = each * processes
     if mesh is None:
         return max((n for n in range(processes, here + 1, processes) if batch % n == 0), default=processes)
-    if mesh.devices > here:
-        local = -(-mesh.devices // processes)
+    if mesh.devices > here and mesh.devices % processes == 0:
+        local = mesh.devices // processes
         where = f"{here} here" if processes == 1 else f"{here} in {processes} processes, {each} in each"
         raise RecipeError(
             f"--mesh {mesh} needs {mesh.devices} devices, and there {'is' if here == 1 else 'are'} {where}. Take a"

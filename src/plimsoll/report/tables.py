@@ -164,7 +164,7 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         size, count, total = (disk[name] for name in ("checkpoint_bytes", "kept_at_once", "bytes"))
         rows.append(("disk", f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"))
     if sent := planned.get("sent_bytes"):
-        hidden = f"kernels run beside {planned['hidden_share']:.0%} of the time that takes"
+        hidden = f"{planned['hidden_share']:.0%} of the time that takes is hidden behind kernels"
         rows.append(("sent, as compiled", f"{format_bytes(sent)} by each device in a step; {hidden}"))
     text = "time unknown: no rates for this chip (`plimsoll plan --measure` times it)"
     if seconds := planned.get("step_seconds"):
