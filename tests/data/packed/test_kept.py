@@ -283,7 +283,7 @@ def test_a_full_disk_is_one_paragraph_and_nothing_is_left_on_it(text, byte_token
 
 
 def test_a_text_above_the_limit_of_the_cache_is_not_made(text, byte_tokenizer, monkeypatch, made):
-    monkeypatch.setenv(cache.LIMIT, "10kB")
+    monkeypatch.setattr(cache, "limit_bytes", lambda: 10_000)
     with pytest.raises(
         NotKept, match=r"takes about 1\d\.\d KiB of ids, and the cache may have 9\.8 KiB \(PLIMSOLL_CACHE_L"
     ):
