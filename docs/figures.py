@@ -239,7 +239,7 @@ def ladder(name: str) -> str:
             ]
         )
     head = ["each with those before it", "predicted, MiB", "measured", "of the first", "a step", "loss, held out"]
-    where = f"{read(name, 'parameters'):,} parameters, {read(name, 'effective_batch')} examples a step"
+    where = f"{read(name, 'parameters'):,} parameters, {_examples(read(name, 'effective_batch'))} a step"
     return f"\n{where}, from [results/{name}.json](results/{name}.json):\n" + table(head, rows)
 
 
@@ -381,12 +381,16 @@ def trained(name: str, *, told: str = "") -> str:
     peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
     steps = max(run["step"], *(each["step"] for each in run["evaluations"]))  # the last step need not be a logged one
     return (
-        f"`{run['recipe']}`, {run['parameters']:,} parameters, {run['examples_per_step']} examples a step{told}:"
+        f"`{run['recipe']}`, {run['parameters']:,} parameters, {_examples(run['examples_per_step'])} a step{told}:"
         f" {steps:,} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
         f" {run['best']['step']:,}). Predicted {predicted:.1f} MiB, measured **{peak:.1f}**{_above(peak, predicted)} of"
         f" {run['budget_bytes'] / MIB:,.0f}. From [results/{name}.json](results/{name}.json), at"
         f" {run['conditions']['commit'][:8]}, on {run['conditions']['cores']} cores of an {run['conditions']['cpu']}."
     )
+
+
+def _examples(count: int) -> str:
+    return f"{count} example{'s' * (count != 1)}"
 
 
 def _above(peak: float, predicted: float) -> str:
@@ -690,7 +694,11 @@ def text_vs_trainer() -> str:
             ]
         )
     head = ["", "Trainer, tokens/s", "plimsoll", "Trainer, peak", "plimsoll"]
-    return table(head, rows) + "\n" + source("text_vs_trainer", "python benchmarks/text_vs_trainer.py --rounds 1")
+    options = read("text_vs_trainer", "conditions", "options")
+    named = " ".join(re.findall(r"[\w-]+", options["configurations"]))
+    counts = f"--rounds {options['rounds']} --steps-small {options['steps_small']}"
+    command = f"python benchmarks/text_vs_trainer.py --configurations {named} {counts}"
+    return f"{table(head, rows)}\n{source('text_vs_trainer', command)}"
 
 
 def device() -> str:

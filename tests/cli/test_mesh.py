@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from commands import plimsoll
+from plimsoll.api.mesh import over_devices
 from plimsoll.engine.program import load
+from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
+from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
@@ -110,6 +114,7 @@ def test_the_ledger_says_what_each_device_held(moved):
         (8, "--mesh data=4,data=2", ("each at most once",)),
         (8, "--mesh data=8 --fsdp 2", ("--mesh data=8 and --fsdp 2 contradict each other",)),
         (8, "--mesh data=6", ("16 examples (--batch-size x --gradient-accumulation-steps) are no multiple of 6",)),
+        (1, "--mesh data=3", ("16 examples (--batch-size x --gradient-accumulation-steps) are no multiple of 3",)),
         (8, "--mesh data=8 --micro-batch 4", ("4 examples (--micro-batch) are no multiple of 8",)),
         (8, "--mesh data=8 --debug-nans", ("--debug-nans", "one device")),
         (1, "--mesh data=4 --chip h100", ("--mesh data=4 is 4 devices, and h100 has 1", "h100x8")),
@@ -123,3 +128,13 @@ def test_a_mesh_that_does_not_fit_is_refused(text_file, tmp_path, devices, count
     assert "Traceback" not in done.stderr
     for word in words:
         assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [("data=3", r"2 processes cannot have in equal parts: take a multiple of 2$"), ("data=4", f"set {CPU_DEVICES}=2$")],
+)
+def test_devices_are_advised_that_all_processes_can_have(devices, mesh, words):
+    devices(1)
+    with pytest.raises(RecipeError, match=words):
+        over_devices(chip("cpu"), preset("code"), {"micro_batch": 12}, mesh, processes=2)

@@ -326,7 +326,7 @@ def test_whatever_a_field_holds_there_is_a_chip_or_a_refusal(field, value, tmp_p
     assert str(file) in said
 
 
-@pytest.mark.parametrize("name", ["h100x0", "0xh100", "h100x-1", "h100 x -8"])
+@pytest.mark.parametrize("name", ["h100x0", "0xh100", "h100x-1", "h100 x -8", "-1xh100", "RTX 4070 Ti x-1", "h100x00"])
 def test_no_devices_are_no_chip(name):
     with pytest.raises(RecipeError, match=f"{name} has no device: "):
         chips.chip(name)

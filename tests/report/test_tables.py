@@ -112,6 +112,11 @@ def test_an_estimated_time_is_shown_with_its_range():
     assert "500 ms (estimated, 400 ms to 750 ms): 32,768 tokens/s" in plan_table(of_kernels)
 
 
+def test_what_devices_send_is_shown_with_the_part_that_is_hidden():
+    text = plan_table(replace(PLANNED, sent_bytes=2**30, hidden_share=0.69))
+    assert "sent, as compiled   1.0 GiB by each device in a step; 69% of the time that takes is hidden" in text
+
+
 def test_bytes_of_several_devices_are_said_to_be_of_each():
     text = plan_table(replace(PLANNED, devices=8, plan=replace(PLAN, chip="tpu-v4-64")))
     assert text.startswith("plan for stories-small on tpu-v4-64 x 8, bytes of each device: 1.5 GiB of 2.0 GiB")

@@ -88,6 +88,12 @@ def over_devices(
             f"--mesh {requested} and --fsdp {pins['fsdp']} contradict each other: a mesh says fsdp itself. Give one of"
             " them"
         )
+    if requested is not None and batch % requested.devices:
+        what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
+        raise RecipeError(
+            f"--mesh {requested} gives each of {requested.devices} devices as many examples of a micro-batch, and"
+            f" {batch} examples ({what}) are no multiple of {requested.devices}: take a multiple of it, or another mesh"
+        )
     if target.platform == "cpu":
         devices, hosts = _cpu_devices_of(requested, batch, processes), processes
     else:
@@ -98,12 +104,6 @@ def over_devices(
                 f"--mesh {requested} is {requested.devices} devices, and {target.name} has {devices}: name a mesh of as"
                 " many, or a chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
             )
-    if requested is not None and batch % requested.devices:
-        what = "--batch-size x --gradient-accumulation-steps" if micro_batch is None else "--micro-batch"
-        raise RecipeError(
-            f"--mesh {requested} gives each of {devices} devices as many examples of a micro-batch, and {batch}"
-            f" examples ({what}) are no multiple of {devices}: take a multiple of it, or another mesh"
-        )
     return replace(target, devices=devices, hosts=hosts), pins
 
 

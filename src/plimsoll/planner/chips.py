@@ -43,6 +43,10 @@ LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
 
 
+NO_DEVICES = re.compile(r"(.+?)\s*x\s*(?:-\s*\d+|0+)|(?:-\s*\d+|0+)\s*x\s*(.+)", re.IGNORECASE)
+"""Name of a GPU with how many there are, which is none: `h100x0`, `-1xh100`."""
+
+
 def chip(name: str, file: Path | None = None) -> Chip:
     """Returns a chip by its name. `h100x8` and `8xh100` are eight h100 in one machine.
 
@@ -58,9 +62,10 @@ def chip(name: str, file: Path | None = None) -> Chip:
     if name == "cpu" and file is None and user_file() is None:  # reading the list takes 7 ms
         return _this_machine()
     known = _catalogue(file)
-    typed = name
-    if re.search(r"\d\s*x\s*-\s*\d+$", typed) and not typed.lower().startswith("tpu"):  # tpu-v7x-128
-        raise RecipeError(f"{typed} has no device: several of a kind are named like h100x8")
+    if none := NO_DEVICES.fullmatch(name.strip()):
+        gpu = _as_listed(none[1] or none[2], known)
+        if gpu in known.chips:
+            raise RecipeError(f"{name} has no device: of one kind several are named like {gpu}x8, and one is {gpu}")
     if (name := _as_listed(name, known)) == "cpu":
         return _this_machine()
     if name in known.chips:
@@ -70,8 +75,6 @@ def chip(name: str, file: Path | None = None) -> Chip:
         return _slice(known.families[family], size)
     if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", name):
         gpu, devices = several[2] or several[3], int(several[1] or several[4])
-        if gpu in known.chips and devices < 1:
-            raise RecipeError(f"{typed} has no device: of one kind several are named like {gpu}x8, and one is {gpu}")
         if gpu in known.chips:
             return _gpus(known.chips[gpu], devices=devices)
     slices = [f"{family}-{size}" for family, layout in known.families.items() for size in layout.sizes]

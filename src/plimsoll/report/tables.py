@@ -119,7 +119,8 @@ def chosen_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
     if devices > 1:
         state = "a whole copy of the state on each"
         state = state if plan.fsdp == 1 else f"the state split over {plan.fsdp} of them"
-        spread = f"{devices}: {plan.micro_batch // devices} examples of a micro-batch on each, {state}"
+        each = plan.micro_batch // devices
+        spread = f"{devices}: {each} example{'s' * (each != 1)} of a micro-batch on each, {state}"
     return [
         ("parameters", format_count(planned["parameters"])),
         *lever_rows(plan).items(),

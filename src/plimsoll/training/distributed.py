@@ -36,7 +36,7 @@ JAX_WAITS_SECONDS = 2 * CONNECT_SECONDS
 SAID_AFTER_SECONDS = 30
 """Time after which a process says for whom it waits."""
 ENDING_SECONDS = 30
-"""Time that a process of before has to end, which is the same one of the same run."""
+"""Time that the same process of the same run has to end, where an earlier start of it is still there."""
 PATIENCE_MILLISECONDS = 24 * 3600 * 1000
 LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
@@ -61,8 +61,15 @@ def join(
         RunError: The others do not come in time, the port is taken, or this process of the run is there already. The
             thread may still wait then: end the process by `os._exit`.
     """
+
+    def heed() -> None:
+        if (number := signal()) is not None:
+            stopped = RunError("stopped while it waited for the other processes: nothing was begun")
+            stopped.exit_code = 128 + number
+            raise stopped
+
     if coordinator is not None:
-        _require_alone(coordinator, process)
+        _require_alone(coordinator, process, heed)
         if process == 0:
             _require_free(coordinator)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -89,10 +96,7 @@ def join(
     waiting.start()
     while waiting.is_alive():
         waiting.join(POLL_SECONDS)
-        if (number := signal()) is not None:
-            stopped = RunError("stopped while it waited for the other processes: nothing was begun")
-            stopped.exit_code = 128 + number
-            raise stopped
+        heed()
         waited = time.monotonic() - started
         if waited > SAID_AFTER_SECONDS and not said:
             said = True
@@ -110,18 +114,18 @@ def join(
 
 def _require_free(coordinator: str) -> None:
     """Raises RunError where something listens at the first process's own port: JAX would end by a fault of memory."""
-    host, _, port = coordinator.rpartition(":")
+    port = int(coordinator.rpartition(":")[2])
     for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         with contextlib.suppress(OSError), socket.socket(family) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still close
             try:
-                listening.bind((everywhere, int(port)))
+                listening.bind((everywhere, port))
                 listening.listen()
             except OSError as problem:
                 if problem.errno != errno.EADDRINUSE:
                     raise
                 raise RunError(
-                    f"port {port} of --coordinator {host}:{port} is in use on this machine, where process 0 was to"
+                    f"port {port} of --coordinator {coordinator} is in use on this machine, where process 0 was to"
                     " listen at it: give all processes another port"
                 ) from None
 
@@ -130,8 +134,11 @@ _held: list[Any] = []
 """Files that are locked as long as this process lives."""
 
 
-def _require_alone(coordinator: str, process: int | None) -> None:
-    """Raises RunError where this process of the run is on this machine already: JAX would end both, and all others."""
+def _require_alone(coordinator: str, process: int | None, heed: Callable[[], None]) -> None:
+    """Raises RunError where this process of the run is on this machine already: JAX would end both, and all others.
+
+    Meanwhile it calls `heed`, which raises at a signal.
+    """
     name = hashlib.sha256(f"{coordinator} {process}".encode()).hexdigest()[:16]
     file = open(Path(tempfile.gettempdir()) / f"plimsoll-{os.getuid()}-{name}.lock", "w")  # noqa: SIM115
     deadline = time.monotonic() + ENDING_SECONDS
@@ -145,6 +152,7 @@ def _require_alone(coordinator: str, process: int | None) -> None:
                     f"process {process} of the run at --coordinator {coordinator} is on this machine already, and has"
                     f" not ended in {ENDING_SECONDS} s: stop it first, or give this one its own --process"
                 ) from None
+            heed()
             time.sleep(POLL_SECONDS)
         else:
             _held.append(file)
