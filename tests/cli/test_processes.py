@@ -227,7 +227,8 @@ def test_processes_that_were_started_differently_are_refused_each(text_file, tmp
 
 @pytest.mark.slow
 def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
-    codes, outputs = Several(text_file, tmp_path / "run", options=(("--mesh", "data=16"),) * 2).ended()
+    too_many = ("--mesh", "data=16", "--micro-batch", "16")
+    codes, outputs = Several(text_file, tmp_path / "run", options=(too_many,) * 2).ended()
     assert codes == [2, 2], outputs
     assert "--mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in outputs[0][1]
     assert "the first process says: --mesh data=16 needs 16 devices" in outputs[1][1]
