@@ -68,7 +68,7 @@ def run(world: World) -> str:
         began = time.monotonic()
         subprocess.run(["kill", "-KILL", str(workers(second.pid)[1])], check=True)
         code = second.wait()
-        told = "a process that trains with this one is gone" in log.read_text()
+        told = "which trains with this one, is gone" in log.read_text()
         seconds = round(time.monotonic() - began, 1)
         world.check("a process is killed: the other says so, all end", told and code != 0, code=code, seconds=seconds)
 

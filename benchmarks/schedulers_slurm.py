@@ -261,7 +261,7 @@ def with_a_lost_node(world: World, cluster: Cluster, jobs: Jobs, number: str) ->
     jobs.until_steps(number, 40)
     began, at = time.monotonic(), saved(jobs.run)[-1]
     cluster.cut(2)
-    words = "a process that trains with this one is gone"
+    words = "which trains with this one, is gone"
     wait_until(lambda: words in jobs.output(number), "the other process says that one is gone", seconds=120)
     seconds = time.monotonic() - began
     world.check("a node is lost: the process on the other says so", seconds < 60, seconds=round(seconds, 1))
@@ -281,7 +281,7 @@ def with_a_killed_process(world: World, cluster: Cluster, jobs: Jobs, number: st
     jobs.until_steps(number, 40)
     os.kill(cluster.trains_on(3)[0], signal.SIGKILL)
     says = jobs.until(number, "the job ends", JobState="FAILED")
-    told = jobs.output(number).count("a process that trains with this one is gone")
+    told = jobs.output(number).count("which trains with this one, is gone")
     world.check("a process is killed: the other says so, and the job ends", told == 2, exit_code=says["ExitCode"])
     cluster.start_node(2)
     return jobs.submit("time=30")

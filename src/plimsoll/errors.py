@@ -70,6 +70,15 @@ def ended_by_memory(problem: BaseException) -> str:
     )
 
 
+def ended_by_kill() -> str:
+    """Returns what is printed where the process that trained was killed: it could not say anything itself."""
+    return (
+        "the process that trained was killed (SIGKILL). Where nobody did that, the system ran out of memory and took it"
+        " (`dmesg` says so). What was saved is whole: run the same command again, with a smaller --memory and --replan"
+        " where other programs need more"
+    )
+
+
 def as_paragraph(problem: Shown) -> Shown:
     """Returns an exception of Python's own class, of which IPython then prints the message alone."""
     problem._render_traceback_ = lambda: [f"{type(problem).__name__}: {problem}"]  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shlex
 import signal
 import socket
@@ -191,10 +192,29 @@ def test_one_with_nothing_to_write_saves_and_what_one_refuses_is_said_by_all(tmp
 @pytest.mark.slow
 def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     run, codes, outputs = killed
-    assert codes == [3, 137]
-    assert "a process that trains with this one is gone" in outputs[0][1]
+    assert codes == [3, 137], outputs[0][1][-3000:]
+    assert f"process 1 ({socket.gethostname()}), which trains with this one, is gone" in outputs[0][1]
+    assert "the process that trained was killed (SIGKILL)" in outputs[1][1]
+    assert all("***" not in errors for _, errors in outputs)  # no stack of a library's
     assert "start all of them again with the same command" in outputs[0][1]
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_where_one_has_no_memory_left_all_stop_and_say_which(text_file, tmp_path, number):
+    several = Several(text_file, tmp_path / "run", options=(("--async-save", "True"),) * 2)
+    several.until_step(2)
+    parent = several.started[number].pid
+    child = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+    pages = int(Path(f"/proc/{child}/statm").read_text().split()[0])
+    resource.prlimit(child, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**16,) * 2)
+    codes, outputs = several.ended()
+    assert codes == [3, 3], outputs
+    assert "this process gets no more memory" in outputs[number][1]
+    assert f"process {number}" in outputs[1 - number][1]
+    assert "this process gets no more memory" in outputs[1 - number][1]
+    assert all("Traceback" not in errors and "***" not in errors for _, errors in outputs)
 
 
 @pytest.mark.slow
@@ -343,7 +363,8 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
 
     def asked(own):
         number.own = own
-        return _where_to_save((board, Elsewhere())[own], {"run": str(tmp_path / "run"), "notes": ["a note"]})
+        session = {"run": str(tmp_path / "run"), "notes": ["a note"]}
+        return _where_to_save((board, Elsewhere())[own], session, ["a", "b"])
 
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(asked, range(2)))
@@ -352,7 +373,7 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
     else:
         note, said = found[0]["notes"]
         assert note == "a note"
-        assert said.startswith(f"process 1 ({socket.gethostname()}) cannot write to ")
+        assert said.startswith("process 1 (b) cannot write to ")
         assert "the first process writes all of each checkpoint" in said
         assert "shared" not in found[0] | found[1]
     assert not list((tmp_path / "run/checkpoints").iterdir())
@@ -368,7 +389,8 @@ def full(*_):
 
 distributed.join = lambda *_: None
 cluster._train = full
-cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0}, None)
+errors = os.open(os.devnull, os.O_WRONLY)
+cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0, "errors": errors}, None)
 """
 
 

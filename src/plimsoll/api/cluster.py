@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,18 @@ from typing import Any, NoReturn
 
 from plimsoll import cache
 from plimsoll.api.accelerator import chip_named
-from plimsoll.errors import PlimsollError, RecipeError, RunError, ended_by_disk, ended_by_memory, raise_refusal
+from plimsoll.errors import (
+    PlimsollError,
+    RecipeError,
+    RunError,
+    ended_by_disk,
+    ended_by_kill,
+    ended_by_memory,
+    raise_refusal,
+)
 from plimsoll.planner import chips
-from plimsoll.processes import environment
+from plimsoll.processes import environment, peers
+from plimsoll.processes.peers import LOST
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
@@ -35,8 +44,6 @@ from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.store import is_address
 from plimsoll.units import whole_number
 
-LOST = 3
-"""Exit code where another process is gone."""
 AGREED_ON = (
     *("jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # each process makes its own rows with these
@@ -135,24 +142,36 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
     in_bucket = is_address(options.run)
-    with remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext() as door:
-        question |= {"door": door and door.number, "watched_by": os.getpid()}
+    bucket = remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext()
+    with tempfile.TemporaryFile() as errors, bucket as door:
+        question |= {"door": door and door.number, "watched_by": os.getpid(), "errors": errors.fileno()}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-        code, _ = watched(command, environment.for_several(target.platform), pass_fds=[door.number] if door else [])
+        shared = [errors.fileno(), *([door.number] if door else [])]
+        code, received = watched(command, environment.for_several(target.platform), pass_fds=shared)
+        kept = peers.kept(errors)
     if door and door.behind is not None:
         print(f"error: {door.behind}", file=sys.stderr)
         code = code or remote.BEHIND
-    if code == 128 + signal.SIGABRT:
-        print(f"error: {_lost('JAX ended this one, mostly since its connection to them broke')}", file=sys.stderr)
+    return _explained(code, received, kept)
+
+
+def _explained(code: int, received: int | None, kept: peers.Kept) -> int:
+    """Prints why the process that trained here has ended, where it could not say so itself. Returns its exit code.
+
+    Args:
+        code: Exit code of the process.
+        received: The first signal that was forwarded to it.
+        kept: What the process has left.
+    """
+    explanation = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
+    if explanation is not None:
+        print(f"error: {explanation}", file=sys.stderr)
         return LOST
+    if code == 128 + signal.SIGKILL:
+        print(f"error: {ended_by_kill()}", file=sys.stderr)
+    elif kept.words and code not in (0, RunError.exit_code, LOST) and (received is None or code != 128 + received):
+        print(peers.abridged(kept.words), file=sys.stderr)
     return code
-
-
-def _lost(how: str) -> str:
-    return (
-        f"a process that trains with this one is gone ({how}): nothing more can be summed, so this one stops. What was"
-        " saved is whole: start all of them again with the same command, and they continue from there"
-    )
 
 
 def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
@@ -169,7 +188,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     from plimsoll.training import allocator, distributed
 
     code = 1
-    scratch: list[Path] = []
+    watch = peers.Watch()
+    peers.keep_errors(question["errors"])
     # Gloo prints a line for each device whenever devices first meet: only what Python prints is shown from here on.
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -178,33 +198,36 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     try:
         member = (question["coordinator"], question["processes"], question["process"])
         distributed.join(*member, lambda: interruption.signal)
-        code = _train(question, interruption, scratch)
+        code = _train(question, interruption, watch)
+        watch.end()
         distributed.leave()
     except PlimsollError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        code = problem.exit_code
+        code = _failed(watch, str(problem), problem.exit_code)
     except OSError as problem:
-        print(f"error: {ended_by_disk(problem)}", file=sys.stderr)
-        code = LOST
+        code = _failed(watch, ended_by_disk(problem), LOST)
     except MemoryError as problem:
-        print(f"error: {ended_by_memory(problem)}", file=sys.stderr)
-        code = LOST
-    except RuntimeError as problem:  # of JAX, which type checkers know by its base class
-        if not isinstance(problem, jax.errors.JaxRuntimeError):  # pyright: ignore[reportUnknownMemberType]
-            raise
-        if allocator.refused(problem):
-            raise
-        print(f"error: {_lost(str(problem).splitlines()[0][:200])}", file=sys.stderr)
-        code = LOST
-    finally:
-        for folder in scratch:
-            shutil.rmtree(folder, ignore_errors=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        code = _failed(watch, ended_by_memory(problem), LOST)
+    except Exception as problem:
+        of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
+        if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
+            print(f"error: {watch.why(str(problem))}", file=sys.stderr)
+            code = LOST
+        else:
+            traceback.print_exc()
+            watch.tell(f"{type(problem).__name__}: {problem}")
+    except SystemExit as ended:  # at a signal, while it waited for the others
+        code = ended.code
+    watch.leave(code if isinstance(code, int) else 1)
 
 
-def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) -> int:
+def _failed(watch: peers.Watch, said: str, code: int) -> int:
+    """Prints by which error this process ends, tells the others, and returns the exit code."""
+    print(f"error: {said}", file=sys.stderr, flush=True)
+    watch.tell(said)
+    return code
+
+
+def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int:
     import jax
 
     from plimsoll.data.packed.by_processes import wait_and_encode
@@ -214,7 +237,8 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
 
     recipe = from_dict(question["recipe"])
     board = distributed.Board(lambda: interruption.signal)
-    _require_alike(board, question)
+    hosts = _require_alike(board, question)
+    peers.keep_place(distributed.process(), hosts)
     if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
         jax.default_backend()
     if distributed.process() == 0:
@@ -225,7 +249,7 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
             board.wait_until_read("session")
             raise_refusal(session, prefix="the first process says: ")
         folder = Path(tempfile.mkdtemp(prefix="plimsoll-process-"))
-        scratch.append(folder)
+        watch.scratch.append(folder)
         (folder / "checkpoints").mkdir()
         board.read_files("run", folder)
         if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
@@ -237,7 +261,8 @@ def _train(question: Mapping[str, Any], interruption: Any, scratch: list[Path]) 
     _send_tokens(board, recipe.cached_tokens(prepared))
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
-    session |= _where_to_save(board, session)
+    session |= _where_to_save(board, session, hosts)
+    watch.begin(board, distributed.process(), hosts)
     return train_here(session, interruption).code
 
 
@@ -264,8 +289,8 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
     return session
 
 
-def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
-    """Raises RunError in every process, with what differs between which of them."""
+def _require_alike(board: Any, question: Mapping[str, Any]) -> list[str]:
+    """Returns the names of all processes' machines, or raises RunError in every process: what differs between which."""
     _require_counted_alike(board)
     each = _of_all(board, "facts", _facts(question))
     first = each[0]
@@ -282,6 +307,7 @@ def _require_alike(board: Any, question: Mapping[str, Any]) -> None:
             f"the processes of this run were not started alike: {'; '.join(different)}. Start all of them with the"
             " same command and the same code"
         )
+    return [facts["host"] for facts in each]
 
 
 def _require_counted_alike(board: Any) -> None:
@@ -327,7 +353,7 @@ def _send_tokens(board: Any, names: Sequence[str]) -> None:
             receive_folder(board, process(), name)
 
 
-def _where_to_save(board: Any, session: Mapping[str, Any]) -> dict[str, Any]:
+def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
     """Returns the options of the session that say whether the processes save together, in the first one's folder.
 
     Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
@@ -344,7 +370,7 @@ def _where_to_save(board: Any, session: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(OSError):  # it is not there, or may not be written to
         if (folder / f"{SEEN}{word}").read_text() == word:
             (folder / f"{SEEN}{word}-{process()}").write_text(socket.gethostname())
-    hosts = _of_all(board, "hosts", socket.gethostname())
+    _of_all(board, "written", True)
     if process() == 0:
         blind = [number for number in range(len(hosts)) if not (folder / f"{SEEN}{word}-{number}").exists()]
         for path in folder.glob(f"{SEEN}*"):

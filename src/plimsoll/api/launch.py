@@ -14,7 +14,7 @@ from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph
+from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph, ended_by_kill
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.overrides import require_left_to_best_size
@@ -131,6 +131,8 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
     if code == 128 + signal.SIGINT:
         message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))
+    if code == 128 + signal.SIGKILL:
+        raise PlimsollError(ended_by_kill())
     if code:
         kind = StoppedError if code == StoppedError.exit_code else PlimsollError
         raise kind(f"training ended with code {code}: its own message says why")

@@ -34,7 +34,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.errors import CheckpointError, StoppedError, ended_by_memory
 from plimsoll.runs.contents import content_of
 from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed, saved_arrays
@@ -62,6 +62,8 @@ LOOK_SECONDS = 1.0
 """Time between two looks whether a save that is waited for can end at all."""
 BEGIN_SECONDS = 10.0
 """Time that a thread which saves has to begin, twice."""
+NO_THREAD = "can't start new thread"
+"""Python's words where there is no memory for one."""
 DAMAGED = ".damaged"
 FROZEN = "['params']['frozen']"
 """Where a state keeps its frozen weights."""
@@ -197,7 +199,8 @@ class Checkpoints:
                 _flush_folder(folder)
                 _flush_folder(folder.parent)
         except Exception as problem:
-            refusal = str(_not_saved(folder, step, problem, checkpoints=self._steps))
+            why = _not_saved(folder, step, problem, checkpoints=self._steps)
+            refusal = ended_by_memory(why) if isinstance(why, MemoryError) else str(why)
         board.write(f"{topic}-{process}", [checksums, refusal])
         if process == 0:
             each = [board.read(f"{topic}-{number}") for number in range(distributed.processes())]
@@ -239,7 +242,10 @@ class Checkpoints:
                 done.set()
 
         # `threading.Thread.start` waits for ever where the new thread has no memory to begin with.
-        _thread.start_new_thread(attempt, ())
+        try:
+            _thread.start_new_thread(attempt, ())
+        except RuntimeError as problem:
+            raise MemoryError(str(problem)) from problem
         if not begun.wait(BEGIN_SECONDS) and not begun.wait(BEGIN_SECONDS):  # twice: both may have been frozen
             raise MemoryError(f"a thread that saves did not begin in {2 * BEGIN_SECONDS:g} s")
         self._done = done
@@ -522,6 +528,8 @@ def _not_saved(partial: Path, step: int, problem: Exception, *, checkpoints: Pat
     checkpoints = partial.parent if checkpoints is None else checkpoints
     if allocator.refused(problem):  # memory, not disk, under the same status
         return problem
+    if str(problem) == NO_THREAD:
+        return MemoryError(NO_THREAD)
     full = any(word in str(problem) for word in ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC"))
     if isinstance(problem, OSError):
         full = full or problem.errno in (errno.ENOSPC, errno.EDQUOT)

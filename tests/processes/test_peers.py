@@ -1,0 +1,176 @@
+"""What a process says of the others, by what JAX prints and by what they have written, and how it ends then."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from plimsoll.processes import peers
+
+HOSTS = ("a", "b", "c")
+MISSED = """E1127 03:22:07 3985 coordination_service.cc:1549] Use error polling to propagate this to all tasks: \
+UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):
+{}
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events to debug further.
+F1127 03:22:07 3996 client.h:80] Terminating process. absl::Status: UNAVAILABLE: The following tasks are unhealthy
+*** Check failure stack trace: ***
+"""
+BROKEN = "F1127 client.h:80] absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader"
+SILENT = """F1127 client.h:80] absl::Status: DEADLINE_EXCEEDED: Deadline Exceeded
+
+RPC: /xla.coordination.CoordinationService/Heartbeat
+"""
+UNKNOWN = "x\nF client.h] absl::Status: INTERNAL: who knows\n*** stack"
+SILENCE = "nothing was heard of it any more"
+
+
+def gone(who, how):
+    return f"process {who}, which trains with this one, is gone ({how})"
+
+
+@pytest.mark.parametrize(
+    ("words", "process", "said"),
+    [
+        (MISSED.format("1"), 0, gone("1 (b)", SILENCE)),
+        (MISSED.format("/job:jax_worker/replica:0/task:1"), 0, gone("1 (b)", SILENCE)),
+        (MISSED.format("1\n2"), 0, "processes 1 (b) and 2 (c), which train with this one, are gone (they fell silent)"),
+        (MISSED.format("1"), 1, "the others have given this process up, since they heard nothing of it for some time"),
+        (BROKEN, 1, gone("0 (a)", "the connection to it broke")),
+        (SILENT, 1, gone("0 (a)", "it does not answer any more")),
+        (UNKNOWN, 1, "a process that trains with this one is gone (INTERNAL: who knows)"),
+    ],
+)
+def test_which_process_is_gone_by_what_jax_prints(words, process, said):
+    paragraph = peers.ended_by_jax(words, HOSTS, process)
+    assert paragraph.startswith(f"{said}: nothing more can be summed, so this one stops.")
+    assert "\n" not in paragraph
+
+
+def test_an_abort_of_something_else_is_not_taken_for_a_process_that_is_gone():
+    assert peers.ended_by_jax("F1127 array.cc:12] Check failed: 1 == 2", HOSTS, 0) is None
+
+
+def test_a_sum_that_fails_is_told_from_a_wrong_value():
+    said = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:6279"
+    assert peers.failed_sum(ValueError(said))
+    assert not peers.failed_sum(ValueError("not a number"))
+
+
+def test_a_host_that_is_not_known_is_not_named():
+    assert peers.ended_by_jax(BROKEN).startswith("process 0, which trains")
+
+
+def test_the_place_among_the_others_is_kept_beside_what_libraries_print():
+    script = (
+        "import os, sys\nfrom plimsoll.processes import peers\n"
+        "peers.keep_errors(int(sys.argv[1]))\nos.write(2, b'one\\n')\npeers.keep_place(1, ['a', 'b'])\n"
+        "os.write(2, b'two\\n')\nprint('shown', file=sys.stderr)\n"
+    )
+    with tempfile.TemporaryFile() as errors:
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(errors.fileno())],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            pass_fds=[errors.fileno()],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == "shown\n"
+        assert peers.kept(errors) == peers.Kept("one\ntwo\n", 1, ("a", "b"))
+
+
+def test_words_of_one_that_met_nobody_are_kept_whole():
+    with tempfile.TemporaryFile() as errors:
+        errors.write(b"one\n")
+        assert peers.kept(errors) == peers.Kept("one\n")
+
+
+def test_only_the_last_lines_are_shown():
+    lines = [str(number) for number in range(100)]
+    assert peers.abridged("\n".join(lines) + "\n").splitlines() == lines[-peers.KEPT_LINES :]
+
+
+class Board:
+    """Values under names that are used once."""
+
+    def __init__(self):
+        self.values = {}
+
+    def write(self, name, value):
+        if name in self.values:
+            raise RuntimeError("ALREADY_EXISTS")
+        self.values[name] = value
+
+    def latest(self, name):
+        return self.values.get(name)
+
+
+@pytest.fixture
+def board(monkeypatch):
+    monkeypatch.setattr(peers, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "OWN_WORDS_SECONDS", 0.02)
+    monkeypatch.setattr(peers, "LEAVING_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "SILENT_SECONDS", 0.01)
+    return Board()
+
+
+def watching(board, process, hosts=HOSTS):
+    watch = peers.Watch()
+    watch.begin(board, process, hosts)
+    return watch
+
+
+def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, monkeypatch, tmp_path, capfd):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    waits = watching(board, 0)
+    (tmp_path / "scratch").mkdir()
+    waits.scratch.append(tmp_path / "scratch")
+    watching(board, 2).tell("the disk is full. Make room")
+    waits._thread.join(30)
+    assert codes[0] == 3
+    said = capfd.readouterr().err
+    assert said.startswith(
+        "error: process 2 (c), which trains with this one, has ended. It says: the disk is full. Make"
+    )
+    assert not (tmp_path / "scratch").exists()
+    waits.end()
+
+
+def test_one_that_ends_itself_in_time_keeps_its_own_words(board, monkeypatch):
+    monkeypatch.setattr(peers, "OWN_WORDS_SECONDS", 600)
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it was ended"))
+    waits = watching(board, 0)
+    board.write(peers.ENDED, [1, "over the budget"])
+    waits.tell("over the budget")
+    waits._thread.join(30)
+    assert not waits._thread.is_alive()
+    assert board.values[peers.ENDED] == [1, "over the budget"]  # the first one's
+
+
+def test_a_failed_sum_is_explained_by_the_error_of_the_other(board):
+    watch = watching(board, 0)
+    board.write(peers.ENDED, [1, "no memory"])
+    assert watch.why("Gloo: connection closed").startswith(
+        "process 1 (b), which trains with this one, has ended. It says: no"
+    )
+
+
+def test_of_two_it_is_the_other_one_that_is_gone(board):
+    watch = watching(board, 1, ("a", "b"))
+    assert watch.why("Gloo: connection closed\nmore").startswith(
+        "process 0 (a), which trains with this one, is gone (Gloo: connection closed)"
+    )
+
+
+def test_of_three_nobody_is_guessed(board):
+    assert (
+        watching(board, 1).why("Gloo: closed").startswith("a process that trains with this one is gone (Gloo: closed)")
+    )
+
+
+def test_before_they_have_met_an_error_is_nobodys_business(board):
+    peers.Watch().tell("no such recipe")
+    assert not board.values
