@@ -97,6 +97,10 @@ class Side:
         zeros = jnp.zeros((self.width, self.reader.decoder.shape.width), jnp.float32)
         return self.reader.init(key) | {"said": {"kernel": zeros}}
 
+    def entering(self, x: Vectors, keys: Array | None) -> Vectors:
+        """Returns the language model's input after dropout, without which histories are learned by heart through it."""
+        return dropped(x, keys, self.reader.decoder.shape.layers + 1, share=self.dropout)
+
     def hidden(self, params: dict, rows: Vectors, said: Vectors, keys: Array | None) -> Vectors:
         """Returns the output for each position.
 
@@ -107,6 +111,7 @@ class Side:
             keys: One key per example if dropout is on.
         """
         how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
+        said = dropped(said, keys, self.reader.decoder.shape.layers + 2, share=self.dropout)
         x = rows + dot(said, params["said"]["kernel"], **how)
         return self.reader.hidden(params, dropped(x, keys, 0, share=self.dropout), keys)
 

@@ -59,7 +59,7 @@ class NextItem:
         trainable, model = params["trainable"], params["frozen" if self.reader.frozen else "trainable"]["model"]
         x = self.items.entered(trainable, ids)
         if self.side is not None:
-            said = self.reader.hidden(model, x, None)
+            said = self.reader.hidden(model, self.side.entering(x, keys), None)
             return self.side.hidden(trainable["side"], self.items.rows(trainable, ids), said, keys)
         return self.reader.hidden(model, dropped(x, keys, 0, share=self.shape.dropout), keys)
 
