@@ -125,6 +125,7 @@ def test_only_the_first_writes_into_the_run(told):
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
     assert ledger["per_device"]["devices"] == 8
+    assert ledger["measured"]["phases"]["load"] <= 1.05 * ledger["predicted"]["peak_bytes"]  # and it has compiled
     assert len(list(run.glob("events.out*"))) == 1
 
 

@@ -35,8 +35,9 @@ from plimsoll.errors import (
 )
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
+from plimsoll.processes.handover import replace
 from plimsoll.processes.peers import LOST
-from plimsoll.processes.supervise import watched
+from plimsoll.processes.supervise import FORWARDED, watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
@@ -56,6 +57,8 @@ TOKENISED_BY_EACH = (
     " longcontext` packs any"
 )
 """Note of a run whose text is not tokenised before it."""
+EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in FORWARDED))
+"""Exit codes of which the process itself has said why."""
 SEEN = ".seen-"
 """How files begin by which processes find out whether they see the same folder."""
 
@@ -147,20 +150,19 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
         question |= {"door": door and door.number, "watched_by": os.getpid(), "errors": errors.fileno()}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
         shared = [errors.fileno(), *([door.number] if door else [])]
-        code, received = watched(command, environment.for_several(target.platform), pass_fds=shared)
+        code, _ = watched(command, environment.for_several(target.platform), pass_fds=shared)
         kept = peers.kept(errors)
     if door and door.behind is not None:
         print(f"error: {door.behind}", file=sys.stderr)
         code = code or remote.BEHIND
-    return _explained(code, received, kept)
+    return _explained(code, kept)
 
 
-def _explained(code: int, received: int | None, kept: peers.Kept) -> int:
+def _explained(code: int, kept: peers.Kept) -> int:
     """Prints why the process that trained here has ended, where it could not say so itself. Returns its exit code.
 
     Args:
         code: Exit code of the process.
-        received: The first signal that was forwarded to it.
         kept: What the process has left.
     """
     explanation = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
@@ -169,7 +171,7 @@ def _explained(code: int, received: int | None, kept: peers.Kept) -> int:
         return LOST
     if code == 128 + signal.SIGKILL:
         print(f"error: {ended_by_kill()}", file=sys.stderr)
-    elif kept.words and code not in (0, RunError.exit_code, LOST) and (received is None or code != 128 + received):
+    elif kept.words and code not in EXPLAINED:
         print(peers.abridged(kept.words), file=sys.stderr)
     return code
 
@@ -198,9 +200,15 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     try:
         member = (question["coordinator"], question["processes"], question["process"])
         distributed.join(*member, lambda: interruption.signal)
-        code = _train(question, interruption, watch)
+        outcome = _train(question, interruption, watch)
         watch.end()
         distributed.leave()
+        if isinstance(outcome, _Afresh):
+            watch.clear()
+            if interruption.signal is None:
+                _begin_afresh(question, outcome.session)
+            outcome = 128 + interruption.signal
+        code = outcome
     except PlimsollError as problem:
         code = _failed(watch, str(problem), problem.exit_code)
     except OSError as problem:
@@ -227,7 +235,30 @@ def _failed(watch: peers.Watch, said: str, code: int) -> int:
     return code
 
 
-def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int:
+@dataclass(frozen=True)
+class _Afresh:
+    """A new process is to train: this one has compiled, or another has, and holds memory from it."""
+
+    session: Mapping[str, Any]
+    """Options of the session."""
+
+
+def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> NoReturn:
+    """Becomes a new process of the same session, once this one has left the others. Streams are as they were."""
+    errors = os.dup(2)
+    os.ftruncate(errors, 0)
+    os.lseek(errors, 0, os.SEEK_SET)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(stream.fileno(), number)
+    lock = session["lock"]
+    question = {**question, "errors": errors, "session": None if lock is None else session}
+    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
+    replace(command, os.environ, (errors,) if lock is None else (errors, lock))
+
+
+def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | _Afresh:
+    """Prepares with the others, trains, and returns the exit code, or what a new process is to train."""
     import jax
 
     from plimsoll.data.packed.by_processes import wait_and_encode
@@ -242,7 +273,10 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
         jax.default_backend()
     if distributed.process() == 0:
-        session = _prepared(recipe, question["options"], board, question["door"])
+        session = question.get("session") or _prepared(recipe, question["options"], board, question["door"])
+        board.write("session", session | {"lock": None})
+        folder = RunFolder(session["run"])
+        board.write_files("run", folder.path, folder.prepared())
     else:
         session = wait_and_encode(board, distributed.process(), "session")
         if "refused" in session:
@@ -255,7 +289,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
         if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
             RunFolder(folder).write("recipe.json", question["recipe"])
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-    folder = Path(session["run"])
+    begun, folder = dict(session), Path(session["run"])
     _require_same_data(board, recipe, folder)
     prepared = Prepared(**json.loads((folder / "data.json").read_text()))
     _send_tokens(board, recipe.cached_tokens(prepared))
@@ -263,14 +297,16 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
     watch.begin(board, distributed.process(), hosts)
-    return train_here(session, interruption).code
+    ending = train_here(session, interruption)
+    if ending.afresh is None:
+        return ending.code
+    return _Afresh({**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]})
 
 
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
-    """Prepares and plans the run in the first process, sends it to the others, and returns the session's options."""
+    """Prepares and plans the run in the first process, and returns the session's options."""
     from plimsoll.api import train
     from plimsoll.data.packed.by_processes import helped_by
-    from plimsoll.runs.folder import RunFolder
     from plimsoll.training.distributed import processes
 
     say = train.printing(quiet=options["quiet"])
@@ -282,11 +318,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
         board.write("session", problem.reply())
         board.wait_until_read("session")
         raise
-    session = json.loads(ready.command[-1])
-    folder = RunFolder(session["run"])
-    board.write("session", session | {"lock": None})
-    board.write_files("run", folder.path, folder.prepared())
-    return session
+    return json.loads(ready.command[-1])
 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> list[str]:

@@ -215,10 +215,14 @@ class Watch:
                 print(f"error: {ended}", file=sys.stderr, flush=True)
                 self.leave(LOST)
 
-    def leave(self, code: int) -> NoReturn:
-        """Ends this process: threads that still wait for the others are not joined."""
+    def clear(self) -> None:
+        """Removes the folders of `scratch`."""
         for folder in self.scratch:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process: threads that still wait for the others are not joined."""
+        self.clear()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
