@@ -49,7 +49,7 @@ def tested(python: str, options: list[str], log: Path) -> tuple[int, str]:
     how = ["--numprocesses", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
     with open(log, "w") as file:
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", *how, *options], cwd=ROOT, env=clean, stdout=file, stderr=subprocess.STDOUT
+            [python, "-m", "pytest", *how, *options], cwd=ROOT, env=clean, stdout=file, stderr=subprocess.STDOUT
         )
     lines = [line for line in log.read_text().splitlines() if line.strip()]
     return done.returncode, lines[-1] if lines else "nothing was printed"

@@ -73,9 +73,9 @@ def ended_by_memory(problem: BaseException) -> str:
 def ended_by_kill() -> str:
     """Returns what is printed where the process that trained was killed: it could not say anything itself."""
     return (
-        "the process that trained was killed (SIGKILL). Where nobody did that, the system ran out of memory and took it"
-        " (`dmesg` says so). What was saved is whole: run the same command again, with a smaller --memory and --replan"
-        " where other programs need more"
+        "the process that trained was killed (SIGKILL): by the system for want of memory (`dmesg` says so), by a"
+        " scheduler at its limit, or by hand. What was saved is whole: run the same command again, with --replan"
+        " and a smaller --memory where other programs need more"
     )
 
 

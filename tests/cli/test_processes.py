@@ -125,6 +125,7 @@ def test_only_the_first_writes_into_the_run(told):
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
     assert ledger["per_device"]["devices"] == 8
+    assert ledger["measured"]["phases"]["load"] <= 1.05 * ledger["predicted"]["peak_bytes"]  # and it has compiled
     assert len(list(run.glob("events.out*"))) == 1
 
 
@@ -195,6 +196,7 @@ def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     assert codes == [3, 137], outputs[0][1][-3000:]
     assert f"process 1 ({socket.gethostname()}), which trains with this one, is gone" in outputs[0][1]
     assert "the process that trained was killed (SIGKILL)" in outputs[1][1]
+    assert "Start all processes of the run again" in outputs[1][1]
     assert all("***" not in errors for _, errors in outputs)  # no stack of a library's
     assert "start all of them again with the same command" in outputs[0][1]
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
@@ -389,16 +391,16 @@ def full(*_):
 
 distributed.join = lambda *_: None
 cluster._train = full
-errors = os.open(os.devnull, os.O_WRONLY)
-cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0, "errors": errors}, None)
+cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0, "scratch": "."}, None)
 """
 
 
-def test_an_error_of_the_disk_ends_one_of_several_as_it_ends_one_alone():
+def test_an_error_of_the_disk_ends_one_of_several_with_its_own_words(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", FULL], env=environment, capture_output=True, text=True, check=False)
+    how = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", FULL], **how)
     words = "error: training stopped: [Errno 28] No space left on device: 'ledger.json'. Run the same command again"
-    assert (done.returncode, done.stderr.strip()) == (3, f"{words} to continue")
+    assert (done.returncode, done.stderr.strip()) == (3, f"{words} to continue, on all processes of the run")
 
 
 def test_one_process_is_alone():

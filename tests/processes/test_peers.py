@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-import tempfile
+import threading
 
 import pytest
 
@@ -40,6 +40,7 @@ def gone(who, how):
         (BROKEN, 1, gone("0 (a)", "the connection to it broke")),
         (SILENT, 1, gone("0 (a)", "it does not answer any more")),
         (UNKNOWN, 1, "a process that trains with this one is gone (INTERNAL: who knows)"),
+        ("x coordination y", 1, "a process that trains with this one is gone (JAX's connection to it broke)"),
     ],
 )
 def test_which_process_is_gone_by_what_jax_prints(words, process, said):
@@ -58,33 +59,51 @@ def test_a_sum_that_fails_is_told_from_a_wrong_value():
     assert not peers.failed_sum(ValueError("not a number"))
 
 
+def test_of_two_it_is_the_other_one_whatever_jax_prints():
+    assert peers.ended_by_jax(UNKNOWN, ("a", "b"), 0).startswith(gone("1 (b)", "INTERNAL: who knows"))
+
+
 def test_a_host_that_is_not_known_is_not_named():
     assert peers.ended_by_jax(BROKEN).startswith("process 0, which trains")
 
 
-def test_the_place_among_the_others_is_kept_beside_what_libraries_print():
-    script = (
-        "import os, sys\nfrom plimsoll.processes import peers\n"
-        "peers.keep_errors(int(sys.argv[1]))\nos.write(2, b'one\\n')\npeers.keep_place(1, ['a', 'b'])\n"
-        "os.write(2, b'two\\n')\nprint('shown', file=sys.stderr)\n"
-    )
-    with tempfile.TemporaryFile() as errors:
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(errors.fileno())],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            pass_fds=[errors.fileno()],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stderr == "shown\n"
-        assert peers.kept(errors) == peers.Kept("one\ntwo\n", 1, ("a", "b"))
+def ran(script, *arguments, **streams):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", f"import os, sys\nfrom plimsoll.processes import peers\n{script}", *arguments]
+    return subprocess.run(command, env=environment, text=True, check=True, **streams)
 
 
-def test_words_of_one_that_met_nobody_are_kept_whole():
-    with tempfile.TemporaryFile() as errors:
-        errors.write(b"one\n")
-        assert peers.kept(errors) == peers.Kept("one\n")
+def test_what_libraries_print_is_kept_and_what_python_prints_is_shown(tmp_path):
+    script = """
+from pathlib import Path
+peers.keep_errors(Path(sys.argv[1]))
+os.write(2, b'one\\n')
+peers.keep_place(Path(sys.argv[1]), 1, ['a', 'b'])
+print('shown', file=sys.stderr)
+"""
+    assert ran(script, str(tmp_path), stderr=subprocess.PIPE).stderr == "shown\n"
+    assert peers.kept(tmp_path) == peers.Kept("one\n", 1, ("a", "b"))
+
+
+def test_of_one_that_met_nobody_there_are_words_alone(tmp_path):
+    assert peers.kept(tmp_path) == peers.Kept("")
+    (tmp_path / peers.ERRORS).write_bytes(b"x" * 2 * peers.KEPT_BYTES + b"end")
+    assert peers.kept(tmp_path) == peers.Kept("x" * (peers.KEPT_BYTES - 3) + "end")
+
+
+def test_an_error_that_nobody_reads_ends_nothing():
+    with open("/dev/full", "w") as full:
+        ran("peers.say('x')\nos.write(1, b'on')", stderr=full, stdout=subprocess.DEVNULL)
+
+
+def test_closed_streams_are_not_taken_by_other_files():
+    script = "os.close(2)\npeers.open_streams()\nprint(os.open('/dev/null', 0), os.get_inheritable(2))"
+    assert ran(script, stdout=subprocess.PIPE).stdout == "3 True\n"
+
+
+def test_a_signal_that_nobody_asked_for_is_named():
+    assert peers.killed(11).startswith("the process that trained here was ended by SIGSEGV: what was saved")
+    assert peers.killed(200).startswith("the process that trained here was ended by signal 200: ")
 
 
 def test_only_the_last_lines_are_shown():
@@ -111,7 +130,8 @@ class Board:
 def board(monkeypatch):
     monkeypatch.setattr(peers, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(peers, "OWN_WORDS_SECONDS", 0.02)
-    monkeypatch.setattr(peers, "LEAVING_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "LEAVING_SECONDS", 0.1)
+    monkeypatch.setattr(peers, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(peers, "SILENT_SECONDS", 0.01)
     return Board()
 
@@ -122,12 +142,10 @@ def watching(board, process, hosts=HOSTS):
     return watch
 
 
-def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, monkeypatch, tmp_path, capfd):
+def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, monkeypatch, capfd):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
     waits = watching(board, 0)
-    (tmp_path / "scratch").mkdir()
-    waits.scratch.append(tmp_path / "scratch")
     watching(board, 2).tell("the disk is full. Make room")
     waits._thread.join(30)
     assert codes[0] == 3
@@ -135,7 +153,6 @@ def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, monkeypa
     assert said.startswith(
         "error: process 2 (c), which trains with this one, has ended. It says: the disk is full. Make"
     )
-    assert not (tmp_path / "scratch").exists()
     waits.end()
 
 
@@ -169,6 +186,19 @@ def test_of_three_nobody_is_guessed(board):
     assert (
         watching(board, 1).why("Gloo: closed").startswith("a process that trains with this one is gone (Gloo: closed)")
     )
+
+
+def test_the_first_one_waits_until_the_others_have_left(board, monkeypatch):
+    monkeypatch.setattr(peers, "LEAVING_SECONDS", 600)
+    first = watching(board, 0)
+    telling = threading.Thread(target=first.tell, args=["no memory"])
+    telling.start()
+    for number in (1, 2):
+        other = peers.Watch()
+        other.begin(board, number, HOSTS)
+        other.tell("its own words")
+    telling.join(30)
+    assert not telling.is_alive()
 
 
 def test_before_they_have_met_an_error_is_nobodys_business(board):

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -35,8 +36,9 @@ from plimsoll.errors import (
 )
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
+from plimsoll.processes.handover import replace
 from plimsoll.processes.peers import LOST
-from plimsoll.processes.supervise import watched
+from plimsoll.processes.supervise import FORWARDED, watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
@@ -56,6 +58,8 @@ TOKENISED_BY_EACH = (
     " longcontext` packs any"
 )
 """Note of a run whose text is not tokenised before it."""
+EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in FORWARDED))
+"""Exit codes of which the process itself has said why."""
 SEEN = ".seen-"
 """How files begin by which processes find out whether they see the same folder."""
 
@@ -143,34 +147,38 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
     }
     in_bucket = is_address(options.run)
     bucket = remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext()
-    with tempfile.TemporaryFile() as errors, bucket as door:
-        question |= {"door": door and door.number, "watched_by": os.getpid(), "errors": errors.fileno()}
+    peers.open_streams()
+    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as scratch, bucket as door:
+        question |= {"door": door and door.number, "watched_by": os.getpid(), "scratch": scratch}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-        shared = [errors.fileno(), *([door.number] if door else [])]
-        code, received = watched(command, environment.for_several(target.platform), pass_fds=shared)
-        kept = peers.kept(errors)
+        code, _ = watched(command, environment.for_several(target.platform), pass_fds=[door.number] if door else [])
+        kept = peers.kept(Path(scratch))
     if door and door.behind is not None:
-        print(f"error: {door.behind}", file=sys.stderr)
+        peers.say(door.behind)
         code = code or remote.BEHIND
-    return _explained(code, received, kept)
+    return _explained(code, kept)
 
 
-def _explained(code: int, received: int | None, kept: peers.Kept) -> int:
+def _explained(code: int, kept: peers.Kept) -> int:
     """Prints why the process that trained here has ended, where it could not say so itself. Returns its exit code.
 
     Args:
         code: Exit code of the process.
-        received: The first signal that was forwarded to it.
         kept: What the process has left.
     """
-    explanation = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
-    if explanation is not None:
-        print(f"error: {explanation}", file=sys.stderr)
+    if code in EXPLAINED:
+        return code
+    lost = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
+    if lost is not None:
+        peers.say(lost)
         return LOST
+    if kept.words and sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(peers.abridged(kept.words), file=sys.stderr, flush=True)
     if code == 128 + signal.SIGKILL:
-        print(f"error: {ended_by_kill()}", file=sys.stderr)
-    elif kept.words and code not in (0, RunError.exit_code, LOST) and (received is None or code != 128 + received):
-        print(peers.abridged(kept.words), file=sys.stderr)
+        peers.say(f"{ended_by_kill()}. Start all processes of the run again, with the same options")
+    elif code > 128:
+        peers.say(peers.killed(code - 128))
     return code
 
 
@@ -183,13 +191,13 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         question: What `start` has put together.
         interruption: Handler of the signals to stop.
     """
+    peers.keep_errors(Path(question["scratch"]))  # before JAX's loggers look for where to print
     import jax
 
     from plimsoll.training import allocator, distributed
 
     code = 1
     watch = peers.Watch()
-    peers.keep_errors(question["errors"])
     # Gloo prints a line for each device whenever devices first meet: only what Python prints is shown from here on.
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -198,36 +206,64 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     try:
         member = (question["coordinator"], question["processes"], question["process"])
         distributed.join(*member, lambda: interruption.signal)
-        code = _train(question, interruption, watch)
+        outcome = _train(question, interruption, watch)
         watch.end()
         distributed.leave()
+        if isinstance(outcome, _Afresh):
+            if interruption.signal is None:
+                _begin_afresh(question, outcome.session)
+            outcome = 128 + interruption.signal
+        code = outcome
     except PlimsollError as problem:
         code = _failed(watch, str(problem), problem.exit_code)
     except OSError as problem:
-        code = _failed(watch, ended_by_disk(problem), LOST)
+        code = _failed(watch, f"{ended_by_disk(problem)}, on all processes of the run", LOST)
     except MemoryError as problem:
-        code = _failed(watch, ended_by_memory(problem), LOST)
+        code = _failed(
+            watch, f"{ended_by_memory(problem)}. Start all processes of the run, with the same options", LOST
+        )
     except Exception as problem:
         of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
         if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
-            print(f"error: {watch.why(str(problem))}", file=sys.stderr)
+            peers.say(watch.why(str(problem)))
             code = LOST
         else:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
             watch.tell(f"{type(problem).__name__}: {problem}")
     except SystemExit as ended:  # at a signal, while it waited for the others
         code = ended.code
-    watch.leave(code if isinstance(code, int) else 1)
+    peers.leave(code if isinstance(code, int) else 1)
 
 
 def _failed(watch: peers.Watch, said: str, code: int) -> int:
     """Prints by which error this process ends, tells the others, and returns the exit code."""
-    print(f"error: {said}", file=sys.stderr, flush=True)
+    peers.say(said)
     watch.tell(said)
     return code
 
 
-def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int:
+@dataclass(frozen=True)
+class _Afresh:
+    """A new process is to train: this one has compiled, or another has, and holds memory from it."""
+
+    session: Mapping[str, Any]
+    """Options of the session."""
+
+
+def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> NoReturn:
+    """Becomes a new process of the same session, once this one has left the others. Streams are as they were."""
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(stream.fileno(), number)
+    lock = session["lock"]
+    question = {**question, "session": None if lock is None else session}
+    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
+    replace(command, os.environ, () if lock is None else (lock,))
+
+
+def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | _Afresh:
+    """Prepares with the others, trains, and returns the exit code, or what a new process is to train."""
     import jax
 
     from plimsoll.data.packed.by_processes import wait_and_encode
@@ -238,39 +274,45 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     recipe = from_dict(question["recipe"])
     board = distributed.Board(lambda: interruption.signal)
     hosts = _require_alike(board, question)
-    peers.keep_place(distributed.process(), hosts)
+    scratch = Path(question["scratch"])
+    peers.keep_place(scratch, distributed.process(), hosts)
+    watch.begin(board, distributed.process(), hosts)
     if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
         jax.default_backend()
     if distributed.process() == 0:
-        session = _prepared(recipe, question["options"], board, question["door"])
+        session = question.get("session") or _prepared(recipe, question["options"], board, question["door"])
+        board.write("session", session | {"lock": None})
+        folder = RunFolder(session["run"])
+        board.write_files("run", folder.path, folder.prepared())
     else:
         session = wait_and_encode(board, distributed.process(), "session")
         if "refused" in session:
             board.wait_until_read("session")
             raise_refusal(session, prefix="the first process says: ")
-        folder = Path(tempfile.mkdtemp(prefix="plimsoll-process-"))
-        watch.scratch.append(folder)
-        (folder / "checkpoints").mkdir()
+        folder = scratch / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "checkpoints").mkdir(parents=True)
         board.read_files("run", folder)
         if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
             RunFolder(folder).write("recipe.json", question["recipe"])
         session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-    folder = Path(session["run"])
+    begun, folder = dict(session), Path(session["run"])
     _require_same_data(board, recipe, folder)
     prepared = Prepared(**json.loads((folder / "data.json").read_text()))
     _send_tokens(board, recipe.cached_tokens(prepared))
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
-    watch.begin(board, distributed.process(), hosts)
-    return train_here(session, interruption).code
+    ending = train_here(session, interruption)
+    if ending.afresh is None:
+        return ending.code
+    return _Afresh({**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]})
 
 
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
-    """Prepares and plans the run in the first process, sends it to the others, and returns the session's options."""
+    """Prepares and plans the run in the first process, and returns the session's options."""
     from plimsoll.api import train
     from plimsoll.data.packed.by_processes import helped_by
-    from plimsoll.runs.folder import RunFolder
     from plimsoll.training.distributed import processes
 
     say = train.printing(quiet=options["quiet"])
@@ -282,11 +324,7 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
         board.write("session", problem.reply())
         board.wait_until_read("session")
         raise
-    session = json.loads(ready.command[-1])
-    folder = RunFolder(session["run"])
-    board.write("session", session | {"lock": None})
-    board.write_files("run", folder.path, folder.prepared())
-    return session
+    return json.loads(ready.command[-1])
 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> list[str]:

@@ -132,7 +132,7 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
         message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))
     if code == 128 + signal.SIGKILL:
-        raise PlimsollError(ended_by_kill())
+        raise StoppedError(ended_by_kill())
     if code:
         kind = StoppedError if code == StoppedError.exit_code else PlimsollError
         raise kind(f"training ended with code {code}: its own message says why")

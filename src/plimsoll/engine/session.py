@@ -44,6 +44,9 @@ from plimsoll.types import Batch, Source
 AFRESH_NOTE = "in a new process, since saves had left memory in the one before"
 """What a session notes that continues for that reason."""
 
+BEYOND = 1.05
+"""Share of a plan's peak that a process may take while it loads, before a new one trains in its place."""
+
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
@@ -98,6 +101,8 @@ class _Training:
             return Ending(128 + ended.signal)
         limit = self.session.max_seconds
         left = None if limit is None else limit - (time.monotonic() - self.start)
+        if ended.afresh and distributed.processes() > 1:  # all of them, whoever's time is over
+            left = None if left is None else max(1.0, left)
         if ended.afresh and (left is None or left > 0):
             return Ending(0, afresh=dataclasses.asdict(self.session) | {"max_seconds": left, "notes": (AFRESH_NOTE,)})
         if ended.over and distributed.processes() > 1:
@@ -107,11 +112,13 @@ class _Training:
         return Ending(0, again=self._again(left))
 
     def _train(self) -> Ended:
-        executables = self._load()
+        executables, agreed = self._load(), distributed.Agreement()
         distributed.barrier("loaded")
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False)
+        if self._compiled_beyond_plan():
+            return Ended(0, None, False, afresh=True)
         shared = None if self.session.shared is None else Path(self.session.shared)
         # While steps send, nothing else may: what only the first process writes is sent to it.
         in_background = self.plan.async_save and (distributed.processes() == 1 or shared is not None)
@@ -141,8 +148,6 @@ class _Training:
                 resumed=resumed,
                 notes=self.notes,
             )
-
-            agreed = distributed.Agreement()
 
             def signal() -> int:
                 return agreed(self.interruption.signal or 0)
@@ -193,6 +198,17 @@ class _Training:
             loader.close()
         assert ended is not None
         return ended
+
+    def _compiled_beyond_plan(self) -> bool:
+        """Returns whether compiling took more memory than the plan, in this process or another of this session.
+
+        Of several processes each compiles for itself, the first time: a new one finds it in the compile cache.
+        """
+        if distributed.processes() == 1 or self.session.compiled or jax.default_backend() != "cpu":
+            return False
+        beyond = self.measured.marks["peak while loading"] > BEYOND * self.planned["predicted_peak_bytes"]
+        each = distributed.of_each("compiled", [beyond, self.interruption.signal])
+        return any(beyond for beyond, _ in each) and all(signal is None for _, signal in each)
 
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
         """Returns the options of the process that plans again: what the user pinned stays pinned."""

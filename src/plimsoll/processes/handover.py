@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,16 +24,26 @@ class Ready:
 
 
 def become(ready: Ready) -> NoReturn:
-    """Replaces this process by the training process. Does not return.
+    """Replaces this process by the training process. Does not return. The run's lock stays held."""
+    replace(ready.command, ready.environment, {ready.lock})
 
-    Of the open files only the standard streams and the run's lock are inherited: a device or a port would stay taken.
+
+def replace(command: Sequence[str], environment: Mapping[str, str], inherited: Collection[int]) -> NoReturn:
+    """Replaces this process by another program. Does not return.
+
+    Of the open files only the standard streams and those named are inherited: a device or a port would stay taken.
     Signals are held back until the new process has its handlers.
+
+    Args:
+        command: Program and arguments.
+        environment: Its variables.
+        inherited: Descriptors that it inherits.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     interruption.hold()
     listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-    for descriptor in {int(name) for name in os.listdir(listed)} - {0, 1, 2, ready.lock}:
+    for descriptor in {int(name) for name in os.listdir(listed)} - {0, 1, 2}:
         with contextlib.suppress(OSError):  # the descriptor by which they were listed
-            os.set_inheritable(descriptor, False)
-    os.execve(ready.command[0], ready.command, ready.environment)
+            os.set_inheritable(descriptor, descriptor in inherited)
+    os.execve(command[0], [*command], environment)

@@ -1,7 +1,7 @@
 """What became of the other processes of a run, said in one paragraph by those that are left.
 
 A process that ends by an error of its own writes it where the others look. One that is killed, frozen or cut off is
-missed by JAX, which then ends the others by SIGABRT: what it printed before is kept in a file, and read afterwards.
+missed by JAX, which then ends the others by SIGABRT: what it printed before is in a file, which our supervisor reads.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import json
 import os
 import re
-import shutil
+import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 LOST = 3
 """Exit code where another process is gone."""
@@ -26,13 +26,15 @@ ENDED = "ended"
 LOOK_SECONDS = 1.0
 OWN_WORDS_SECONDS = 5.0
 """Time that a process has to end by itself, with its own words, where another has ended by an error."""
-PLACE = "plimsoll: this process, and the machines of all: "
-"""How the line begins in which a process keeps its place among the others."""
+PLACE, ERRORS = "place.json", "errors.txt"
+"""Files in which a process keeps, for its supervisor, its place among the others and what libraries print as errors."""
 LEAVING_SECONDS = LOOK_SECONDS + OWN_WORDS_SECONDS + 2
+"""Time that the first process leaves to the others to read why it ends: its end takes the store with it."""
+POLL_SECONDS = 0.2
 SILENT_SECONDS = 40
 """Time within which JAX ends a process where another is silent (`distributed.HEARTBEAT_SECONDS`), and somewhat more."""
-KEPT_LINES = 30
-"""Lines of what libraries have printed that are shown, at most."""
+KEPT_LINES, KEPT_BYTES = 30, 2**18
+"""Lines of what libraries have printed that are shown, and bytes that are read, from the end."""
 HEARTBEAT = re.compile(r"stopped sending heartbeats\):\n((?:.*\d+\n)+)")
 """JAX's words for processes that it misses, each on a line that ends with its number."""
 BROKEN = ("Failed to send RPC to coordination service", "failed to connect to all addresses", "Socket closed")
@@ -43,15 +45,32 @@ STATUS = "absl::Status: "
 """What stands before the reason where JAX ends a process."""
 
 
-def keep_errors(file: int) -> None:
-    """Redirects what libraries print as errors into a file; Python's own `sys.stderr` still prints.
+def say(error: str) -> None:
+    """Prints an error, where anybody reads it: it must not end this process in another way."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(f"error: {error}", file=sys.stderr, flush=True)
 
-    Args:
-        file: Its descriptor. Our supervisor reads the file (`kept`).
-    """
+
+def open_streams() -> None:
+    """Opens those of the standard streams that are closed (`2>&-`): another file would take their place."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+
+
+def keep_errors(folder: Path) -> None:
+    """Redirects what libraries print as errors into a file; Python's own `sys.stderr` still prints."""
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    file = os.open(folder / ERRORS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     os.dup2(file, 2)
     os.close(file)
+
+
+def keep_place(folder: Path, process: int, hosts: Sequence[str]) -> None:
+    """Keeps a process's number, and the names of all processes' machines."""
+    with contextlib.suppress(OSError):  # a name that is missing then
+        (folder / PLACE).write_text(json.dumps([process, *hosts]))
 
 
 @dataclass(frozen=True)
@@ -59,27 +78,22 @@ class Kept:
     """What a process that trained with others has left for its supervisor."""
 
     words: str
-    """What libraries have printed as errors."""
+    """The end of what libraries have printed as errors."""
     process: int | None = None
     """Number of the process; None where it has not met the others."""
     hosts: tuple[str, ...] = ()
     """Names of the machines of all processes."""
 
 
-def keep_place(process: int, hosts: Sequence[str]) -> None:
-    """Writes a process's number, and the names of all processes' machines, into the file of errors."""
-    os.write(2, f"{PLACE}{json.dumps([process, *hosts])}\n".encode())
-
-
-def kept(file: IO[bytes]) -> Kept:
-    """Returns what the process has left in the file of errors."""
-    file.seek(0)
-    before, found, rest = file.read().decode("utf-8", "replace").partition(PLACE)
-    place, _, after = rest.partition("\n")
-    if not found:
-        return Kept(before)
-    process, *hosts = json.loads(place)
-    return Kept(before + after, process, tuple(hosts))
+def kept(folder: Path) -> Kept:
+    """Returns what the process has left in its folder."""
+    words, process, hosts = "", None, ()
+    with contextlib.suppress(OSError), open(folder / ERRORS, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - KEPT_BYTES))
+        words = file.read().decode("utf-8", "replace")
+    with contextlib.suppress(OSError, ValueError):
+        process, *hosts = json.loads((folder / PLACE).read_text())
+    return Kept(words, process, tuple(hosts))
 
 
 def abridged(words: str) -> str:
@@ -104,7 +118,10 @@ def ended_by_jax(words: str, hosts: Sequence[str] = (), process: int | None = No
         return lost([0], hosts, "the connection to it broke")
     if NO_ANSWER.search(words):
         return lost([0], hosts, "it does not answer any more")
-    return lost([], hosts, _reason(words)) if "coordination" in words.lower() or STATUS in words else None
+    if STATUS not in words and "coordination" not in words.lower():
+        return None
+    other = [1 - process] if len(hosts) == 2 and process is not None else []
+    return lost(other, hosts, words.partition(STATUS)[2].partition("\n")[0][:200] or "JAX's connection to it broke")
 
 
 def failed_sum(problem: Exception) -> bool:
@@ -135,9 +152,19 @@ AFTERWARDS = (
 )
 
 
-def _reason(words: str) -> str:
-    """Returns JAX's reason, or the first line of what it says."""
-    return words.rpartition(STATUS)[2].strip().partition("\n")[0][:200]
+def killed(number: int) -> str:
+    """Returns the paragraph on a process that trained here and was ended by a signal that it did not ask for."""
+    return f"the process that trained here was ended by {signal_name(number)}: {ALL_AGAIN}"
+
+
+ALL_AGAIN = "what was saved is whole, and all processes of the run are to be started again, with the same options"
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, like SIGSEGV."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 class Watch:
@@ -149,8 +176,6 @@ class Watch:
         self._hosts: Sequence[str] = ()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.scratch: list[Path] = []
-        """Folders that are removed when the process ends."""
 
     def begin(self, board: Any, process: int, hosts: Sequence[str]) -> None:
         """Begins to look.
@@ -171,14 +196,26 @@ class Watch:
             self._thread.join()
 
     def tell(self, said: str) -> None:
-        """Tells the others by which error this process ends. The first waits: its end takes the store with it."""
+        """Tells the others by which error this process ends. The first one waits until they have ended, or could."""
         self._over.set()
         if self._board is None:
             return
         with contextlib.suppress(RuntimeError):  # another was first, or the store is gone
             self._board.write(ENDED, [self._process, said])
-            if self._process == 0:
-                time.sleep(LEAVING_SECONDS)
+        self._left()
+        if self._process:
+            return
+        deadline = time.monotonic() + LEAVING_SECONDS
+        others = set(range(1, len(self._hosts)))
+        while others and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            with contextlib.suppress(RuntimeError):
+                others -= {number for number in others if self._board.latest(f"left-{number}")}
+        time.sleep(POLL_SECONDS)
+
+    def _left(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._board.write(f"left-{self._process}", True)
 
     def why(self, said: str) -> str:
         """Returns the paragraph of this process where working with the others has failed.
@@ -196,7 +233,7 @@ class Watch:
         if len(self._hosts) > 2:
             time.sleep(SILENT_SECONDS)
         other = [1 - self._process] if len(self._hosts) == 2 else []
-        return lost(other, self._hosts, _reason(said))
+        return lost(other, self._hosts, said.strip().partition("\n")[0][:200])
 
     def _ended(self) -> str | None:
         """Returns the paragraph on another process that has ended by an error of its own; None where none has."""
@@ -212,13 +249,14 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             if (ended := self._ended()) and not self._over.wait(OWN_WORDS_SECONDS):
-                print(f"error: {ended}", file=sys.stderr, flush=True)
-                self.leave(LOST)
+                say(ended)
+                self._left()
+                leave(LOST)
 
-    def leave(self, code: int) -> NoReturn:
-        """Ends this process: threads that still wait for the others are not joined."""
-        for folder in self.scratch:
-            shutil.rmtree(folder, ignore_errors=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+def leave(code: int) -> NoReturn:
+    """Ends this process: threads that still wait for the others are not joined."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -316,6 +316,13 @@ def of_first(name: str, value: Any) -> Any:
     return board.read(name)
 
 
+def of_each(name: str, value: Any) -> list[Any]:
+    """Returns the values of all processes, in their order, on every process. A `name` is used once."""
+    board = Board()
+    board.write(f"{name}-{process()}", value)
+    return [board.read(f"{name}-{number}") for number in range(processes())]
+
+
 class Agreement:
     """A request of any process, which all follow one step later: none of them waits for it."""
 
@@ -326,7 +333,8 @@ class Agreement:
             firsts = np.asarray(devices(processes()))
             self._sharding = NamedSharding(jax.sharding.Mesh(firsts, ("process",)), PartitionSpec("process"))
             whole = NamedSharding(self._sharding.mesh, PartitionSpec())
-            self._largest = jax.jit(lambda requests: requests.max(), out_shardings=whole)
+            requests = jax.ShapeDtypeStruct((processes(),), np.int32, sharding=self._sharding)
+            self._largest = jax.jit(lambda requests: requests.max(), out_shardings=whole).lower(requests).compile()
 
     def __call__(self, request: int) -> int:
         """Returns the largest request of the call before; of a process alone, `request` itself."""
