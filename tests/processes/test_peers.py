@@ -93,7 +93,7 @@ def test_of_one_that_met_nobody_there_are_words_alone(tmp_path):
 
 def test_an_error_that_nobody_reads_ends_nothing():
     with open("/dev/full", "w") as full:
-        ran("peers.say('x')\nos.write(1, b'on')", stderr=full, stdout=subprocess.DEVNULL)
+        ran("peers.show_error('x')\nos.write(1, b'on')", stderr=full, stdout=subprocess.DEVNULL)
 
 
 def test_closed_streams_are_not_taken_by_other_files():

@@ -36,7 +36,7 @@ from plimsoll.errors import (
 )
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
-from plimsoll.processes.handover import replace
+from plimsoll.processes.handover import replace_process
 from plimsoll.processes.peers import LOST
 from plimsoll.processes.supervise import FORWARDED, watched
 from plimsoll.recipes.base import Prepared, Recipe
@@ -154,7 +154,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
         code, _ = watched(command, environment.for_several(target.platform), pass_fds=[door.number] if door else [])
         kept = peers.kept(Path(scratch))
     if door and door.behind is not None:
-        peers.say(door.behind)
+        peers.show_error(door.behind)
         code = code or remote.BEHIND
     return _explained(code, kept)
 
@@ -170,15 +170,14 @@ def _explained(code: int, kept: peers.Kept) -> int:
         return code
     lost = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
     if lost is not None:
-        peers.say(lost)
+        peers.show_error(lost)
         return LOST
-    if kept.words and sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(peers.abridged(kept.words), file=sys.stderr, flush=True)
+    if kept.words:
+        peers.show(peers.abridged(kept.words))
     if code == 128 + signal.SIGKILL:
-        peers.say(f"{ended_by_kill()}. Start all processes of the run again, with the same options")
+        peers.show_error(f"{ended_by_kill()}. Start all processes of the run again, with the same options")
     elif code > 128:
-        peers.say(peers.killed(code - 128))
+        peers.show_error(peers.killed(code - 128))
     return code
 
 
@@ -209,9 +208,9 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         outcome = _train(question, interruption, watch)
         watch.end()
         distributed.leave()
-        if isinstance(outcome, _Afresh):
+        if not isinstance(outcome, int):
             if interruption.signal is None:
-                _begin_afresh(question, outcome.session)
+                _begin_afresh(question, outcome)
             outcome = 128 + interruption.signal
         code = outcome
     except PlimsollError as problem:
@@ -219,13 +218,11 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     except OSError as problem:
         code = _failed(watch, f"{ended_by_disk(problem)}, on all processes of the run", LOST)
     except MemoryError as problem:
-        code = _failed(
-            watch, f"{ended_by_memory(problem)}. Start all processes of the run, with the same options", LOST
-        )
+        code = _failed(watch, f"{ended_by_memory(problem)}, on all processes of the run", LOST)
     except Exception as problem:
         of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
         if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
-            peers.say(watch.why(str(problem)))
+            peers.show_error(watch.why(str(problem)))
             code = LOST
         else:
             with contextlib.suppress(OSError):
@@ -238,17 +235,9 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
 
 def _failed(watch: peers.Watch, said: str, code: int) -> int:
     """Prints by which error this process ends, tells the others, and returns the exit code."""
-    peers.say(said)
+    peers.show_error(said)
     watch.tell(said)
     return code
-
-
-@dataclass(frozen=True)
-class _Afresh:
-    """A new process is to train: this one has compiled, or another has, and holds memory from it."""
-
-    session: Mapping[str, Any]
-    """Options of the session."""
 
 
 def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> NoReturn:
@@ -259,11 +248,15 @@ def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> No
     lock = session["lock"]
     question = {**question, "session": None if lock is None else session}
     command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    replace(command, os.environ, () if lock is None else (lock,))
+    replace_process(command, os.environ, () if lock is None else (lock,))
 
 
-def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | _Afresh:
-    """Prepares with the others, trains, and returns the exit code, or what a new process is to train."""
+def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | dict[str, Any]:
+    """Prepares and trains with the others, and returns the exit code.
+
+    Where this process or another holds memory from compiling, it returns the options of the session instead, which new
+    processes are to train.
+    """
     import jax
 
     from plimsoll.data.packed.by_processes import wait_and_encode
@@ -306,7 +299,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     ending = train_here(session, interruption)
     if ending.afresh is None:
         return ending.code
-    return _Afresh({**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]})
+    return {**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]}
 
 
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
@@ -329,8 +322,10 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
 
 def _require_alike(board: Any, question: Mapping[str, Any]) -> list[str]:
     """Returns the names of all processes' machines, or raises RunError in every process: what differs between which."""
+    from plimsoll.training.distributed import of_each
+
     _require_counted_alike(board)
-    each = _of_all(board, "facts", _facts(question))
+    each = of_each("facts", _facts(question), board)
     first = each[0]
     different = [
         f"{name} is {facts.get(name)!r} on process {number} ({facts['host']}) and {first.get(name)!r} on process 0"
@@ -365,12 +360,14 @@ def _require_counted_alike(board: Any) -> None:
 
 def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
     """Raises RunError in every process, with those that read other data under the same name, or none."""
+    from plimsoll.training.distributed import of_each
+
     refusal = None
     try:
         recipe.training_data_changed(Prepared(**json.loads((folder / "data.json").read_text())))
     except PlimsollError as problem:
         refusal = str(problem)
-    each = _of_all(board, "data", refusal)
+    each = of_each("data", refusal, board)
     refusals = [f"process {number} says: {message}" for number, message in enumerate(each) if message]
     if refusals:
         board.wait_until_read("data")
@@ -380,11 +377,11 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
 def _send_tokens(board: Any, names: Sequence[str]) -> None:
     """Gives folders of the first process's tokens to those whose cache does not have them."""
     from plimsoll.data.packed.by_processes import receive_folder, send_folder
-    from plimsoll.training.distributed import process
+    from plimsoll.training.distributed import of_each, process
 
     tokens = cache.cache_folder() / "tokens"
     for name in names:
-        has = _of_all(board, f"has-{name}", (tokens / name).is_dir())
+        has = of_each(f"has-{name}", (tokens / name).is_dir(), board)
         if process() == 0:
             send_folder(board, name, [number for number, there in enumerate(has) if has[0] and not there])
         elif has[0] and not has[process()]:
@@ -397,7 +394,7 @@ def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str])
     Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
     process writes what the others send it, and the run's notes say so.
     """
-    from plimsoll.training.distributed import process
+    from plimsoll.training.distributed import of_each, process
 
     if process() == 0:
         folder, word = Path(session["run"]).absolute() / "checkpoints", secrets.token_hex(8)
@@ -408,7 +405,7 @@ def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str])
     with contextlib.suppress(OSError):  # it is not there, or may not be written to
         if (folder / f"{SEEN}{word}").read_text() == word:
             (folder / f"{SEEN}{word}-{process()}").write_text(socket.gethostname())
-    _of_all(board, "written", True)
+    of_each("written", True, board)
     if process() == 0:
         blind = [number for number in range(len(hosts)) if not (folder / f"{SEEN}{word}-{number}").exists()]
         for path in folder.glob(f"{SEEN}*"):
@@ -423,14 +420,6 @@ def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str])
         " whole state meanwhile. A --run that all machines see lets each write what it holds"
     )
     return {"notes": (*session["notes"], note)}
-
-
-def _of_all(board: Any, topic: str, mine: Any) -> list[Any]:
-    """Returns the values of all processes, in their order; waits for each of them."""
-    from plimsoll.training.distributed import process, processes
-
-    board.write(f"{topic}-{process()}", mine)
-    return [board.read(f"{topic}-{number}") for number in range(processes())]
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from plimsoll.types import Batch, Source
 AFRESH_NOTE = "in a new process, since saves had left memory in the one before"
 """What a session notes that continues for that reason."""
 
-BEYOND = 1.05
+MOST_WHILE_LOADING = 1.05
 """Share of a plan's peak that a process may take while it loads, before a new one trains in its place."""
 
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
@@ -206,7 +206,7 @@ class _Training:
         """
         if distributed.processes() == 1 or self.session.compiled or jax.default_backend() != "cpu":
             return False
-        beyond = self.measured.marks["peak while loading"] > BEYOND * self.planned["predicted_peak_bytes"]
+        beyond = self.measured.marks["peak while loading"] > MOST_WHILE_LOADING * self.planned["predicted_peak_bytes"]
         each = distributed.of_each("compiled", [beyond, self.interruption.signal])
         return any(beyond for beyond, _ in each) and all(signal is None for _, signal in each)
 

@@ -25,10 +25,10 @@ class Ready:
 
 def become(ready: Ready) -> NoReturn:
     """Replaces this process by the training process. Does not return. The run's lock stays held."""
-    replace(ready.command, ready.environment, {ready.lock})
+    replace_process(ready.command, ready.environment, {ready.lock})
 
 
-def replace(command: Sequence[str], environment: Mapping[str, str], inherited: Collection[int]) -> NoReturn:
+def replace_process(command: Sequence[str], environment: Mapping[str, str], inherited: Collection[int]) -> NoReturn:
     """Replaces this process by another program. Does not return.
 
     Of the open files only the standard streams and those named are inherited: a device or a port would stay taken.

@@ -45,11 +45,16 @@ STATUS = "absl::Status: "
 """What stands before the reason where JAX ends a process."""
 
 
-def say(error: str) -> None:
-    """Prints an error, where anybody reads it: it must not end this process in another way."""
+def show(text: str) -> None:
+    """Prints to `sys.stderr`. Where that is closed, full or read by nobody, this process must not end by it."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
+
+
+def show_error(paragraph: str) -> None:
+    """Prints an error as the command line does (`show`)."""
+    show(f"error: {paragraph}")
 
 
 def open_streams() -> None:
@@ -75,7 +80,7 @@ def keep_place(folder: Path, process: int, hosts: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a process that trained with others has left for its supervisor."""
+    """Place and last words of a process that trained with others, for its supervisor."""
 
     words: str
     """The end of what libraries have printed as errors."""
@@ -168,7 +173,7 @@ def signal_name(number: int) -> str:
 
 
 class Watch:
-    """Looks whether another process has ended by an error of its own, in a thread, and tells the others of ours."""
+    """Thread that looks whether another process has ended by an error of its own. It tells the others of ours."""
 
     def __init__(self) -> None:
         self._board: Any = None
@@ -249,7 +254,7 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             if (ended := self._ended()) and not self._over.wait(OWN_WORDS_SECONDS):
-                say(ended)
+                show_error(ended)
                 self._left()
                 leave(LOST)
 

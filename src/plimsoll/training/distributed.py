@@ -316,9 +316,15 @@ def of_first(name: str, value: Any) -> Any:
     return board.read(name)
 
 
-def of_each(name: str, value: Any) -> list[Any]:
-    """Returns the values of all processes, in their order, on every process. A `name` is used once."""
-    board = Board()
+def of_each(name: str, value: Any, board: Any = None) -> list[Any]:
+    """Returns the values of all processes, in their order, on every process. A `name` is used once.
+
+    Args:
+        name: Of the values, on the board.
+        value: This process's, JSON-serialisable.
+        board: The board, which may exit at a signal; by default one that waits.
+    """
+    board = board or Board()
     board.write(f"{name}-{process()}", value)
     return [board.read(f"{name}-{number}") for number in range(processes())]
 
