@@ -279,6 +279,7 @@ def test_the_batches_of_training_and_validation_are_rows_of_whole_documents(reci
 @pytest.mark.parametrize("own", [False, True])
 def test_a_run_reads_its_batches_without_a_tokenizer_unless_the_cache_lost_them(recipe, tmp_path, own, monkeypatch):
     """It would count in the memory of the process that trains, for 31 MiB at 49,152 tokens."""
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))  # other tests read what is in that of all
     if own:
         path = write_records(tmp_path / "held.jsonl", [{"messages": turns("a?", "b")}] * 3)
         recipe = replace(recipe, validation_id=str(path))
@@ -301,7 +302,8 @@ def test_a_run_reads_its_batches_without_a_tokenizer_unless_the_cache_lost_them(
 
 
 @pytest.mark.parametrize("field", ["dataset_id", "validation_id"])
-def test_records_that_changed_are_refused_where_the_cache_lost_the_old_ones(recipe, tmp_path, field):
+def test_records_that_changed_are_refused_where_the_cache_lost_the_old_ones(recipe, tmp_path, field, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))  # other tests read what is in that of all
     path = write_records(tmp_path / "rows.jsonl", [{"messages": turns("a?", f"b {i}")} for i in range(100)])
     recipe = replace(recipe, **{field: str(path)})
     run = tmp_path / "run"
