@@ -13,6 +13,7 @@ written here is `for the reader`, who holds the figure against it: it makes no e
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -77,7 +78,7 @@ PREDICTIONS = (
         first=ITEMS,
         needs=STORIES_MODEL,
     ),
-    prediction(f"--records {{shared}}/{TEXT} --count 30", needs=TEXT),
+    prediction("--records {made}/records.jsonl --count 30", needs=TEXT),
 )
 
 BENCHMARKS = [
@@ -197,6 +198,8 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     missed = 0
     with tempfile.TemporaryDirectory() as made:
+        if (SHARED / TEXT).exists():
+            write_records(SHARED / TEXT, Path(made) / "records.jsonl")
         for benchmark, file in zip(BENCHMARKS, output_files(BENCHMARKS), strict=True):
             words = benchmark.quick if given.quick else benchmark.whole
             if words is None or (given.only and benchmark.name not in given.only):
@@ -220,6 +223,12 @@ def output_files(benchmarks: Sequence[Benchmark]) -> list[Path]:
             OUT / f"{each.name.replace(' ', '-')}{'' if often[each.name] == 1 else f'-{often[each.name]}'}.txt"
         )
     return files
+
+
+def write_records(text: Path, file: Path) -> None:
+    """Writes the stories of a text as records to fine-tune on."""
+    stories = (story.strip() for story in text.read_text("utf-8").split("<|endoftext|>"))
+    file.write_text("".join(json.dumps({"text": story}) + "\n" for story in stories if story), "utf-8")
 
 
 def _program(name: str) -> str:
@@ -276,7 +285,9 @@ def _done(command: str, made: str) -> subprocess.CompletedProcess[str]:
 def _figures(benchmark: Benchmark, output: str) -> list[str]:
     """Returns the lines with a goal; or the last line, beside the goal that is written here."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    shown = [line for line in lines if benchmark.shows and line.startswith(benchmark.shows)] or lines
+    shown = [line for line in lines if line.startswith(benchmark.shows)]
+    if lines and not shown:
+        return [f"missed: no line begins with {benchmark.shows!r}"]
     with_goal = [line for line in lines if "goal" in line.lower() and not line.startswith("|")]  # no table's head
     if with_goal and not benchmark.goal:
         return with_goal

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -63,7 +64,15 @@ def test_a_figure_stands_beside_its_goal(programs):
     assert shown(programs.Benchmark("any"), printed) == ["ratio 0.91 (goal: at least 0.8)"]
     assert shown(programs.Benchmark("any", goal="2"), "1\n") == ["1  (goal, for the reader: 2)"]
     assert shown(programs.Benchmark("any", goal="2", shows="3"), printed) == ["3 rows  (goal, for the reader: 2)"]
+    assert shown(programs.Benchmark("any", goal="2", shows="4"), printed) == ["missed: no line begins with '4'"]
     assert shown(programs.Benchmark("any"), "") == []
+
+
+def test_stories_become_records_to_fine_tune_on(programs, tmp_path):
+    (tmp_path / "text.txt").write_text("One.\n<|endoftext|>\nTwo.\n<|endoftext|>\n")
+    programs.write_records(tmp_path / "text.txt", tmp_path / "records.jsonl")
+    records = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(record) for record in records] == [{"text": "One."}, {"text": "Two."}]
 
 
 def test_outputs_of_one_program_do_not_overwrite_each_other(programs):
