@@ -48,7 +48,7 @@ class Benchmark:
     needs: str = ""
     """What has to be there: a path below `{shared}`, or a program."""
     shows: str = ""
-    """What the line of its output begins with that is shown beside `goal`; by default the last one."""
+    """What a line of its output begins with, the first of which is shown beside `goal`; by default the last line."""
 
 
 TEXT = "data/text/tinystories_train.txt"
@@ -86,13 +86,21 @@ BENCHMARKS = [
     Benchmark("plan_time", "--seed 1 --count 24", "--seed 1 --count 4"),
     Benchmark("sweep", "--recipes 0 1", None, needs=TEXT),
     *PREDICTIONS,
-    Benchmark("plimsoll ladder", "control --data {made}/windows.h5 --steps 200", None, LADDER_GOAL, WINDOWS),
+    Benchmark(
+        "plimsoll ladder",
+        "control --data {made}/windows.h5 --steps 200",
+        None,
+        LADDER_GOAL,
+        WINDOWS,
+        shows="optimizer-8",
+    ),
     Benchmark(
         "plimsoll ladder",
         "longcontext-nano --data {made}/packed --batch-size 4 --rung-steps 3 --validation-tokens 20000",
         None,
         LADDER_GOAL,
         PACKED,
+        shows="weights-16",
     ),
     Benchmark(
         "plimsoll ladder",
@@ -102,6 +110,7 @@ BENCHMARKS = [
         LADDER_GOAL,
         ITEMS,
         STORIES_MODEL,
+        "frozen-4",
     ),
     Benchmark("device", "--minutes 25", "--minutes 8", "bytes within 1 %, the same bits", needs="nvidia-smi"),
     Benchmark("beliefs", "--count 10", None, "each error within the constant beside it"),
@@ -285,14 +294,14 @@ def _done(command: str, made: str) -> subprocess.CompletedProcess[str]:
 def _figures(benchmark: Benchmark, output: str) -> list[str]:
     """Returns the lines with a goal; or the last line, beside the goal that is written here."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    shown = [line for line in lines if line.startswith(benchmark.shows)]
+    shown = [line for line in lines if line.startswith(benchmark.shows)] if benchmark.shows else lines[-1:]
     if lines and not shown:
         return [f"missed: no line begins with {benchmark.shows!r}"]
     with_goal = [line for line in lines if "goal" in line.lower() and not line.startswith("|")]  # no table's head
     if with_goal and not benchmark.goal:
         return with_goal
     goal = f"goal, for the reader: {benchmark.goal}" if benchmark.goal else "goal: its exit code"
-    return [f"{line}  ({goal})" for line in shown[-1:]]
+    return [f"{line}  ({goal})" for line in shown[:1]]
 
 
 if __name__ == "__main__":

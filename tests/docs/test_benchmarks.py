@@ -63,7 +63,8 @@ def test_a_figure_stands_beside_its_goal(programs):
     shown = programs._figures
     assert shown(programs.Benchmark("any"), printed) == ["ratio 0.91 (goal: at least 0.8)"]
     assert shown(programs.Benchmark("any", goal="2"), "1\n") == ["1  (goal, for the reader: 2)"]
-    assert shown(programs.Benchmark("any", goal="2", shows="3"), printed) == ["3 rows  (goal, for the reader: 2)"]
+    of_rows = programs.Benchmark("any", goal="2", shows="3")
+    assert shown(of_rows, f"{printed}3 more\n") == ["3 rows  (goal, for the reader: 2)"]
     assert shown(programs.Benchmark("any", goal="2", shows="4"), printed) == ["missed: no line begins with '4'"]
     assert shown(programs.Benchmark("any"), "") == []
 
