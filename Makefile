@@ -63,12 +63,13 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/text_vs_trainer.py
 
 # The site of docs/*.md, in site/. Fails on a broken link, a page that is not in the navigation, and a figure that is
-# not what its result file or the code says (docs/figures.py), or that was typed (docs/typed.py). `make figures` writes
-# the figures into the pages.
+# not what its result file or the code says (docs/figures.py), or that was typed (docs/typed.py), and on a result file
+# that names a commit which is not in the history (docs/keep.py). `make figures` writes the figures into the pages.
 docs: .venv/docs-ready
 	$(COG) --check --diff $(PAGES)
 	$(BIN)/python docs/pictures.py --check
 	$(BIN)/python docs/typed.py
+	$(BIN)/python docs/keep.py --check
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
 
 figures: .venv/docs-ready

@@ -1,17 +1,19 @@
-"""Runs every benchmark that a page quotes: its goal beside its figure, a line or a few each.
+"""Runs every benchmark that a page quotes: one line each, its figure beside its goal.
 
     python benchmarks/all.py [--quick] [--only plan_time sweep ...] [--list]
 
-`--quick` has fewer rounds, steps or draws, and takes about an hour on two cores; without it a day. One after another,
-since most of them time something: nothing else should run. A figure is a line of the program's output with the word
-`goal`, or its last line, beside the goal that is written here. What a program writes goes into bench-out/, as always,
-and its output into bench-out/all/NAME.txt. The exit code is the number of programs that failed or that say of a goal
-that it is missed; a goal that is written here is for the reader, who holds the figure beside it against it.
+`--quick` has fewer rounds, steps or draws, and takes about an hour on two cores; without it more than a day. One after
+another, since most of them time something: nothing else should run. The line shows the first goal that the program says
+is missed, else the first that it names, else the last line of its output beside the goal that is written here. What a
+program writes goes into bench-out/, as always, and its whole output into bench-out/all/, a file for each line. The exit
+code is the number of programs that failed, could not get their data, or say of a goal that it is missed. A goal that is
+written here is `for the reader`, who holds the figure against it: it makes no exit code.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -19,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +33,11 @@ OUT = ROOT / "bench-out/all"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A program of this folder, with its options. `{shared}` stands for the folder of real data, `{made}` for a folder
-    in which `first` makes what it reads."""
+    """A program of this folder, or a command of plimsoll's. `{shared}` stands for the folder of real data, `{made}` for
+    a folder in which `first` makes what it reads, once for all."""
 
     name: str
+    """As in `prediction`, or `plimsoll ladder`."""
     whole: str = ""
     quick: str | None = ""
     """Options of --quick; None where it is left out there."""
@@ -43,20 +47,72 @@ class Benchmark:
     """Commands of plimsoll's that make what it reads."""
     needs: str = ""
     """What has to be there: a path below `{shared}`, or a program."""
+    shows: str = ""
+    """What a line of its output begins with, the first of which is shown beside `goal`; by default the last line."""
 
 
 TEXT = "data/text/tinystories_train.txt"
+TOYS = "data/interactions/amazon_toys.txt"
+STORIES_MODEL = "data/weights/hf_tinystories_656K"
 WINDOWS = ("prepare control --samples 400k --out {made}/windows.h5",)
-PREDICTION_GOAL = "median error at most 4 MiB or 1 %, none over its budget"
+SETS = tuple(f"prepare sudoku --size {size} --out {{made}}/sets/sudoku-{size}" for size in (4, 6))
+PACKED = ("prepare longcontext --dataset-id python:standard-library --vocab-size 4096 --out {made}/packed",)
+ITEMS = (f"prepare recommend --interactions {{shared}}/{TOYS} --out {{made}}/toys",)
+LADDER_GOAL = "each rung in its budget, predicted beside measured"
+
+
+def prediction(whole: str, quick: str | None = None, *, first: tuple[str, ...] = (), needs: str = "data") -> Benchmark:
+    """Returns a draw of benchmarks/prediction.py."""
+    goal = "median error at most 4 MiB or 1 %, none over its budget"
+    return Benchmark("prediction", f"{whole} --runs 1", quick, goal, first, needs, "median error")
+
+
+PREDICTIONS = (
+    prediction("--seed 1 --count 100", "--seed 1 --count 5 --runs 1", needs=TEXT),
+    prediction("--seed 11 --count 40 --near-floor --steps 24", needs=TEXT),
+    prediction("--windows {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
+    prediction("--puzzles {made}/sets --count 8", first=SETS),
+    prediction("--packed {made}/packed --count 6", first=PACKED),
+    prediction(
+        f"--interactions {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --count 6",
+        first=ITEMS,
+        needs=STORIES_MODEL,
+    ),
+    prediction("--records {made}/records.jsonl --count 30", needs=TEXT),
+)
 
 BENCHMARKS = [
     # What a plan says, and how long it takes.
     Benchmark("plan_time", "--seed 1 --count 24", "--seed 1 --count 4"),
     Benchmark("sweep", "--recipes 0 1", None, needs=TEXT),
+    *PREDICTIONS,
     Benchmark(
-        "prediction", "--seed 1 --count 100 --runs 1", "--seed 1 --count 5 --runs 1", PREDICTION_GOAL, needs=TEXT
+        "plimsoll ladder",
+        "control --data {made}/windows.h5 --steps 200",
+        None,
+        LADDER_GOAL,
+        WINDOWS,
+        shows="optimizer-8",
     ),
-    Benchmark("prediction", "--seed 11 --count 40 --runs 1 --near-floor --steps 24", None, PREDICTION_GOAL, needs=TEXT),
+    Benchmark(
+        "plimsoll ladder",
+        "longcontext-nano --data {made}/packed --batch-size 4 --rung-steps 3 --validation-tokens 20000",
+        None,
+        LADDER_GOAL,
+        PACKED,
+        shows="weights-16",
+    ),
+    Benchmark(
+        "plimsoll ladder",
+        f"recommend --data {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --side-layers 0 --batch-size 64"
+        " --rung-steps 3 --rungs save micro-batch remat bfloat16 frozen-16 frozen-8 frozen-4",
+        None,
+        LADDER_GOAL,
+        ITEMS,
+        STORIES_MODEL,
+        "frozen-4",
+    ),
+    Benchmark("device", "--minutes 25", "--minutes 8", "bytes within 1 %, the same bits", needs="nvidia-smi"),
     Benchmark("beliefs", "--count 10", None, "each error within the constant beside it"),
     Benchmark(
         "estimated",
@@ -81,6 +137,7 @@ BENCHMARKS = [
     Benchmark("shared_saves", "", "--rounds 2"),
     Benchmark("data_waits", "", "--rounds 1"),
     Benchmark("packed_loader", "", "--tokens 33554432 --rounds 2"),
+    Benchmark("packed_loader", "--seq-len 32768 --batch 4 --out bench-out/packed_loader32.json", None),
     Benchmark("windows", "loader {made}/windows.h5", "loader {made}/windows.h5 --rounds 1", first=WINDOWS),
     # What is learned.
     Benchmark("eight_bit_parity", "--forms 8", None, needs=TEXT),
@@ -97,10 +154,18 @@ BENCHMARKS = [
     Benchmark("best_size", "--minutes 20", "--minutes 1"),
     Benchmark(
         "recommend_quality",
-        "--interactions {shared}/data/interactions/amazon_toys.txt",
+        f"--interactions {{shared}}/{TOYS} --pretrained {{shared}}/{STORIES_MODEL} --only defaults frozen",
         None,
         "HR@10 0.0985, NDCG@10 0.0667, MRR 0.0607 on Toys",
-        needs="data/interactions/amazon_toys.txt",
+        needs=STORIES_MODEL,
+    ),
+    Benchmark(
+        "recommend_quality",
+        "--interactions {shared}/data/interactions/ml-latest-small/ratings.csv"
+        f" --pretrained {{shared}}/{STORIES_MODEL} --only titles",
+        None,
+        "films of no history above popularity and chance",
+        needs=STORIES_MODEL,
     ),
     Benchmark(
         "control_quality",
@@ -124,6 +189,7 @@ BENCHMARKS = [
     Benchmark("torture_processes", "--faults 100 --minutes 150", None, "none lost, every fingerprint the same"),
     Benchmark("schedulers", "", None, "each its lines, and the same bits", needs="mpirun"),
     Benchmark("package", "", None, "each Python installs, helps and plans"),
+    Benchmark("versions", '--tests ""', None, "the whole suite passes under each JAX", needs="data"),
     Benchmark("mutate", "--seed 1 --count 30", None, "at most 3 survive"),
     # What a reader meets.
     Benchmark("report_in_browser", "", None, "nothing asked for, nothing complained of", needs="chromium"),
@@ -141,18 +207,41 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     missed = 0
     with tempfile.TemporaryDirectory() as made:
-        for benchmark in BENCHMARKS:
+        if (SHARED / TEXT).exists():
+            write_records(SHARED / TEXT, Path(made) / "records.jsonl")
+        for benchmark, file in zip(BENCHMARKS, output_files(BENCHMARKS), strict=True):
             words = benchmark.quick if given.quick else benchmark.whole
             if words is None or (given.only and benchmark.name not in given.only):
                 continue
-            command = f"python benchmarks/{benchmark.name}.py {_filled(words, made)}".strip()
             if given.list:
-                print(command)
+                print(f"{_program(benchmark.name)} {_filled(words, made)}".strip())
             elif lacking := _lacking(benchmark):
-                print(f"{benchmark.name:22} left out: {lacking} is not here", flush=True)
+                print(f"{file.stem:22} left out: {lacking} is not here", flush=True)
             else:
-                missed += _run(benchmark, command, made)
+                missed += run(benchmark, words, file, made)
     return missed
+
+
+def output_files(benchmarks: Sequence[Benchmark]) -> list[Path]:
+    """Returns where each one's output goes: the second of a name has a number, so that it leaves the first alone."""
+    often: Counter[str] = Counter()
+    files = []
+    for each in benchmarks:
+        often[each.name] += 1
+        files.append(
+            OUT / f"{each.name.replace(' ', '-')}{'' if often[each.name] == 1 else f'-{often[each.name]}'}.txt"
+        )
+    return files
+
+
+def write_records(text: Path, file: Path) -> None:
+    """Writes the stories of a text as records to fine-tune on."""
+    stories = (story.strip() for story in text.read_text("utf-8").split("<|endoftext|>"))
+    file.write_text("".join(json.dumps({"text": story}) + "\n" for story in stories if story), "utf-8")
+
+
+def _program(name: str) -> str:
+    return name if name.startswith("plimsoll ") else f"python benchmarks/{name}.py"
 
 
 def _filled(words: str, made: str) -> str:
@@ -165,36 +254,54 @@ def _lacking(benchmark: Benchmark) -> str:
     return "" if here else benchmark.needs
 
 
-def _run(benchmark: Benchmark, command: str, made: str) -> bool:
-    """Runs it, prints its figures, and returns whether it failed or missed a goal."""
+def run(benchmark: Benchmark, words: str, file: Path, made: str) -> bool:
+    """Runs it, after what makes its data, prints its line, and returns whether it failed or missed a goal."""
+    started, said = time.monotonic(), []
+    for command in (*(f"plimsoll {first}" for first in benchmark.first), f"{_program(benchmark.name)} {words}"):
+        done = _done(command, made)
+        said.append(f"$ {done.args}\n{done.stdout}{done.stderr}")
+        if done.returncode:
+            break
+    file.write_text("\n".join(said), "utf-8")
+    figures = _figures(benchmark, done.stdout if done.stdout.strip() else done.stderr)
+    missed = [line for line in figures if "missed" in line]
+    what = f"`{command}` ended with exit code" if command.startswith("plimsoll prepare") else "exit code"
+    outcome = f"{what} {done.returncode}" if done.returncode else f"goals missed: {len(missed)}" if missed else "done"
+    more = f"  (and {len(figures) - 1} more)" if len(figures) > 1 else ""
+    figure = "".join([*missed, *figures][:1])
+    print(f"{file.stem:22} {(time.monotonic() - started) / 60:5.1f} min, {outcome}: {figure}{more}", flush=True)
+    return done.returncode != 0 or bool(missed)
+
+
+def _done(command: str, made: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in this checkout; one of plimsoll's is made once, where what it writes is not there yet."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-    how = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": paths}, "capture_output": True, "text": True}
-    for words in benchmark.first:
-        subprocess.run(
-            [sys.executable, "-m", "plimsoll.cli.main", *shlex.split(_filled(words, made))], check=True, **how
-        )
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, *shlex.split(command)[1:]], check=False, **how)
-    minutes = (time.monotonic() - started) / 60
-    name = OUT / f"{benchmark.name}.txt"
-    name.write_text(f"$ {command}\n{done.stdout}{done.stderr}", "utf-8")
-    figures = list(_figures(benchmark, done.stdout if done.stdout.strip() else done.stderr))
-    missed = sum("missed" in line for line in figures)
-    said = f"exit code {done.returncode}" if done.returncode else f"goals missed: {missed}" if missed else "done"
-    print(f"{benchmark.name:22} {minutes:5.1f} min, {said}", flush=True)
-    for line in figures:
-        print(f"{'':22} {line}", flush=True)
-    return done.returncode != 0 or missed > 0
+    words = shlex.split(_filled(command, made))
+    if words[:2] == ["plimsoll", "prepare"] and Path(words[words.index("--out") + 1]).exists():
+        return subprocess.CompletedProcess(command, 0, "made already\n", "")
+    program = ["-m", "plimsoll.cli.main"] if words[0] == "plimsoll" else []
+    done = subprocess.run(
+        [sys.executable, *program, *words[1:]],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return subprocess.CompletedProcess(shlex.join(words), done.returncode, done.stdout, done.stderr)
 
 
-def _figures(benchmark: Benchmark, output: str) -> Iterator[str]:
-    """Yields the lines with a goal; or the last line, beside the goal that is written here."""
+def _figures(benchmark: Benchmark, output: str) -> list[str]:
+    """Returns the lines with a goal; or the last line, beside the goal that is written here."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    shown = [line for line in lines if line.startswith(benchmark.shows)] if benchmark.shows else lines[-1:]
+    if lines and not shown:
+        return [f"missed: no line begins with {benchmark.shows!r}"]
     with_goal = [line for line in lines if "goal" in line.lower() and not line.startswith("|")]  # no table's head
     if with_goal and not benchmark.goal:
-        yield from with_goal
-    elif lines:
-        yield f"{lines[-1]}  (goal: {benchmark.goal or 'its exit code'})"
+        return with_goal
+    goal = f"goal, for the reader: {benchmark.goal}" if benchmark.goal else "goal: its exit code"
+    return [f"{line}  ({goal})" for line in shown[:1]]
 
 
 if __name__ == "__main__":

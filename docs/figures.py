@@ -80,6 +80,32 @@ def trm() -> str:
     return table(head, rows) + "\n" + source("trm", "python benchmarks/trm.py --rounds 5") + said
 
 
+def trm_goals() -> str:
+    """Returns the goals of that step over torch's, and what it came to."""
+    four, kept = "plimsoll-{}+4x4", "plimsoll-{}+remat"
+    both = "attention", "mlp"
+    float32, bfloat16 = ([_over_torch(of, four, bits, "seconds") for of in both] for bits in ("float32", "bfloat16"))
+    time, memory = (_over_torch("attention", kept, "bfloat16", of) for of in ("seconds", "peak_bytes"))
+    return (
+        "Goals, over torch in the same precision: at most 0.6 of the time in float32 with `+4x4`,"
+        f" {_held(float32, 0.6)}; 0.8 in bfloat16 with `+4x4`, {_held(bfloat16, 0.8)}; for attention in bfloat16 with"
+        f" `+remat` 0.95 of the time, {_held([time], 0.95)}, in half of the memory, {_held([memory], 0.5)}."
+    )
+
+
+def _over_torch(variant: str, side: str, precision: str, measure: str) -> float:
+    mine, theirs = (
+        read("trm", "results", variant, name, measure) for name in (side.format(precision), f"torch-{precision}")
+    )
+    return mine / theirs if measure == "peak_bytes" else statistics.median(mine) / statistics.median(theirs)
+
+
+def _held(shares: Sequence[float], most: float) -> str:
+    over, found = sum(share > most for share in shares), " and ".join(f"{share:.2f}" for share in shares)
+    word = "met" if not over else "missed" if over == len(shares) else "missed by one"
+    return f"{word}{' by both' * (len(shares) == 2 and word != 'missed by one')} ({found})"
+
+
 def _milliseconds(leaves: str, side: str) -> str:
     mine = read("optimizers", "results", leaves, side)
     wall, cpu = (1000 * statistics.median(mine[key]) for key in ("seconds", "cpu_seconds"))
@@ -315,36 +341,65 @@ def picture_of_ladder(name: str) -> str:
 
 def predictions_in_words() -> str:
     """Returns how far predictions were off in all configurations that benchmarks/prediction.py drew."""
-    seen = [
-        (row, max(row["peaks"]))
-        for path in sorted(RESULTS.glob("prediction-*.json"))
-        for row in read(path.stem, "rows")
-        if row.get("peaks")
-    ]
+    seen = [each for name in _draws() for each in _measured(name)]
     off = [abs(row["predicted"] / peak - 1) for row, peak in seen]
     over = sum(peak > row["memory"] for row, peak in seen)
     return (
         f"Of {len(seen)} configurations that were [drawn at random](docs/memory.md#how-wrong-it-is) the predicted"
         f" peak was {statistics.median(off):.1%} off in the median and {max(off):.1%} at most;"
-        f" {over or 'none'} went over its budget."
+        f" {over or 'none'} went over its budget. {sum(_uncommitted(row) for row, _ in seen)} of them were measured"
+        " with changes that were not committed."
     ).replace("%", " %")
+
+
+def predictions_beside_goals() -> str:
+    """Returns which draws miss the goals of benchmarks/prediction.py, and how many rows nobody can measure again."""
+    medians, far = [], []
+    for name in _draws():
+        seen = _measured(name)
+        off = [(abs(row["predicted"] - peak) / MIB, abs(row["predicted"] / peak - 1)) for row, peak in seen]
+        median, share = (statistics.median(each) for each in zip(*off, strict=True))
+        if median > 4 and share > 0.01:
+            medians.append(f"`{name}` ({median:.2f} MiB, {share:.1%})")
+        worst = [f"{size:.1f} MiB, {share:.1%}" for size, share in sorted(off)[::-1] if size > 16 and share > 0.03]
+        if worst:
+            far.append(f"{len(worst)} of the {len(seen)} of `{name}` ({'; '.join(worst)})")
+    rows = [(name, row) for name in _draws() for row, _ in _measured(name)]
+    lost = [f"`{name}`" for name, row in rows if _uncommitted(row)]
+    return (
+        f"* The goal of the median is missed by {' and '.join(medians) or 'none'}, that of the worst by"
+        f" {' and '.join(far) or 'none'}.\n"
+        f"* {len(lost)} of the {len(rows)} that are measured, of {' and '.join(sorted(set(lost)))},"
+        " were drawn at commits with changes that were not committed: nobody can check that version out."
+    ).replace("%", " %")
+
+
+def _draws() -> list[str]:
+    return [path.stem.removeprefix("prediction-") for path in sorted(RESULTS.glob("prediction-*.json"))]
+
+
+def _measured(name: str) -> list[tuple[Any, int]]:
+    """Returns the rows of a draw that were measured, each with its largest peak."""
+    return [(row, max(row["peaks"])) for row in read(f"prediction-{name}", "rows") if row.get("peaks")]
+
+
+def _uncommitted(row: Any) -> bool:
+    return "dirty" in (row.get("commit") or "")
 
 
 def predictions() -> str:
     """Predicted beside measured, of configurations that benchmarks/prediction.py drew."""
-    rows = [_drawn(path.stem) for path in sorted(RESULTS.glob("prediction-*.json"))]
     head = ["drawn", "measured", "median error", "worst", "under-predicted", "over its budget", "refused", "wrongly"]
-    return table(head, rows)
+    return table(head, map(_drawn, _draws()))
 
 
 def _drawn(name: str) -> list[str]:
-    found = read(name, "rows")
-    seen = [(row, max(row["peaks"])) for row in found if row.get("peaks")]
+    found, seen = read(f"prediction-{name}", "rows"), _measured(name)
     off = [row["predicted"] - peak for row, peak in seen]
     worst, of_worst = max(((abs(each), peak) for each, (_, peak) in zip(off, seen, strict=True)))
     refused = [(row, peak) for row, peak in seen if row["outcome"] == "refused"]
     return [
-        f"[{name.removeprefix('prediction-')}](results/{name}.json)",
+        f"[{name}](results/prediction-{name}.json)",
         f"{len(seen)} of {len(found)}",
         f"{statistics.median(map(abs, off)) / MIB:.1f} MiB",
         f"{worst / MIB:.1f} MiB, {worst / of_worst:.1%}",
@@ -527,7 +582,7 @@ def tortures() -> str:
         lines.append(
             f"* Runs of {of}: **{sum(found['faults'].values())} faults** in {found['runs']} runs of {found['lives']}"
             f" lives ({kinds}): none lost, no step another one, {found['fingerprints_same']} of"
-            f" {found['planned_alike']} fingerprints those of undisturbed runs."
+            f" {found['planned_alike']} fingerprints those of undisturbed runs; other troubles: {found['troubles']}."
             f" {source(name, f'python benchmarks/{name}.py')}"
         )
     return "\n".join(lines)
@@ -550,6 +605,17 @@ def recommend_quality(name: str, *rows: str) -> str:
     where = f"python benchmarks/recommend_quality.py --interactions {read(name, 'interactions')}"
     given = any("--pretrained" in run["words"] for run in found.values())
     return table(head, lines) + "\n" + source(name, where + " --pretrained FOLDER" * given)
+
+
+def recommend_frozen() -> str:
+    """Returns how the model alone ranks with a frozen language model beside it, and without one."""
+    frozen, plain = (read("recommend_quality", "rows", row, "model", "test") for row in ("frozen", "defaults"))
+    below = sum(frozen[measure] < plain[measure] for measure in RANKED)
+    where = "below" if below == len(RANKED) else f"in {below} of {len(RANKED)} measures below"
+    return (
+        f"**The model alone with a frozen language model is {where} the one without**: {', '.join(_ranked(frozen))} for"
+        f" {', '.join(_ranked(plain))}, one seed each."
+    )
 
 
 def recommend_titles() -> str:
@@ -684,16 +750,22 @@ def text_vs_trainer() -> str:
         ours, peer = found["medians"]["plimsoll"], found["medians"]["peer"]
         speed = ours["tokens_per_second"] / peer["tokens_per_second"]
         memory = ours["peak_resident_bytes"] / peer["peak_resident_bytes"]
+        goals = (
+            f"{found['configuration'][f'goal_{of}']:g} x, {'met' if found['met'][of] else '**missed**'}"
+            for of in ("speed", "memory")
+        )
         rows.append(
             [
                 name,
                 f"{peer['tokens_per_second']:,.0f}",
                 f"{ours['tokens_per_second']:,.0f} ({speed:.2f} x)",
+                next(goals),
                 f"{peer['peak_resident_bytes'] / MIB:,.0f} MiB",
                 f"{ours['peak_resident_bytes'] / MIB:,.0f} ({memory:.2f} x)",
+                next(goals),
             ]
         )
-    head = ["", "Trainer, tokens/s", "plimsoll", "Trainer, peak", "plimsoll"]
+    head = ["", "Trainer, tokens/s", "plimsoll", "goal, at least", "Trainer, peak", "plimsoll", "goal, at most"]
     options = read("text_vs_trainer", "conditions", "options")
     named = " ".join(re.findall(r"[\w-]+", options["configurations"]))
     counts = f"--rounds {options['rounds']} --steps-small {options['steps_small']}"
@@ -745,6 +817,22 @@ def device() -> str:
         f"{chip[0].upper()}{chip[1:]}; {card_rates()}\n\n{table(head, rows)}\n"
         f"{source('device', 'python benchmarks/device.py --minutes 25')}"
     )
+
+
+def device_in_words() -> str:
+    """Returns what a card was seen to do as one line of a list."""
+    parts = read("device", "parts")
+    runs = {name: run for name in parts if "predicted_bytes" in (run := parts[name].get("result", {}))}
+    off = max(abs(run["predicted_bytes"] / run["measured_bytes"] - 1) for run in runs.values())
+    ours, peer = runs["medium, found"], parts["torch.compile, 97.5M"]["result"]
+    speed, share = ours["per_second"] / peer["tokens_per_second"], ours["measured_bytes"] / peer["peak_bytes"]
+    alike = "a killed run's bits the same" if parts["exact"]["result"]["equal"] else "a killed run's bits others"
+    chip = read("device", "conditions", "chip").partition(",")[0].replace("NVIDIA ", "")
+    return (
+        f"* **{chip[0].upper()}{chip[1:]}**: of {len(runs)} plans [bytes right to {off:.1%},"
+        f" {alike}](docs/chips.md#training-on-the-gpu-that-is-here); at {peer['parameters'] / 1e6:.1f}M parameters"
+        f" {speed:.2f} times the tokens/s of `torch.compile` in {share:.2f} of its memory."
+    ).replace("%,", " %,", 1)
 
 
 def card_rates() -> str:

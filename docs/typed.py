@@ -1,21 +1,25 @@
-"""Finds figures in tables of the pages that no result file backs: `python docs/typed.py`.
+"""Finds figures in tables and fenced blocks of the pages that no result file backs: `python docs/typed.py`.
 
-A number with a unit, in the row of a table, has to come from a result file or from the code, by a block of cog
-(docs/figures.py). The unit may stand in the head of its column. What cannot come from there, because the machine is
-gone or someone else measured it, stands under a comment that names its source, and the source is looked for:
+Three things have to come from a result file or from the code, by a block of cog (docs/figures.py): in the row of a
+table a number with a unit, which may stand in the head of its column, and a cell of nothing but numbers, one of them a
+decimal; in a fenced block a number with a unit and a space between, as commands print it. What cannot come from there,
+because the machine is gone or someone else measured it, stands under a comment that names its source, and the source is
+looked for:
 
     <!-- typed: log.md, "On a card" -->                     a heading of docs/log.md that exists, in quotes
     <!-- typed: the paper, https://arxiv.org/abs/... -->    an address
     <!-- typed: constants of planner/estimate.py -->        a file of the repository that exists
+    <!-- typed: what the command said at 1a2b3c4d -->       a commit of the history, where git has it
 
-What is in `backticks` is what a user types. The log is a record and is left alone.
+What is in `backticks` is what a user types, and so is what stands behind ` # ` in a fenced block. Not looked at:
+figures in sentences, whole numbers without a unit, and the log, which is a record.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,29 +29,46 @@ UNIT = (
 )
 NUMBER = r"\d(?:[\d.,]*\d)?"
 FIGURE = re.compile(rf"{NUMBER}\s?(?:[kMB]\s?)?(?:{UNIT})(?!\w)|{NUMBER}\s?[x×](?!\s?\d)(?!\w)")
+PRINTED = re.compile(rf"{NUMBER}\s(?:[kMB]\s)?(?:{UNIT})(?!\w)")
+"""A figure as commands print it; what is typed has no space before its unit."""
+BARE = re.compile(r"(?=.*(?<![\d.])\d+\.\d+(?![\d.]))[-+\d.,()\s]+")
+"""A cell of nothing but numbers, one of them a decimal."""
 HEAD = re.compile(rf"(?<![\w/'-])(?:{UNIT}|times)(?![\w/-])")
 TYPED = re.compile(r"\s*<!-- typed: (.*\S) -->\s*")
 RULE = re.compile(r"\s*\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?|\s*\|\s*:?-+:?\s*")
 """The line below the head of a table."""
 
 
-def typed(text: str, *, headings: set[str] | None = None) -> Iterator[tuple[int, str]]:
+def typed(
+    text: str, *, headings: set[str] | None = None, commits: Collection[str] | None = None
+) -> Iterator[tuple[int, str]]:
     """Yields number and text of the rows with a figure that was typed, and of comments that name no source.
+
+    Of a fenced block the first line with a figure stands for all.
 
     Args:
         text: The page.
         headings: Headings of the log; by default those it has.
+        commits: Commits of the history; None where nobody knows them: then each is taken for one.
     """
     headings = headings_of_log() if headings is None else headings
-    made = excused = in_table = False
+    made = excused = in_table = in_fence = False
     heads: list[str] = []
     lines = [line.removeprefix("> ") for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
         made = (made or "[[[cog" in line) and "[[[end]]]" not in line
+        if line.lstrip().startswith("```"):
+            in_fence, excused = not in_fence, excused and not in_fence
+            continue
+        if in_fence:
+            if not made and not excused and PRINTED.search(line.partition(" # ")[0]):
+                excused = True
+                yield number, line
+            continue
         begins = number < len(lines) and "|" in line and RULE.fullmatch(lines[number]) is not None
         in_table = begins or (in_table and "|" in line) or line.lstrip(" >").startswith(("|", "<td", "<tr"))
         if (comment := TYPED.fullmatch(line)) is not None:
-            excused = names_source(comment[1], headings)
+            excused = names_source(comment[1], headings, commits)
             if not excused:
                 yield number, line
         elif not in_table:
@@ -58,10 +79,12 @@ def typed(text: str, *, headings: set[str] | None = None) -> Iterator[tuple[int,
             yield number, line
 
 
-def names_source(why: str, headings: set[str]) -> bool:
-    """Returns whether the words of a comment name a heading of the log, an address, or a file of the repository."""
+def names_source(why: str, headings: set[str], commits: Collection[str] | None = None) -> bool:
+    """Returns whether a comment names a heading of the log, an address, a file of the repository, or a commit."""
     if any(quoted in headings for quoted in re.findall(r'"([^"]+)"', why)) or re.search(r"https?://\S+\.\S+", why):
         return True
+    if at := re.search(r"\bat ([0-9a-f]{7,40})\b", why):
+        return commits is None or any(commit.startswith(at[1]) for commit in commits)
     files = re.findall(r"[\w./-]*\w\.(?:py|toml|json)\b", why)
     return any((folder / name).is_file() for name in files for folder in (ROOT, ROOT / "src/plimsoll", ROOT / "docs"))
 
@@ -75,7 +98,7 @@ def _has_figure(row: str, heads: list[str]) -> bool:
     cells = _cells(row)
     units = [HEAD.search(head) is not None for head in heads] + [False] * len(cells)
     return any(
-        FIGURE.search(cell) or (in_unit and re.search(r"(?<![\w.-])\d", cell))
+        FIGURE.search(cell) or BARE.fullmatch(cell) or (in_unit and re.search(r"(?<![\w.-])\d", cell))
         for cell, in_unit in zip(cells, units, strict=False)
     )
 
@@ -87,8 +110,14 @@ def _cells(row: str) -> list[str]:
 
 
 def main() -> int:
+    from keep import history  # beside this file
+
+    history_here = history()
+    commits = None if isinstance(history_here, str) else history_here
+    if commits is None:
+        print(f"commits that comments name were not looked for: {history_here}")
     pages = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")]
-    found = [(page, *row) for page in pages for row in typed(page.read_text("utf-8"))]
+    found = [(page, *row) for page in pages for row in typed(page.read_text("utf-8"), commits=commits)]
     for page, number, line in found:
         print(f"{page.relative_to(ROOT)}:{number}: {line[:120]}")
     if found:

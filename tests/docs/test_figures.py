@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,82 @@ def test_kept_files_name_no_place_of_the_machine(path):
     assert result["conditions"]["commit"]
 
 
+def test_every_commit_that_a_result_names_is_in_the_history():
+    """What `make docs` asks of docs/keep.py."""
+    commits = keep.history()
+    if isinstance(commits, str):
+        pytest.skip(commits)
+    lost = {
+        path.stem: keep.unknown(json.loads(path.read_text("utf-8")), commits) for path in DOCS.glob("results/*.json")
+    }
+    assert {name: each for name, each in lost.items() if each} == {}
+
+
+@pytest.mark.parametrize(
+    ("result", "lost"),
+    [
+        ({"conditions": {"commit": "b049e8b3"}}, []),
+        ({"conditions": {"commit": "b049e8b0"}}, ["b049e8b0"]),
+        ({"rows": [{"commit": "b049e8b-dirty"}, {"commit": "1234567-dirty"}]}, ["1234567"]),
+        ({"commits": {"slurm": "b049e8b3", "ray": "7654321"}}, ["7654321"]),
+        ({"conditions": {"commit": "b049e8b3, with what 1234567 has"}}, ["1234567"]),
+        ({"conditions": {"commit": None}, "fingerprint": "1234567"}, ["None"]),
+    ],
+)
+def test_a_commit_that_is_not_there_is_found(result, lost):
+    assert keep.unknown(result, ["b049e8b325a1f1b7866592dc42750b21221e6ba3"]) == lost
+
+
+def git(*words, cwd):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+    return subprocess.run(["git", *who, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_result_of_a_commit_that_is_not_there_is_not_kept(tmp_path, monkeypatch, capsys):
+    """In a repository of its own, and in a shallow clone of it, which says why it cannot know."""
+    whole, results, made = tmp_path / "whole", tmp_path / "whole/results", tmp_path / "made.json"
+    results.mkdir(parents=True)
+    git("init", "--quiet", cwd=whole)
+    for at in range(2):
+        git("commit", "--quiet", "--allow-empty", "--message", f"{at}", cwd=whole)
+    first = git("rev-parse", "HEAD~1", cwd=whole)
+    monkeypatch.setattr(keep, "RESULTS", results)
+    made.write_text("{}")
+    assert keep.main([str(made), "--commit", "0123456"]) == 1
+    assert "0123456 is no commit of this history" in capsys.readouterr().err
+    assert [*results.iterdir()] == []
+    assert keep.main([str(made), "--commit", first[:8]]) == 0
+    assert keep.main(["--check"]) == 0
+    (results / "other.json").write_text(json.dumps({"conditions": {"commit": "0123456"}}))
+    assert keep.main(["--check"]) == 1
+    git("clone", "--quiet", "--depth", "1", whole.as_uri(), str(tmp_path / "shallow"), cwd=tmp_path)
+    monkeypatch.setattr(keep, "RESULTS", tmp_path / "shallow")
+    assert "shallow" in keep.history()
+    assert keep.main(["--check"]) == 0
+    assert "commits were not looked for: this clone is shallow" in capsys.readouterr().out
+    monkeypatch.setattr(keep, "RESULTS", tmp_path)
+    assert keep.history() == "git has no history here"
+
+
+def test_other_troubles_of_a_torture_are_shown():
+    shown = figures.tortures().splitlines()
+    for line, name in zip(shown, ("torture", "torture_processes"), strict=True):
+        assert f"other troubles: {figures.read(name, 'troubles')}." in line
+
+
+def test_goals_that_are_missed_are_said(monkeypatch):
+    assert figures._held([0.5, 0.6], 0.6) == "met by both (0.50 and 0.60)"
+    assert figures._held([0.5, 0.61], 0.6) == "missed by one (0.50 and 0.61)"
+    assert figures._held([0.97], 0.95) == "missed (0.97)"
+    rows = [{"predicted": 110 * 2**20, "peaks": [100 * 2**20], "commit": "1234567-dirty"}] * 3
+    monkeypatch.setattr(figures, "read", lambda name, *_: rows if name == "prediction-text-1" else [])
+    monkeypatch.setattr(figures, "_draws", lambda: ["text-1"])
+    assert "median is missed by `text-1` (10.00 MiB, 10.0 %), that of the worst by none" in (
+        told := figures.predictions_beside_goals()
+    )
+    assert "* 3 of the 3 that are measured, of `text-1`" in told
+
+
 SAID = '<!-- typed: a lent card, log.md, "On a card" -->'
 
 
@@ -140,6 +217,12 @@ SAID = '<!-- typed: a lent card, log.md, "On a card" -->'
         (f"{SAID}\n\na | b\n--|--\nc | 5 s\n", []),
         (f"{SAID}\ntext\n| a | 3 s |\n", [3]),
         ("<!-- typed: -->\n| a | 3 s |\n", [2]),
+        ("| a | 0.0090 | 12 |\n| b | **0.1** |\n| c | 0.0933, 0.0571 |\n| d | +1.5 (0.97) |\n", [1, 2, 3, 4]),
+        ("| a | 0.10.2 | 12 | v1.5 | 1,024 |\n| b | `0.5` | 0.9 and 0.99 |\n", []),
+        ("text\n\n```text\n$ plimsoll plan --memory 3GiB  # 3 GiB\npeak 3.0 GiB\nand 4.0 MiB\n```\n", [5]),
+        (f"{SAID}\n\n```text\npeak 3.0 GiB\n```\n\n```text\npeak 3.0 GiB\n```\n", [8]),
+        ("<!-- [[[cog print(1) ]]] -->\n```text\n3.0 GiB\n```\n<!-- [[[end]]] -->\n```text\n4 s 12 %\n```\n", [7]),
+        ("```text\n| a | 3 |\n```\n| a | 3 s |\n", [4]),
         ('<!-- typed: log.md, "No such heading" -->\n| a | 3 s |\n', [1, 2]),
         ("<!-- typed: any words -->\n| a | 3 s |\n", [1, 2]),
     ],
@@ -156,8 +239,11 @@ def test_a_figure_in_a_table_is_found_unless_it_is_made_or_says_why_not(page, fo
         ("the paper, https://arxiv.org/abs/2510.04871", True),
         ("constants of planner/estimate.py", True),
         ("constants of planner/guess.py", False),
+        ("what the command said at 1234567", True),
+        ("what the command said at 7654321", False),
         ("somebody said so", False),
     ],
 )
 def test_a_typed_table_names_a_source_that_is_there(why, known):
-    assert typed.names_source(why, typed.headings_of_log()) is known
+    assert typed.names_source(why, typed.headings_of_log(), ["1234567890"]) is known
+    assert typed.names_source("at 7654321", set()), "where nobody knows the history"
