@@ -130,7 +130,8 @@ def beside(given: argparse.Namespace) -> None:
 def write(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:
     out = Path(f"bench-out/{name}.json")
     out.parent.mkdir(exist_ok=True)
-    how = {"conditions": conditions(argparse.Namespace()), "options": {k: str(v) for k, v in vars(given).items()}}
+    sizes = {key: value for key, value in vars(given).items() if isinstance(value, int)}
+    how = {"conditions": conditions(argparse.Namespace()), "options": sizes}
     out.write_text(json.dumps(how | found, indent=1))
 
 
