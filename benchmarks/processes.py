@@ -2,11 +2,15 @@
 
     python benchmarks/processes.py [--rounds 3] [--steps 40]
     python benchmarks/processes.py --every-recipe [--only code control]
+    python benchmarks/processes.py --before SRC [--rounds 5]
 
 The same command line, data, effective batch and number of micro-batches; two processes join by `--coordinator`, have
-half of every micro-batch each, and add up their gradients over Gloo. In turn, 1 2 1 2; of each the median step after
-the first quarter. Efficiency is the time of one process over twice that of two. The losses of both are compared: the
-second process changes who computes, not what is learned. Writes bench-out/processes.json.
+half of every micro-batch each, and add up their gradients over Gloo. Beside them two that share nothing: two runs at
+once, each of one process and with half the batch, which is the most that these cores could give (two that a machine
+calls cores may be one). In turn; of each the median step after the first quarter. Efficiency is the time of one process
+over twice that of two. The losses of both are compared: the second process changes who computes, not what is learned.
+Writes bench-out/processes.json. `--before` compares one process of another checkout's `src` with one of this, in turn:
+the time of a step and the peak; writes bench-out/one_process.json.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import Any
 
 from peers.environment import ROOT
 from text_vs_trainer import conditions
-from training_process import ENVIRONMENT, PLIMSOLL
+from training_process import ENVIRONMENT, MIB, PLIMSOLL, SOURCE
 
 PLAN = (
     "--remat none --loss-chunk 0 --precision float32 --prefetch 1 --async-save False --max-examples 200"
@@ -69,30 +73,66 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=4)
     options.add_argument("--every-recipe", action="store_true")
     options.add_argument("--only", nargs="+", choices=sorted(EVERY), default=list(EVERY), help="of --every-recipe")
+    options.add_argument("--before", type=Path, metavar="SRC", help="`src` of another checkout")
     given = options.parse_args()
     if given.every_recipe:
         every_recipe(given.only)
         return
+    if given.before:
+        beside(given)
+        return
     with tempfile.TemporaryDirectory(prefix="plimsoll-processes-") as folder:
         rounds = [
             {count: trained(given, count, Path(folder) / f"{number}-{count}") for count in (1, 2)}
+            | {"apart": apart(given, Path(folder) / f"{number}-apart")}
             for number in range(given.rounds)
         ]
-    seconds = {count: [each[count]["seconds"] for each in rounds] for count in (1, 2)}
-    one, two = (median(seconds[count]) for count in (1, 2))
-    apart = max(
+    seconds = {which: [each[which]["seconds"] for each in rounds] for which in (1, 2, "apart")}
+    one, two, nothing_shared = (median(of) for of in seconds.values())
+    difference = max(
         abs(a - b) / abs(b) for each in rounds for a, b in zip(each[2]["losses"], each[1]["losses"], strict=True)
     )
     parameters = rounds[0][1]["parameters"]
-    found = {"options": vars(given), "seconds": seconds, "parameters": parameters, "efficiency": one / (2 * two)}
-    found["losses_apart"] = apart
-    out = Path("bench-out/processes.json")
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(found, indent=1))
+    found = {"seconds": seconds, "parameters": parameters, "efficiency": one / (2 * two)}
+    write("processes", given, found | {"most": one / (2 * nothing_shared), "losses_apart": difference})
     print(f"{parameters:,} parameters, {given.batch_size} windows a step in micro-batches of {given.micro_batch}")
     print(f"one process   {one:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds[1])}")
     print(f"two processes {two:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds[2])}")
-    print(f"speed-up {one / two:.2f}, efficiency {one / (2 * two):.0%}; losses at most {apart:.1e} apart")
+    print(f"share nothing {nothing_shared:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds['apart'])}")
+    print(
+        f"speed-up {one / two:.2f}, efficiency {one / (2 * two):.0%} (goal 95 %) where two that share nothing have"
+        f" {one / (2 * nothing_shared):.0%}; losses at most {difference:.1e} apart"
+    )
+
+
+def beside(given: argparse.Namespace) -> None:
+    """Compares one process of the checkout before with one of this: the time of a step, and the peak."""
+    sources = {"before": given.before.resolve(), "now": SOURCE}
+    with tempfile.TemporaryDirectory(prefix="plimsoll-processes-") as folder:
+        rounds = [
+            {name: trained(given, 1, Path(folder) / f"{number}-{name}", source) for name, source in sources.items()}
+            for number in range(given.rounds)
+        ]
+    seconds = {name: [each[name]["seconds"] for each in rounds] for name in sources}
+    peaks = {name: [each[name]["peak"] for each in rounds] for name in sources}
+    ratios = [now / before for before, now in zip(seconds["before"], seconds["now"], strict=True)]
+    commit = subprocess.run(
+        ["git", "-C", given.before, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    losses = {each[name]["losses"][-1] for each in rounds for name in sources}
+    found = {"before": commit, "seconds": seconds, "peaks": peaks, "ratio": median(ratios), "losses": sorted(losses)}
+    write("one_process", given, found)
+    for name in sources:
+        print(f"{name:7} {median(seconds[name]):.4f} s a step, peak {median(peaks[name]) / MIB:.1f} MiB")
+    print(f"now over before: {median(ratios):.3f} of {', '.join(f'{each:.3f}' for each in ratios)}; losses {losses}")
+
+
+def write(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:
+    out = Path(f"bench-out/{name}.json")
+    out.parent.mkdir(exist_ok=True)
+    sizes = {key: value for key, value in vars(given).items() if isinstance(value, int)}
+    how = {"conditions": conditions(argparse.Namespace()), "options": sizes}
+    out.write_text(json.dumps(how | found, indent=1))
 
 
 def every_recipe(names: Sequence[str]) -> None:
@@ -122,20 +162,37 @@ def every_recipe(names: Sequence[str]) -> None:
             out.write_text(json.dumps({"conditions": conditions(argparse.Namespace()), "recipes": found}, indent=1))
 
 
-def trained(given: argparse.Namespace, count: int, run: Path) -> dict[str, Any]:
+def trained(given: argparse.Namespace, count: int, run: Path, source: Path = SOURCE) -> dict[str, Any]:
+    return figures(run, started(words_of(given), count, run, source))
+
+
+def apart(given: argparse.Namespace, run: Path) -> dict[str, Any]:
+    """Trains two runs at once, each by one process on a core of its own and with half the batch."""
+    half = argparse.Namespace(**{**vars(given), "batch_size": given.batch_size // 2})
+    half.micro_batch = given.micro_batch // 2
+    runs = [Path(f"{run}-{number}") for number in range(2)]
+    wait_for([start([*PLIMSOLL, "train", *words_of(half), "--run", str(each)], core) for core, each in enumerate(runs)])
+    return {"seconds": max(figures(each, [])["seconds"] for each in runs)}
+
+
+def words_of(given: argparse.Namespace) -> list[str]:
     sizes = f"--width {given.width} --layers {given.layers} --heads {given.width // 32} --steps {given.steps}"
     split = f"--batch-size {given.batch_size} --micro-batch {given.micro_batch}"
-    losses = started(["code", *sizes.split(), *split.split(), *PLAN.split()], count, run)
+    return ["code", *sizes.split(), *split.split(), *PLAN.split()]
+
+
+def figures(run: Path, losses: Sequence[float]) -> dict[str, Any]:
     steps = [row for row in rows_of(run) if "loss" in row]
     planned = json.loads((run / "plan.json").read_text())
     return {
         "seconds": median(row["step_seconds"] for row in steps[len(steps) // 4 :]),
         "losses": losses,
         "parameters": planned["parameters"],
+        "peak": json.loads((run / "ledger.json").read_text())["measured"]["peak_bytes"],
     }
 
 
-def started(words: Sequence[str], count: int, run: Path) -> list[float]:
+def started(words: Sequence[str], count: int, run: Path, source: Path = SOURCE) -> list[float]:
     """Trains by so many processes, each on one core, and returns the loss of every step."""
     command = [*PLIMSOLL, "train", *words, "--run", str(run)]
     if count > 1:
@@ -143,20 +200,31 @@ def started(words: Sequence[str], count: int, run: Path) -> list[float]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         command += ["--coordinator", f"127.0.0.1:{port}", "--processes", str(count)]
+    wait_for(
+        [
+            start([*command, *(["--process", str(number)] if count > 1 else [])], number, source)
+            for number in range(count)
+        ]
+    )
+    return [row["loss"] for row in rows_of(run) if "loss" in row]
+
+
+def start(command: Sequence[str], core: int, source: Path = SOURCE) -> subprocess.Popen[bytes]:
+    """Starts it on one of the cores."""
     cores = sorted(os.sched_getaffinity(0))
-    processes = [
-        subprocess.Popen(
-            [*command, *(["--process", str(number)] if count > 1 else [])],
-            env=ENVIRONMENT,
-            stdout=subprocess.DEVNULL,
-            preexec_fn=partial(os.sched_setaffinity, 0, {cores[number % len(cores)]}),
-        )
-        for number in range(count)
-    ]
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=partial(os.sched_setaffinity, 0, {cores[core % len(cores)]}),
+    )
+
+
+def wait_for(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     codes = [process.wait() for process in processes]
     if any(codes):
-        raise SystemExit(f"{' '.join(words)}: {count} processes ended with {codes}")
-    return [row["loss"] for row in rows_of(run) if "loss" in row]
+        raise SystemExit(f"{processes[0].args}: {len(codes)} processes ended with {codes}")
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:

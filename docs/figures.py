@@ -523,7 +523,8 @@ def processes() -> str:
     seconds = read("processes", "seconds")
     one, two = (statistics.median(seconds[count]) for count in ("1", "2"))
     options = read("processes", "options")
-    share, apart = f"{read('processes', 'efficiency'):.0%}".replace("%", " %"), read("processes", "losses_apart")
+    share, most = (f"{read('processes', name):.0%}".replace("%", " %") for name in ("efficiency", "most"))
+    apart = read("processes", "losses_apart")
     sizes = (
         f"{read('processes', 'parameters'):,} parameters, {options['batch_size']} windows a step in micro-batches of"
     )
@@ -532,8 +533,24 @@ def processes() -> str:
         f"* Two processes on one machine, a core each, over Gloo: {two:.2f} s a step where one process takes {one:.2f},"
         f" an efficiency of **{share}** ({sizes} {options['micro_batch']}; medians of"
         f" {options['rounds']} rounds in turn;"
+        f" two runs at once that share nothing, each with half the batch, have {most}: the most these cores give;"
         f" losses at most {apart:.1e} apart). From [results/processes.json](results/processes.json): `{command}` at"
         f" {read('processes', 'conditions', 'commit')[:8]}."
+    )
+
+
+def one_process() -> str:
+    """Returns what one process takes beside a version before the work on several."""
+    seconds, peaks = (
+        [statistics.median(read("one_process", what, name)) for name in ("before", "now")]
+        for what in ("seconds", "peaks")
+    )
+    told = source("one_process", "python benchmarks/processes.py --before SRC")
+    before = read("one_process", "before")[:8]
+    return (
+        f"* One process pays nothing for the others: {seconds[1]:.3f} s a step and {peaks[1] / 2**20:.1f} MiB, where"
+        f" {before}, of before the work on several, takes {seconds[0]:.3f} s and {peaks[0] / 2**20:.1f} MiB (a step's"
+        f" time over that of before {read('one_process', 'ratio'):.3f}, median of pairs in turn). {told}"
     )
 
 
