@@ -37,8 +37,9 @@ from plimsoll.errors import (
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
 from plimsoll.processes.handover import replace_process
+from plimsoll.processes.interruption import NUMBERS
 from plimsoll.processes.peers import LOST
-from plimsoll.processes.supervise import FORWARDED, watched
+from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
@@ -58,7 +59,7 @@ TOKENISED_BY_EACH = (
     " longcontext` packs any"
 )
 """Note of a run whose text is not tokenised before it."""
-EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in FORWARDED))
+EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in NUMBERS))
 """Exit codes of which the process itself has said why."""
 SEEN = ".seen-"
 """How files begin by which processes find out whether they see the same folder."""
