@@ -57,6 +57,18 @@ def test_an_abort_of_something_else_is_not_taken_for_a_process_that_is_gone():
     assert peers.ended_by_jax("F1127 array.cc:12] Check failed: 1 == 2", HOSTS, 0) is None
 
 
+@ENDS_ITS_THREAD
+def test_a_line_says_that_others_are_gone_and_not_that_one_has_ended(board, exits, capfd):
+    for words, process in ((MISSED.format("1"), 0), (MISSED.format("1\n2"), 0), (MISSED.format("1"), 1), (BROKEN, 1)):
+        assert peers.says_gone(f"error: {peers.ended_by_jax(words, HOSTS, process)}")
+    board.write(peers.ENDED, [1, "b", "the loss is NaN", 3])
+    watching(board, 0)._thread.join(30)
+    said = capfd.readouterr().err.splitlines()[0]
+    assert "has ended. It says: the loss is NaN" in said
+    assert not peers.says_gone(said)
+    assert not peers.says_gone("error: the disk is gone (full)")
+
+
 def test_a_sum_that_fails_is_told_from_a_wrong_value():
     said = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:6279"
     assert peers.failed_sum(ValueError(said))
