@@ -112,7 +112,7 @@ def run(world: Any) -> str:
         world.check("the same command continues", f"continuing from step {at:,} of" in log.read_text(), step=at)
         began = time.monotonic()
         os.kill(trains(folder)[0], signal.SIGKILL)
-        again = "is lost: all start again from step"
+        again = "lost: all start again from step"
         wait_until(lambda: again in log.read_text() or second.poll() is not None, "the loss is noticed")
         noticed = round(time.monotonic() - began, 1)
         went_on = "continuing from step"

@@ -1,5 +1,6 @@
 """Two processes with four devices each train one run; what stops one stops both, and one alone continues."""
 
+import contextlib
 import json
 import os
 import resource
@@ -17,10 +18,12 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.api.cluster import Membership, _where_to_save, membership
+from commands import called
+from plimsoll.api.cluster import Membership, _explained, _where_to_save, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
+from plimsoll.processes import peers
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -72,6 +75,34 @@ class Several:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def trains(self, number):
+        """The process that trains under a command."""
+        parent = self.started[number].pid
+        return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+
+    @contextlib.contextmanager
+    def slowed(self, number):
+        """Gives one of two a core that it shares with three other programs, and its twin the rest."""
+        *rest, last = sorted(os.sched_getaffinity(0))
+        for each, cores in ((number, [last]), (1 - number, rest)):
+            for thread in Path(f"/proc/{self.trains(each)}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores)
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+        try:
+            for process in busy:
+                os.sched_setaffinity(process.pid, [last])
+            yield
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+
+    def starve(self, number):
+        """Lets one process have no more memory than it has."""
+        child = self.trains(number)
+        pages = int(Path(f"/proc/{child}/statm").read_text().split()[0])
+        resource.prlimit(child, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**16,) * 2)
+
     def ended(self):
         outputs = [process.communicate(timeout=PATIENCE) for process in self.started]
         return [process.returncode for process in self.started], outputs
@@ -103,9 +134,7 @@ def killed(told, text_file):
     run = told[0]
     several = Several(text_file, run)
     several.until_step(steps_saved(run)[0] + 5)
-    parent = several.started[1].pid
-    child = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    os.kill(int(child[0]), signal.SIGKILL)
+    os.kill(several.trains(1), signal.SIGKILL)
     return run, *several.ended()
 
 
@@ -202,16 +231,51 @@ def test_where_one_is_gone_the_other_stops_and_says_so(killed):
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
 
 
+def straggler(run):
+    path = run / "processes.json"
+    return json.loads(path.read_text())["straggler"] if path.exists() else None
+
+
+@pytest.fixture(scope="module")
+def straggled(text_file, tmp_path_factory):
+    """The second one was slowed until it was named, and then got no more memory."""
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("on the only core, what slows one process slows the other")
+    run = tmp_path_factory.mktemp("straggled") / "run"
+    several = Several(text_file, run, options=(("--async-save", "True"),) * 2)
+    several.until_step(2)
+    deadline = time.monotonic() + PATIENCE
+    with several.slowed(1):
+        while straggler(run) is None:
+            assert all(process.poll() is None for process in several.started), several.ended()
+            assert time.monotonic() < deadline, (run / "processes.json").read_text()
+            time.sleep(0.1)
+        several.starve(1)
+        return run, *several.ended()
+
+
+@pytest.mark.slow
+def test_a_process_that_other_programs_slow_is_named_by_training_runs_and_the_report(straggled):
+    run, _, outputs = straggled
+    assert straggler(run) == 1
+    named = f"process 1 ({socket.gethostname()}) is the slowest: it "
+    assert named in outputs[0][1]
+    assert named in (run / "log.txt").read_text()
+    assert "    the others wait for process 1" in called("runs", run.parent).stdout.splitlines()
+    assert called("report", run, "--no-model").returncode == 0
+    assert "The others wait for process 1 in every step." in (run / "report.html").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
-def test_where_one_has_no_memory_left_all_stop_and_say_which(text_file, tmp_path, number):
-    several = Several(text_file, tmp_path / "run", options=(("--async-save", "True"),) * 2)
-    several.until_step(2)
-    parent = several.started[number].pid
-    child = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
-    pages = int(Path(f"/proc/{child}/statm").read_text().split()[0])
-    resource.prlimit(child, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**16,) * 2)
-    codes, outputs = several.ended()
+def test_where_one_has_no_memory_left_all_stop_and_say_which(request, text_file, tmp_path, number):
+    if number == 1:
+        _, codes, outputs = request.getfixturevalue("straggled")
+    else:
+        several = Several(text_file, tmp_path / "run", options=(("--async-save", "True"),) * 2)
+        several.until_step(2)
+        several.starve(number)
+        codes, outputs = several.ended()
     assert codes == [3, 3], outputs
     assert "this process gets no more memory" in outputs[number][1]
     assert f"process {number}" in outputs[1 - number][1]
@@ -423,16 +487,29 @@ def test_doctor_reports_the_devices_of_every_process():
 
 
 OWN = """
+import time
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import plimsoll
 
+HERE = Path(__file__).parent
+
+
+def data():
+    while (HERE / "slow").exists():
+        (HERE / "preparing").touch()
+        time.sleep(0.05)
+    return {"x": np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)}
+
+
 recipe = plimsoll.recipe(
     init=lambda key: {"w": jnp.ones(2)},
     loss=lambda params, batch: (((batch["x"] @ params["w"]) ** 2).sum(), batch["x"].size),
-    data=lambda: {"x": np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)},
+    data=data,
     optimizer=lambda steps: optax.adam(1e-3),
     batch_size=8,
     steps=3,
@@ -440,25 +517,108 @@ recipe = plimsoll.recipe(
 """
 
 
-@pytest.mark.slow
-def test_a_recipe_of_ones_own_whose_model_the_first_one_runs_while_it_prepares(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    command = [
-        sys.executable,
-        "-m",
-        "plimsoll.cli.main",
-        "train",
-        str(tmp_path / "own.py"),
-        "--run",
-        str(tmp_path / "run"),
-    ]
-    command += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--micro-batch", "8"]
+def own_started(folder):
+    words = ["train", str(folder / "own.py"), "--run", str(folder / "run"), "--micro-batch", "8"]
+    where = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
+    command = [sys.executable, "-m", "plimsoll.cli.main", *words, *where]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = [
-        subprocess.Popen([*command, "--process", str(number)], env=environment, stderr=subprocess.PIPE, text=True)
+    return [
+        subprocess.Popen([*command, str(number)], env=environment, stderr=subprocess.PIPE, text=True)
         for number in range(2)
     ]
-    ended = [(process.communicate(timeout=PATIENCE)[1], process.returncode) for process in started]
+
+
+def own_ended(started):
+    return [(process.communicate(timeout=PATIENCE)[1], process.returncode) for process in started]
+
+
+@pytest.mark.slow
+def test_a_recipe_of_ones_own_whose_model_the_first_one_runs_while_it_prepares(tmp_path):
+    """A signal meanwhile ends both with its number, whoever got it, and the same commands begin again."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "slow").touch()
+    for told, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        (tmp_path / "preparing").unlink(missing_ok=True)
+        started = own_started(tmp_path)
+        deadline = time.monotonic() + PATIENCE
+        while not (tmp_path / "preparing").exists():
+            assert all(process.poll() is None for process in started), own_ended(started)
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        started[told].send_signal(number)
+        ended = own_ended(started)  # what prepares is slow until it is ended
+        assert [code for _, code in ended] == [128 + number] * 2, ended
+        said = f"stopped by {number.name} before the first step"
+        assert ended[told][0].startswith(f"error: {said}: what was saved is whole, and all processes of the run are")
+        assert ended[1 - told][0].startswith(f"error: process {told} ({socket.gethostname()}), which trains with this")
+        assert f"It says: {said}. Here nothing more" in ended[1 - told][0]
+        assert [errors.count("\n") for errors, _ in ended] == [1, 1]
+    (tmp_path / "slow").unlink()
+    ended = own_ended(own_started(tmp_path))
     assert [code for _, code in ended] == [0, 0], ended
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "loss" in row][-1] == 3
+
+
+LEAVING = """
+import json, os, signal, sys
+from plimsoll.api import cluster
+from plimsoll.processes.interruption import Interruption
+from plimsoll.training import distributed
+number, port, scratch = sys.argv[1:]
+distributed.HEARTBEAT_SECONDS = 4
+cluster._train = lambda *_: 0
+if number == "1":
+    distributed.leave = lambda: os.kill(os.getpid(), signal.SIGKILL)
+where = {"coordinator": f"127.0.0.1:{port}", "processes": 2, "process": int(number)}
+cluster.train_together(where | {"scratch": scratch}, Interruption())
+"""
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_when_all_is_done_does_not_spoil_the_end_of_another(tmp_path):
+    environment, port = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, str(free_port())
+    for number in ("0", "1"):
+        (tmp_path / number).mkdir()
+    started = [
+        subprocess.Popen([sys.executable, "-c", LEAVING, number, port, tmp_path / number], env=environment)
+        for number in ("0", "1")
+    ]
+    codes = [process.wait(timeout=PATIENCE) for process in started]
+    assert codes[1] == -signal.SIGKILL
+    code = 128 - codes[0] if codes[0] < 0 else codes[0]  # as JAX ends it, or by itself
+    assert _explained(code, peers.kept(tmp_path / "0")) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["a user", "Slurm", "Open MPI"])
+def test_a_port_in_use_is_named_by_the_first_process(cluster):
+    """Where JAX takes the port from the number of the job, too."""
+    with socket.socket() as taken:
+        given, lowest = "None, None, None", 2**16 - 2**12
+        port = next(port for port in range(lowest, 2**16) if is_bound(taken, port))
+        taken.listen()
+        variables = {}
+        if cluster == "Slurm":
+            variables |= SLURM | {"SLURM_NTASKS": "2", "SLURM_JOB_ID": str(port - lowest)}
+        elif cluster == "Open MPI":
+            of_job = {"OMPI_MCA_orte_hnp_uri": f"{(port - lowest) * 2**12}.0;tcp://127.0.0.1:34911"}
+            variables |= of_job | {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "LOCAL_RANK")}
+            variables |= {"OMPI_COMM_WORLD_SIZE": "2"}
+        else:
+            given = f"'127.0.0.1:{port}', 2, 0"
+        script = f"from plimsoll.training import distributed\ndistributed.join({given})"
+        environment = os.environ | variables | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"plimsoll.errors.RunError: port {port} of "), done
+    assert "is in use on this machine, where process 0 was to listen at it: " in said
+    assert ("JAX_COORDINATOR_PORT" in said) == (cluster != "a user")
+
+
+def is_bound(one, port):
+    try:
+        one.bind(("", port))
+    except OSError:
+        return False
+    return True

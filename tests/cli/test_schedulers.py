@@ -180,15 +180,17 @@ def test_ray_that_is_not_installed_is_named(planned, tmp_path, monkeypatch, caps
     assert not planned
 
 
-def of_ray(codes, monkeypatch, tmp_path, saves):
-    """Returns what `_until_done` makes of processes that end so, again and again, and what was said."""
+def of_ray(codes, monkeypatch, tmp_path, saves, apart=()):
+    """Returns what `_until_done` makes of processes that end so, again and again, and what was said. Those in `apart`
+    say that another is gone."""
     said, rounds = [], iter(codes)
 
     def once(*_):
         step = next(saves)
         if step:
             (tmp_path / f"checkpoints/step-{step:08d}").mkdir(parents=True)
-        return next(rounds)
+        codes = next(rounds)
+        return codes, {number for number in apart if codes[number]}
 
     monkeypatch.setattr(on_ray, "_once", once)
     job = types.SimpleNamespace(run=str(tmp_path), processes=2)
@@ -213,6 +215,63 @@ def test_on_ray_processes_that_are_lost_in_vain_are_started_again_once(monkeypat
 
 def test_on_ray_a_run_that_stops_itself_is_not_started_again(monkeypatch, tmp_path):
     assert of_ray([[3, 3]], monkeypatch, tmp_path, iter([4])) == (3, [])
+
+
+def test_on_ray_processes_that_lose_one_another_are_started_again(monkeypatch, tmp_path):
+    """As where the network between them is cut: none was killed, and none has a reason of its own to end."""
+    code, said = of_ray([[3, 3], [0, 0]], monkeypatch, tmp_path, iter([4, 8]), apart=[0, 1])
+    assert code == 0
+    assert said == ["processes 0, 1 of 2 on Ray are lost: all start again from step 4"]
+    with pytest.raises(StoppedError, match="processes 0, 1 of 2 on Ray ended with 3, 3, and 2 times in a row nothing"):
+        of_ray([[3, 3]] * 5, monkeypatch, tmp_path, iter([0, 0]), apart=[0, 1])
+
+
+def test_on_ray_one_that_has_a_reason_of_its_own_ends_all(monkeypatch, tmp_path):
+    assert of_ray([[3, 2]], monkeypatch, tmp_path, iter([4]), apart=[0]) == (3, [])
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    cause = FileNotFoundError(2, "No such file or directory", "/work")
+
+
+class Ray:
+    """A cluster whose actors do not start: `get` raises this."""
+
+    exceptions = types.SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(self, problem):
+        self.problem, self.killed = problem, 0
+        strategy = types.SimpleNamespace(PlacementGroupSchedulingStrategy=lambda *_, **__: None)
+        self.util = types.SimpleNamespace(scheduling_strategies=strategy, remove_placement_group=lambda _: None)
+        actor = types.SimpleNamespace(address=types.SimpleNamespace(remote=lambda: None))
+        made = types.SimpleNamespace(remote=lambda: actor)
+        self.remote = lambda **_: lambda _: types.SimpleNamespace(options=lambda **_: made)
+
+    def get(self, _, timeout):
+        raise self.problem
+
+    def kill(self, _):
+        self.killed += 1
+
+
+def test_on_ray_a_node_that_is_lost_before_its_process_starts_is_a_lost_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(on_ray, "_placed", lambda *_: None)
+    job = types.SimpleNamespace(run=str(tmp_path), processes=2, gpus_per_node=0, tasks_per_node=1)
+    ray, said = Ray(RayError("The actor died\nunexpectedly")), []
+    with pytest.raises(StoppedError, match="processes 0, 1 of 2 on Ray ended with 137, 137, and 2 times in a row"):
+        on_ray._until_done(ray, job, said.append, [])
+    assert said == [
+        f"the processes of {tmp_path} could not be started on Ray (RayError: The actor died unexpectedly)",
+        "processes 0, 1 of 2 on Ray are lost: all start again from step 0",
+        f"the processes of {tmp_path} could not be started on Ray (RayError: The actor died unexpectedly)",
+    ]
+    assert ray.killed == 4
+    with pytest.raises(PlimsollError, match=r"No such file or directory: '/work'\): every node needs that folder"):
+        on_ray._until_done(Ray(RayTaskError()), job, said.append, [])
 
 
 def test_a_cluster_that_does_not_answer_is_named(monkeypatch):

@@ -28,7 +28,7 @@ def waiting(saving):
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_comes_from_two_at_once_is_one_request(number):
     """As under Slurm, which signals every process of a step, and a supervisor forwards it."""
     process = waiting(saving=0.2)

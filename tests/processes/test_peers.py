@@ -1,6 +1,8 @@
 """What a process says of the others, by what JAX prints and by what they have written, and how it ends then."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -9,7 +11,9 @@ import pytest
 
 from plimsoll.processes import peers
 
-HOSTS = ("a", "b", "c")
+HOSTS, HERE = ("a", "b", "c"), socket.gethostname()
+ENDS_ITS_THREAD = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+"""For a test with `exits`."""
 MISSED = """E1127 03:22:07 3985 coordination_service.cc:1549] Use error polling to propagate this to all tasks: \
 UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):
 {}
@@ -51,6 +55,18 @@ def test_which_process_is_gone_by_what_jax_prints(words, process, said):
 
 def test_an_abort_of_something_else_is_not_taken_for_a_process_that_is_gone():
     assert peers.ended_by_jax("F1127 array.cc:12] Check failed: 1 == 2", HOSTS, 0) is None
+
+
+@ENDS_ITS_THREAD
+def test_a_line_says_that_others_are_gone_and_not_that_one_has_ended(board, exits, capfd):
+    for words, process in ((MISSED.format("1"), 0), (MISSED.format("1\n2"), 0), (MISSED.format("1"), 1), (BROKEN, 1)):
+        assert peers.says_gone(f"error: {peers.ended_by_jax(words, HOSTS, process)}")
+    board.write(peers.ENDED, [1, "b", "the loss is NaN", 3])
+    watching(board, 0)._thread.join(30)
+    said = capfd.readouterr().err.splitlines()[0]
+    assert "has ended. It says: the loss is NaN" in said
+    assert not peers.says_gone(said)
+    assert not peers.says_gone("error: the disk is gone (full)")
 
 
 def test_a_sum_that_fails_is_told_from_a_wrong_value():
@@ -136,40 +152,79 @@ def board(monkeypatch):
     return Board()
 
 
-def watching(board, process, hosts=HOSTS):
+@pytest.fixture
+def exits(monkeypatch):
+    """Exit codes by threads: each ends alone."""
+    codes = {}
+
+    def leave(code):
+        codes[threading.current_thread()] = code
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", leave)
+    return codes
+
+
+def watching(board, process, hosts=HOSTS, signal=lambda: None):
     watch = peers.Watch()
-    watch.begin(board, process, hosts)
+    watch.begin(board, process, len(hosts), signal)
+    watch.hosts = hosts
     return watch
 
 
-def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, monkeypatch, capfd):
-    codes = []
-    monkeypatch.setattr(os, "_exit", codes.append)
+@ENDS_ITS_THREAD
+def test_the_error_that_ended_one_ends_another_that_waits_for_it(board, exits, capfd):
     waits = watching(board, 0)
     watching(board, 2).tell("the disk is full. Make room")
     waits._thread.join(30)
-    assert codes[0] == 3
+    assert exits[waits._thread] == 3
     said = capfd.readouterr().err
     assert said.startswith(
-        "error: process 2 (c), which trains with this one, has ended. It says: the disk is full. Make"
+        f"error: process 2 ({HERE}), which trains with this one, has ended. It says: the disk is full. Make"
     )
-    waits.end()
+
+
+@ENDS_ITS_THREAD
+@pytest.mark.parametrize(("told", "other"), [(0, 1), (1, 0)])
+def test_a_signal_before_training_ends_both_with_its_number(board, exits, monkeypatch, capfd, told, other):
+    """Whoever got it: what prepares and plans in the first one asks for no signal."""
+    monkeypatch.setattr(peers, "OWN_WORDS_SECONDS", 600)
+    monkeypatch.setattr(peers, "LEAVING_SECONDS", 600)
+    waits = watching(board, other, ("a", "b"))
+    stopped = watching(board, told, ("a", "b"), lambda: signal.SIGTERM)
+    for each in (stopped, waits):
+        each._thread.join(30)
+        assert exits[each._thread] == 143
+    said = capfd.readouterr().err
+    assert "error: stopped by SIGTERM before the first step: what was saved is whole, and all processes" in said
+    assert f"process {told} ({HERE}), which trains with this one, has ended. It says: stopped by SIGTERM" in said
+
+
+def test_a_signal_after_that_is_left_to_training(board, monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it was ended"))
+    number = None
+    watch = watching(board, 0, signal=lambda: number)
+    watch.training()
+    number = signal.SIGTERM
+    watch._thread.join(0.1)
+    watch.end()
+    assert not board.values
 
 
 def test_one_that_ends_itself_in_time_keeps_its_own_words(board, monkeypatch):
     monkeypatch.setattr(peers, "OWN_WORDS_SECONDS", 600)
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it was ended"))
     waits = watching(board, 0)
-    board.write(peers.ENDED, [1, "over the budget"])
+    board.write(peers.ENDED, [1, "b", "over the budget", 3])
     waits.tell("over the budget")
     waits._thread.join(30)
     assert not waits._thread.is_alive()
-    assert board.values[peers.ENDED] == [1, "over the budget"]  # the first one's
+    assert board.values[peers.ENDED] == [1, "b", "over the budget", 3]  # the first one's
 
 
 def test_a_failed_sum_is_explained_by_the_error_of_the_other(board):
     watch = watching(board, 0)
-    board.write(peers.ENDED, [1, "no memory"])
+    board.write(peers.ENDED, [1, "b", "no memory", 3])
     assert watch.why("Gloo: connection closed").startswith(
         "process 1 (b), which trains with this one, has ended. It says: no"
     )
@@ -194,9 +249,7 @@ def test_the_first_one_waits_until_the_others_have_left(board, monkeypatch):
     telling = threading.Thread(target=first.tell, args=["no memory"])
     telling.start()
     for number in (1, 2):
-        other = peers.Watch()
-        other.begin(board, number, HOSTS)
-        other.tell("its own words")
+        watching(board, number).tell("its own words")
     telling.join(30)
     assert not telling.is_alive()
 

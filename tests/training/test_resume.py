@@ -4,9 +4,14 @@ Real processes, real signals; nothing waits a fixed time.
 """
 
 import json
+import os
 import re
+import select
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import jax
@@ -182,6 +187,37 @@ def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(inter
     assert 9 <= saved < STEPS
     assert resumed_from(run) == saved
     assert_same_history(run, uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["trains", "starts"])
+def test_a_closed_terminal_saves_as_a_signal_does(runs, moment):
+    """What it prints meanwhile goes nowhere: the terminal is gone before the save."""
+    run = runs.prepared()
+    master, terminal = os.openpty()
+    command = [word for word in runs.command(run) if word != "--quiet"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    script = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *command],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    seen = started_anew(process) if moment == "starts" else lambda run: last_row(run) >= 9
+    deadline = time.monotonic() + 600
+    while not seen(run):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        if select.select([master], [], [], 0)[0]:
+            os.read(master, 2**16)
+    os.close(master)
+    assert process.wait(timeout=600) == 129
+    if moment == "starts":
+        assert last_row(run) == 0
+    else:
+        assert checkpoint_steps(run)[0] == last_row(run) >= 9
 
 
 def started_anew(process):

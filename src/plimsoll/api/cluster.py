@@ -37,8 +37,9 @@ from plimsoll.errors import (
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
 from plimsoll.processes.handover import replace_process
+from plimsoll.processes.interruption import NUMBERS
 from plimsoll.processes.peers import LOST
-from plimsoll.processes.supervise import FORWARDED, watched
+from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs import remote
@@ -58,7 +59,7 @@ TOKENISED_BY_EACH = (
     " longcontext` packs any"
 )
 """Note of a run whose text is not tokenised before it."""
-EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in FORWARDED))
+EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in NUMBERS))
 """Exit codes of which the process itself has said why."""
 SEEN = ".seen-"
 """How files begin by which processes find out whether they see the same folder."""
@@ -168,6 +169,8 @@ def _explained(code: int, kept: peers.Kept) -> int:
     """
     if code in EXPLAINED:
         return code
+    if code == 128 + signal.SIGABRT and kept.outcome is not None:  # JAX missed another one after the end
+        return kept.outcome
     lost = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
     if lost is not None:
         peers.show_error(lost)
@@ -207,8 +210,13 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         distributed.join(*member, lambda: interruption.signal)
         outcome = _train(question, interruption, watch)
         watch.end()
-        distributed.leave()
-        if not isinstance(outcome, int):
+        if isinstance(outcome, int):
+            distributed.of_first("done", True)  # the first one has written all of the run
+            peers.keep_outcome(Path(question["scratch"]), outcome)
+            with contextlib.suppress(RuntimeError):  # of JAX: another is gone, and nothing was left to do
+                distributed.leave()
+        else:
+            distributed.leave()
             if interruption.signal is None:
                 _begin_afresh(question, outcome)
             outcome = 128 + interruption.signal
@@ -228,9 +236,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
             with contextlib.suppress(OSError):
                 traceback.print_exc()
             watch.tell(f"{type(problem).__name__}: {problem}")
-    except SystemExit as ended:  # at a signal, while it waited for the others
-        code = ended.code
-    peers.leave(code if isinstance(code, int) else 1)
+    peers.leave(code)
 
 
 def _failed(watch: peers.Watch, said: str, code: int) -> int:
@@ -265,11 +271,11 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     from plimsoll.training import distributed
 
     recipe = from_dict(question["recipe"])
-    board = distributed.Board(lambda: interruption.signal)
-    hosts = _require_alike(board, question)
+    board = distributed.Board()
+    watch.begin(board, distributed.process(), distributed.processes(), lambda: interruption.signal)
+    hosts = watch.hosts = _require_alike(board, question)
     scratch = Path(question["scratch"])
     peers.keep_place(scratch, distributed.process(), hosts)
-    watch.begin(board, distributed.process(), hosts)
     if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
         jax.default_backend()
     if distributed.process() == 0:
@@ -296,6 +302,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
+    watch.training()
     ending = train_here(session, interruption)
     if ending.afresh is None:
         return ending.code

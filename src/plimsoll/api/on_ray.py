@@ -25,6 +25,7 @@ from plimsoll.api.jobs import Job
 from plimsoll.api.plan import Say
 from plimsoll.api.slurm import WATCHING_BYTES
 from plimsoll.errors import PlimsollError, StoppedError
+from plimsoll.processes.peers import says_gone
 from plimsoll.processes.supervise import end_with
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import format_bytes
@@ -33,6 +34,8 @@ PLACE_SECONDS = 60
 """Seconds that the cluster has to find room for all processes."""
 LOOK_SECONDS = 0.5
 """Time between two looks at the processes."""
+START_SECONDS = 120
+"""Seconds that the actors have to start where there is room, and the processes in them."""
 LEAVE_SECONDS = 90
 """Seconds in which the others end by themselves, once one is lost: they notice after 30."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
@@ -142,8 +145,10 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
     run, in_vain = RunFolder(job.run), 0
     while True:
         saved = max(run.saved_steps(), default=0)
-        codes = _once(ray, job, say, asked)
+        codes, apart = _once(ray, job, say, asked)
         lost = [number for number, code in enumerate(codes) if code > 128 and code - 128 not in asked]
+        if apart and all(number in apart for number, code in enumerate(codes) if code):
+            lost = sorted(apart)  # each says that another is gone, and none that it went: the network was cut, say
         if not lost or asked:
             return max(codes)
         newest = max(run.saved_steps(), default=0)
@@ -155,11 +160,17 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
                 f" {in_vain} times in a row nothing was saved after step {saved:,}: they would only go round. Look at"
                 " what they printed, and at the memory of the nodes; the same command tries again"
             )
-        say(f"{who} of {job.processes} on Ray is lost: all start again from step {newest:,}")
+        are = "are" if len(lost) > 1 else "is"
+        say(f"{who} of {job.processes} on Ray {are} lost: all start again from step {newest:,}")
 
 
-def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
-    """Starts all processes once and follows them to their ends. Returns their exit codes."""
+def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> tuple[list[int], set[int]]:
+    """Starts all processes once and follows them to their ends.
+
+    Returns:
+        Their exit codes, `LOST` of all where a node was lost before they had started; and the numbers of those that
+        ended since others were gone.
+    """
     group = _placed(ray, job)
     remote = ray.remote(max_restarts=0, num_cpus=1, num_gpus=1 if job.gpus_per_node else 0)(Worker)
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -169,17 +180,28 @@ def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
         ).remote()
         for number in range(job.processes)
     ]
+    folder, where = str(Path.cwd()), []
     try:
-        where: list[str] = []
         if job.processes > 1:
-            where = ["--coordinator", ray.get(workers[0].address.remote()), "--processes", str(job.processes)]
-        folder = str(Path.cwd())
+            address = ray.get(workers[0].address.remote(), timeout=START_SECONDS)
+            where = ["--coordinator", address, "--processes", str(job.processes)]
         ray.get(
             [
                 worker.start.remote([*job.command, *where, *(["--process", str(number)] if where else [])], folder)
                 for number, worker in enumerate(workers)
-            ]
+            ],
+            timeout=START_SECONDS,
         )
+    except ray.exceptions.RayTaskError as problem:  # Python's own, there
+        raise PlimsollError(
+            f"--on ray could not start the processes of {job.run} in {folder} ({problem.cause}): every node needs that"
+            " folder, and the same Python"
+        ) from None
+    except ray.exceptions.RayError as problem:  # an actor or its node is gone, or had no answer in time
+        said = " ".join(str(problem).split())[:200]
+        say(f"the processes of {job.run} could not be started on Ray ({type(problem).__name__}: {said})")
+        return [LOST] * job.processes, set()
+    else:
         return _followed(ray, workers, say, asked)
     finally:
         for worker in workers:
@@ -214,9 +236,10 @@ def _room(resources: Mapping[str, float]) -> str:
     return f"{resources.get('CPU', 0):g} CPUs{gpus} and {format_bytes(int(resources.get('memory', 0)))}"
 
 
-def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> list[int]:
-    """Prints what the first process prints, and what others say of a failure. Returns all exit codes."""
+def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> tuple[list[int], set[int]]:
+    """Prints what the first process prints, and what others say of a failure. Returns what `_once` does."""
     codes: list[int | None] = [None] * len(workers)
+    apart: set[int] = set()
     told, since = False, None
     while None in codes:
         time.sleep(LOOK_SECONDS)
@@ -233,10 +256,12 @@ def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) 
             except ray.exceptions.RayError:  # the actor or its node is gone
                 codes[number] = LOST
             for line in lines:
+                if says_gone(line):
+                    apart.add(number)
                 if number == 0 or line.startswith("error: "):
                     say(line if number == 0 else f"process {number}: {line}")
         if any(code for code in codes):
             since = since or time.monotonic()
             if time.monotonic() - since > LEAVE_SECONDS:  # they wait for one that is not there any more
-                return [LOST if code is None else code for code in codes]
-    return [code or 0 for code in codes]
+                return [LOST if code is None else code for code in codes], apart
+    return [code or 0 for code in codes], apart

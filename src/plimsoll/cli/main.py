@@ -45,8 +45,8 @@ CLOSING = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130 or 143
-    interrupted and saved."""
+    """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130, 143 or
+    129 interrupted and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is replaced, and stops nothing

@@ -1,21 +1,23 @@
-"""SIGINT and SIGTERM as a request to save and stop. Imports nothing heavy, so it works before JAX is imported."""
+"""SIGINT, SIGTERM and SIGHUP as a request to save and stop. Imports nothing heavy: it works before JAX is imported."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""SIGHUP comes where the terminal is closed, or its connection is lost."""
 ONE_REQUEST_SECONDS = 1.0
 """Seconds after a signal in which others belong to the same request. Slurm without control groups, for one, signals
 every process of a step: a process that is supervised gets the signal from Slurm, and from its supervisor."""
 
 
 class Interruption:
-    """Handler of both signals inside its `with` block. The first signal is noted; one that comes a second later, or
+    """Handler of these signals inside its `with` block. The first signal is noted; one that comes a second later, or
     after that, ends the process.
 
     A signal that our parent ignores stays ignored. No KeyboardInterrupt is raised: JAX's callbacks swallow it.
@@ -46,6 +48,13 @@ class Interruption:
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
+        for stream in (1, 2):
+            try:
+                os.write(stream, b"")
+            except OSError:  # the terminal is gone: what cannot be printed must not end what saves
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream)
+                os.close(nowhere)
         for each in self._before:
             signal.signal(each, lambda *_: None)  # not ignored: a program that is started now would inherit that
         self._ending = threading.Timer(ONE_REQUEST_SECONDS, self._end_at_the_next)
@@ -59,10 +68,10 @@ class Interruption:
 
 
 def hold() -> None:
-    """Blocks both signals, in a process that is about to become another by exec."""
+    """Blocks these signals, in a process that is about to become another by exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
 
 
 def release() -> None:
-    """Unblocks both signals and delivers those that wait. Call it once the handlers are installed."""
+    """Unblocks these signals and delivers those that wait. Call it once the handlers are installed."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)

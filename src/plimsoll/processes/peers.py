@@ -11,10 +11,11 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,12 +23,13 @@ from typing import Any, NoReturn
 LOST = 3
 """Exit code where another process is gone."""
 ENDED = "ended"
-"""Name under which the first process that ends by an error of its own writes it."""
+"""Name under which the first process that ends by an error of its own, or at a signal before training, writes it."""
 LOOK_SECONDS = 1.0
 OWN_WORDS_SECONDS = 5.0
 """Time that a process has to end by itself, with its own words, where another has ended by an error."""
-PLACE, ERRORS = "place.json", "errors.txt"
-"""Files in which a process keeps, for its supervisor, its place among the others and what libraries print as errors."""
+PLACE, ERRORS, OUTCOME = "place.json", "errors.txt", "outcome"
+"""Files in which a process keeps, for its supervisor, its place among the others, what libraries print as errors, and
+its exit code once nothing is left to do but to leave the others."""
 LEAVING_SECONDS = LOOK_SECONDS + OWN_WORDS_SECONDS + 2
 """Time that the first process leaves to the others to read why it ends: its end takes the store with it."""
 POLL_SECONDS = 0.2
@@ -78,6 +80,12 @@ def keep_place(folder: Path, process: int, hosts: Sequence[str]) -> None:
         (folder / PLACE).write_text(json.dumps([process, *hosts]))
 
 
+def keep_outcome(folder: Path, code: int) -> None:
+    """Keeps the exit code of a process that has done all, which JAX may end while it leaves the others."""
+    with contextlib.suppress(OSError):  # it ends as one that has lost another
+        (folder / OUTCOME).write_text(str(code))
+
+
 @dataclass(frozen=True)
 class Kept:
     """Place and last words of a process that trained with others, for its supervisor."""
@@ -88,17 +96,21 @@ class Kept:
     """Number of the process; None where it has not met the others."""
     hosts: tuple[str, ...] = ()
     """Names of the machines of all processes."""
+    outcome: int | None = None
+    """Exit code that the process was about to end with (`keep_outcome`); None where something was left to do."""
 
 
 def kept(folder: Path) -> Kept:
     """Returns what the process has left in its folder."""
-    words, process, hosts = "", None, ()
+    words, process, hosts, outcome = "", None, (), None
     with contextlib.suppress(OSError), open(folder / ERRORS, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - KEPT_BYTES))
         words = file.read().decode("utf-8", "replace")
     with contextlib.suppress(OSError, ValueError):
         process, *hosts = json.loads((folder / PLACE).read_text())
-    return Kept(words, process, tuple(hosts))
+    with contextlib.suppress(OSError, ValueError):
+        outcome = int((folder / OUTCOME).read_text())
+    return Kept(words, process, tuple(hosts), outcome)
 
 
 def abridged(words: str) -> str:
@@ -157,6 +169,15 @@ AFTERWARDS = (
 )
 
 
+def says_gone(line: str) -> bool:
+    """Returns whether a line of a process says that others are gone, none of which has said why it ends."""
+    return line.startswith("error: ") and line.endswith(AFTERWARDS) and GONE.search(line) is not None
+
+
+GONE = re.compile(r" (is|are) gone \(|given this process up")
+"""Words of `lost` and `ended_by_jax`, and not those of `Watch` on a process that has said why it ends."""
+
+
 def killed(number: int) -> str:
     """Returns the paragraph on a process that trained here and was ended by a signal that it did not ask for."""
     return f"the process that trained here was ended by {signal_name(number)}: {ALL_AGAIN}"
@@ -173,24 +194,31 @@ def signal_name(number: int) -> str:
 
 
 class Watch:
-    """Thread that looks whether another process has ended by an error of its own. It tells the others of ours."""
+    """Thread that looks whether another process has ended by itself. It tells the others of the end of this one.
+
+    Until training begins it also ends this process at a signal: what prepares and plans takes minutes, and asks for
+    none.
+    """
 
     def __init__(self) -> None:
         self._board: Any = None
-        self._process = 0
-        self._hosts: Sequence[str] = ()
+        self._process, self._processes = 0, 1
+        self._signal: Callable[[], int | None] = lambda: None
+        self.hosts: Sequence[str] = ()
+        """Names of the machines of all processes, once they are known."""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, board: Any, process: int, hosts: Sequence[str]) -> None:
+    def begin(self, board: Any, process: int, processes: int, signal: Callable[[], int | None]) -> None:
         """Begins to look.
 
         Args:
             board: Store that all processes read (`training.distributed.Board`).
             process: Number of this process.
-            hosts: Names of the machines of all processes.
+            processes: Number of all.
+            signal: Function that returns the number of the signal that this process got, None without one.
         """
-        self._board, self._process, self._hosts = board, process, hosts
+        self._board, self._process, self._processes, self._signal = board, process, processes, signal
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
@@ -200,18 +228,27 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def tell(self, said: str) -> None:
-        """Tells the others by which error this process ends. The first one waits until they have ended, or could."""
+    def training(self) -> None:
+        """Leaves signals to training, which agrees on them with the others and saves."""
+        self._signal = lambda: None
+
+    def tell(self, said: str, code: int = LOST) -> None:
+        """Tells the others why this process ends. The first one waits until they have ended, or could.
+
+        Args:
+            said: This process's words.
+            code: Exit code of the others.
+        """
         self._over.set()
         if self._board is None:
             return
         with contextlib.suppress(RuntimeError):  # another was first, or the store is gone
-            self._board.write(ENDED, [self._process, said])
+            self._board.write(ENDED, [self._process, socket.gethostname(), said, code])
         self._left()
         if self._process:
             return
         deadline = time.monotonic() + LEAVING_SECONDS
-        others = set(range(1, len(self._hosts)))
+        others = set(range(1, self._processes))
         while others and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             with contextlib.suppress(RuntimeError):
@@ -232,31 +269,38 @@ class Watch:
         """
         self._over.set()
         if ended := self._ended():
-            return ended
-        if explained := ended_by_jax(said, self._hosts, self._process):
+            return ended[0]
+        if explained := ended_by_jax(said, self.hosts, self._process):
             return explained
-        if len(self._hosts) > 2:
+        if len(self.hosts) > 2:
             time.sleep(SILENT_SECONDS)
-        other = [1 - self._process] if len(self._hosts) == 2 else []
-        return lost(other, self._hosts, said.strip().partition("\n")[0][:200])
+        other = [1 - self._process] if len(self.hosts) == 2 else []
+        return lost(other, self.hosts, said.strip().partition("\n")[0][:200])
 
-    def _ended(self) -> str | None:
-        """Returns the paragraph on another process that has ended by an error of its own; None where none has."""
+    def _ended(self) -> tuple[str, int] | None:
+        """Returns the paragraph on another process that has ended by itself, and our exit code; None where none has."""
         if self._board is None:
             return None
         with contextlib.suppress(RuntimeError):  # the store is gone: JAX will say so
             if found := self._board.latest(ENDED):
-                number, said = found
-                who = f"process {number} ({self._hosts[number]}), which trains with this one, has ended"
-                return f"{who}. It says: {said.rstrip('.')}. Here {AFTERWARDS}"
+                number, host, said, code = found
+                who = f"process {number} ({host}), which trains with this one, has ended"
+                return f"{who}. It says: {said.rstrip('.')}. Here {AFTERWARDS}", code
         return None
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
-            if (ended := self._ended()) and not self._over.wait(OWN_WORDS_SECONDS):
-                show_error(ended)
-                self._left()
-                leave(LOST)
+            if number := self._signal():
+                stopped = f"stopped by {signal_name(number)} before the first step"
+                show_error(f"{stopped}: {ALL_AGAIN}")
+                self.tell(stopped, 128 + number)
+                leave(128 + number)
+            if ended := self._ended():
+                said, code = ended
+                if code != LOST or not self._over.wait(OWN_WORDS_SECONDS):
+                    show_error(said)
+                    self._left()
+                    leave(code)
 
 
 def leave(code: int) -> NoReturn:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from plimsoll.processes.interruption import NUMBERS
+
 PR_SET_PDEATHSIG = 1
 LOOK_SECONDS = 0.1
 """Time between two calls of `look`."""
@@ -62,7 +63,7 @@ def watched(
                 process.send_signal(number)
 
     main = threading.current_thread() is threading.main_thread()  # no other thread may have handlers
-    heard = [number for number in FORWARDED if main and signal.getsignal(number) is not signal.SIG_IGN]  # as by `nohup`
+    heard = [number for number in NUMBERS if main and signal.getsignal(number) is not signal.SIG_IGN]  # as by `nohup`
     before = {number: signal.signal(number, forward) for number in heard}
     if tied:
         options["preexec_fn"] = partial(end_with, os.getpid())  # stays in force when it becomes another program

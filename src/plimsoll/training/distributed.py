@@ -70,14 +70,13 @@ def join(
 
     if coordinator is not None:
         _require_alone(coordinator, process, heed)
-        if process == 0:
-            _require_free(coordinator)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
     failures: list[Exception] = []
 
     def initialize() -> None:
         try:
+            _require_free(coordinator, processes, process)
             jax.distributed.initialize(
                 coordinator,
                 processes,
@@ -86,7 +85,7 @@ def join(
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=HEARTBEAT_SECONDS,
             )
-        except (ValueError, RuntimeError) as problem:
+        except (ValueError, RuntimeError, RunError) as problem:
             failures.append(problem)
 
     where = coordinator or "the coordinator that this cluster names"
@@ -96,6 +95,8 @@ def join(
     waiting.start()
     while waiting.is_alive():
         waiting.join(POLL_SECONDS)
+        if not waiting.is_alive():  # all have come: from here on each tells the others why it ends
+            break
         heed()
         waited = time.monotonic() - started
         if waited > SAID_AFTER_SECONDS and not said:
@@ -105,6 +106,8 @@ def join(
             failures.append(TimeoutError("not all have come"))
             break
     for problem in failures:
+        if isinstance(problem, RunError):
+            raise problem
         raise RunError(
             f"the processes of this run did not find one another at {where} in {waited:.0f} s:"
             f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
@@ -112,9 +115,22 @@ def join(
         )
 
 
-def _require_free(coordinator: str) -> None:
-    """Raises RunError where something listens at the first process's own port: JAX would end by a fault of memory."""
-    port = int(coordinator.rpartition(":")[2])
+def _require_free(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Raises RunError where something listens at the first process's own port: JAX would end by a fault of memory.
+
+    Args:
+        coordinator: HOST:PORT of the first process, and the arguments after it; None as in `join`.
+        processes: Number of processes.
+        process: Number of this process.
+    """
+    from jax._src import clusters  # how JAX finds a cluster's coordinator has no public name
+
+    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    given = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address, _, process, _ = detect(given, processes, process, None, None, JAX_WAITS_SECONDS)
+    if process != 0 or address is None:  # None: JAX says so
+        return
+    port = int(address.rpartition(":")[2])
     for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         with contextlib.suppress(OSError), socket.socket(family) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still close
@@ -124,9 +140,12 @@ def _require_free(coordinator: str) -> None:
             except OSError as problem:
                 if problem.errno != errno.EADDRINUSE:
                     raise
+                named, advice = f"--coordinator {coordinator}", "give all processes another port"
+                if coordinator is None:
+                    named = f"{address}, which JAX takes from the variables of this cluster,"
+                    advice = "set JAX_COORDINATOR_PORT to another one for all processes, or start the job again"
                 raise RunError(
-                    f"port {port} of --coordinator {coordinator} is in use on this machine, where process 0 was to"
-                    " listen at it: give all processes another port"
+                    f"port {port} of {named} is in use on this machine, where process 0 was to listen at it: {advice}"
                 ) from None
 
 
@@ -211,23 +230,22 @@ def devices(count: int) -> list[Any]:
 class Board:
     """A store that all processes read: the first writes there, and each its own, under names that are used once."""
 
-    def __init__(self, signal: Callable[[], int | None] = lambda: None) -> None:
-        self._client, self._signal = _state().client, signal
+    def __init__(self) -> None:
+        self._client = _state().client
 
     def write(self, name: str, value: Any) -> None:
         self._client.key_value_set(f"plimsoll/{name}", json.dumps(value))
 
     def read(self, name: str) -> Any:
-        """Returns the value under a name once it is there. Exits at a signal."""
+        """Returns the value under a name once it is there."""
         return self.read_first_of(name)[1]
 
     def read_first_of(self, *names: str) -> tuple[str, Any]:
-        """Returns the first of the names that has a value, once one has, and the value. Exits at a signal."""
+        """Returns the first of the names that has a value, once one has, and the value."""
         while True:
             for name in names:
                 with _unless("NOT_FOUND"):
                     return name, json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
-            self._exit_at_a_signal()
             time.sleep(POLL_SECONDS)
 
     def put(self, name: str, value: Any) -> None:
@@ -245,7 +263,7 @@ class Board:
         self._client.key_value_set_bytes(f"plimsoll/{name}", value)
 
     def take_bytes(self, name: str, unless: str | None = None) -> bytes | None:
-        """Returns the bytes under a name once they are there, and removes them. Exits at a signal.
+        """Returns the bytes under a name once they are there, and removes them.
 
         Args:
             name: Of the bytes.
@@ -256,15 +274,10 @@ class Board:
                 value = self._client.blocking_key_value_get_bytes(f"plimsoll/{name}", int(POLL_SECONDS * 1000))
                 self._client.key_value_delete(f"plimsoll/{name}")
                 return value
-            self._exit_at_a_signal()
             if unless is not None:
                 with _unless("NOT_FOUND"):
                     self._client.key_value_try_get(f"plimsoll/{unless}")
                     return None
-
-    def _exit_at_a_signal(self) -> None:
-        if (number := self._signal()) is not None:
-            raise SystemExit(128 + number)
 
     def wait_until_read(self, name: str) -> None:
         """Waits until all have read what was written, so that the end of one does not end another before."""
@@ -322,7 +335,7 @@ def of_each(name: str, value: Any, board: Any = None) -> list[Any]:
     Args:
         name: Of the values, on the board.
         value: This process's, JSON-serialisable.
-        board: The board, which may exit at a signal; by default one that waits.
+        board: The board, if there is one already.
     """
     board = board or Board()
     board.write(f"{name}-{process()}", value)

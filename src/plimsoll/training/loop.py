@@ -56,7 +56,7 @@ class Ended:
 
     step: int
     signal: int | None
-    """SIGINT or SIGTERM, if one of them ended it."""
+    """SIGINT, SIGTERM or SIGHUP, if one of them ended it."""
     over: bool
     """Whether it ended because the budget was exceeded."""
     early: bool = False
