@@ -85,7 +85,7 @@ def join(
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=HEARTBEAT_SECONDS,
             )
-        except (ValueError, RuntimeError, RunError) as problem:
+        except Exception as problem:  # raised below, where it is heard
             failures.append(problem)
 
     where = coordinator or "the coordinator that this cluster names"
