@@ -143,7 +143,7 @@ def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
 
 
 SAVING = """
-import sys
+import signal, sys, time
 from pathlib import Path
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -168,6 +168,19 @@ try:
 except StoppedError as refusal:
     print(refusal)
 assert [saved.step for saved in checkpoints.all()] == [1]
+
+# The second one comes to a barrier once a handler of the first has run, which waits there.
+board = distributed.Board()
+if number == 0:
+    signal.signal(signal.SIGALRM, lambda *_: board.write("handled", True))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+else:
+    deadline = time.monotonic() + 60
+    while not board.latest("handled") and time.monotonic() < deadline:
+        time.sleep(0.05)
+handled = board.latest("handled")
+distributed.barrier("handled")
+assert number == 0 or handled
 distributed.leave()
 """
 

@@ -206,8 +206,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         member = (question["coordinator"], question["processes"], question["process"])
         distributed.join(*member, lambda: interruption.signal)
         outcome = _train(question, interruption, watch)
-        watch.end()
-        distributed.leave()
+        distributed.leave(watch.end)  # until all are done, one may still end by an error
         if not isinstance(outcome, int):
             if interruption.signal is None:
                 _begin_afresh(question, outcome)
