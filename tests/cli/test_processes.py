@@ -28,8 +28,9 @@ from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training import distributed
+from plimsoll.training import distributed, overruns
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.units import format_bytes
 from told import Told
 
 SMALL = shlex.split(
@@ -172,7 +173,7 @@ def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
 
 
 SAVING = """
-import sys
+import signal, sys, time
 from pathlib import Path
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -197,6 +198,19 @@ try:
 except StoppedError as refusal:
     print(refusal)
 assert [saved.step for saved in checkpoints.all()] == [1]
+
+# The second one comes to a barrier once a handler of the first has run, which waits there.
+board = distributed.Board()
+if number == 0:
+    signal.signal(signal.SIGALRM, lambda *_: board.write("handled", True))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+else:
+    deadline = time.monotonic() + 60
+    while not board.latest("handled") and time.monotonic() < deadline:
+        time.sleep(0.05)
+handled = board.latest("handled")
+distributed.barrier("handled")
+assert number == 0 or handled
 distributed.leave()
 """
 
@@ -484,6 +498,108 @@ def test_doctor_reports_the_devices_of_every_process():
     assert reported[0] == reported[1]
     assert [len(process["devices"]) for process in reported[0]] == [4, 4]
     assert {process["host"] for process in reported[0]} == {socket.gethostname()}
+
+
+FAULTY = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import plimsoll
+
+FAULT, HELD = os.environ.get("FAULT"), []
+
+
+def refused_if(fault):
+    if FAULT == fault:
+        jnp.zeros(2**45).block_until_ready()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(plimsoll.OwnRecipe):
+    def init(self, key):
+        return {"w": jnp.ones(2)}
+
+    def loss(self, params, batch):
+        return ((batch["x"] @ params["w"]) ** 2).sum(), batch["x"].size
+
+    def data(self):
+        return {"x": np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)}
+
+    validation_data = data
+
+    def optimizer(self, steps):
+        return optax.adam(1e-3)
+
+    def source(self, folder, *, prefetch):
+        refused_if("starting")
+        return super().source(folder, prefetch=prefetch)
+
+    def validation(self, folder, *, examples):
+        refused_if("evaluating")
+        if FAULT == "holding" and not HELD:
+            HELD.append(b"x" * 400 * 2**20)
+        if FAULT == "ending":
+            (Path(__file__).parent / "run/ledger.json").mkdir(exist_ok=True)
+        return super().validation(folder, examples=examples)
+
+
+recipe = Faulty(batch_size=8, steps=6)
+"""
+
+
+@pytest.mark.slow
+def test_what_memory_one_lacks_or_holds_stops_all_which_say_which_it_was(tmp_path):
+    """Its process 1 is refused memory before the first step, then in an evaluation, and then goes over the budget.
+
+    At last process 0 cannot write what it has measured, when the other one has nothing more to do.
+    """
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "plimsoll.cli.main", "train", str(tmp_path / "faulty.py"), "--run", str(run)]
+    command += shlex.split("--processes 2 --micro-batch 8 --memory 400MiB --eval-every 2 --save-every 100 --prefetch 0")
+
+    def ended(fault, *more):
+        where = ["--coordinator", f"127.0.0.1:{free_port()}", "--process"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        started = [
+            subprocess.Popen(
+                [*command, *more, *where, str(number)],
+                env=environment | ({"FAULT": fault} if number else {}),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(2)
+        ]
+        said = ["".join(process.communicate(timeout=PATIENCE)) for process in started]
+        assert [process.returncode for process in started] == [3, 3], said
+        assert all("Traceback" not in each and "***" not in each for each in said)
+        return said
+
+    host = socket.gethostname()
+    for fault in ("starting", "evaluating"):
+        first, second = ended(fault)
+        assert "training stopped: this process gets no more memory (RESOURCE_EXHAUSTED" in second
+        assert f"process 1 ({host}), which trains with this one, has ended. It says: training stopped: this" in first
+        assert "planning again" not in first + second
+        assert not steps_saved(run)
+
+    first, _ = ended("holding")
+    (overrun,) = overruns.read(RunFolder(run))
+    assert (overrun.what, overrun.process, overrun.step) == ("resident set", 1, steps_saved(run)[0])
+    own = json.loads((run / "ledger.json").read_text())["session"]["peak_bytes"]
+    assert overrun.measured_bytes > overrun.budget_bytes > own
+    assert f"the resident set of process 1 reached {format_bytes(overrun.measured_bytes)}" in first
+
+    (run / "ledger.json").unlink()
+    first, second = ended("ending", "--keep-plan")
+    assert "error: training stopped: [Errno 21] Is a directory" in first
+    assert f"process 0 ({host}), which trains with this one, has ended. It says: training stopped: [Errno" in second
 
 
 OWN = """

@@ -231,21 +231,28 @@ def test_every_phase_on_one_cpu_in_mib():
         assert found.needed_bytes - found.predicted_peak_bytes == 4 * MIB
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts):
-    """Each process holds what two devices do, and the whole state while it saves."""
+@pytest.mark.parametrize(
+    ("hosts", "fsdp", "beside_steps", "waiting"),
+    [(1, 2, 150 + 150, 150 + 150), (2, 2, 150, 150), (1, 1, 4 + 42, 4 + 4), (2, 1, 42, 8)],
+)
+def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts, fsdp, beside_steps, waiting):
+    """Each process holds what two devices do. Only what is split, a carry of 2 for each device at least, is gathered.
+
+    What one process gathers it also copies; several, which save beside training, gather nothing.
+    """
     two_each = problem(GIB, devices=2 * hosts, hosts=hosts)
-    known = {"static": LARGE, "analysis": WORK, "rehearsal": REHEARSAL}
+    known = {"static": replace(LARGE, whole_state_bytes=(150 if fsdp > 1 else 42) * MIB), "analysis": WORK}
     base = 114 + 2 * 42
-    for in_background, save in [(False, base + 24 + 150 + 3), (True, base + 24 + 150 + 3 + 150 + 2 * 52)]:
-        found = ledger(plan(devices=2 * hosts, async_save=in_background), two_each, **known)
+    for in_background, save in [(False, waiting), (True, beside_steps + 2 * 52)]:
+        how = plan(devices=2 * hosts, fsdp=fsdp, async_save=in_background)
+        found = ledger(how, two_each, rehearsal=REHEARSAL, **known)
         assert in_mib(found.phases) == {
             "load": 110 + 4,
             "start": base + 8 + 2 * 7,
             "restore": base + 8 + 2 * 4,
             "train": base + 2 * 52 + 3,
             "evaluate": base + 2 * 9 + 3,
-            "save": save,
+            "save": base + 24 + 3 + save,
         }
 
 

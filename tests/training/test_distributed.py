@@ -72,26 +72,37 @@ def test_each_of_several_knows_its_number(one_of, process):
     assert (distributed.processes(), distributed.process()) == (3, process)
 
 
-def test_a_barrier_has_a_new_name_each_time_and_a_day_of_patience(one_of):
-    store, _ = one_of(2)
+def test_a_barrier_is_passed_each_time_once_all_have_come(one_of):
+    store, sleeps = one_of(3, process=1)
+    places = ["saved-1", "saved-2", "end-1"]
+    store.values |= {f"plimsoll/met-{place}-{number}": "true" for place in places for number in (0, 2)}
     for place in ("saved", "saved", "end"):
         distributed.barrier(place)
-    day = 24 * 60 * 60 * 1000
-    assert store.barriers == [("plimsoll/saved-1", day), ("plimsoll/saved-2", day), ("plimsoll/end-1", day)]
+    assert all(store.values[f"plimsoll/met-{place}-1"] == "true" for place in places)
+    assert sleeps == []
+
+
+def test_a_barrier_waits_for_whoever_has_not_come(one_of, monkeypatch):
+    store, sleeps = one_of(2)
+    comes = {3: lambda: store.key_value_set("plimsoll/met-saved-1-1", "true")}
+    monkeypatch.setattr(distributed.time, "sleep", lambda _: (sleeps.append(0), comes.get(len(sleeps), int)()))
+    distributed.barrier("saved")
+    assert len(sleeps) == 3
 
 
 def test_a_process_alone_waits_at_no_barrier(one_of):
     store, _ = one_of(1)
     distributed.barrier("saved")
-    assert store.barriers == []
+    assert store.values == {}
 
 
-def test_the_last_barrier_is_met_before_the_runtime_is_shut_down(one_of, monkeypatch):
+def test_all_have_met_at_the_end_before_this_one_looks_away_and_the_runtime_is_shut_down(one_of, monkeypatch):
     store, _ = one_of(2)
-    monkeypatch.setattr(jax.distributed, "shutdown", lambda: store.barriers.append("shut down"))
-    distributed.leave()
-    assert [name for name, *_ in store.barriers[:1]] == ["plimsoll/end-1"]
-    assert store.barriers[1:] == ["shut down"]
+    store.values["plimsoll/met-end-1-1"] = "true"
+    told = []
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: told.append("shut down"))
+    distributed.leave(lambda: told.append(sorted(store.values)))
+    assert told == [["plimsoll/met-end-1-0", "plimsoll/met-end-1-1"], "shut down"]
 
 
 @pytest.fixture

@@ -497,8 +497,14 @@ def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_
 
 
 @pytest.mark.usefixtures("untrimmed")
-@pytest.mark.parametrize(("problem", "saved"), [(MemoryError(), ["checkpoint 2"]), (ValueError(), [])])
-def test_an_evaluation_that_the_allocator_refuses_costs_no_step(problem, saved):
+@pytest.mark.parametrize(
+    ("problem", "processes", "saved"),
+    [(MemoryError(), 1, ["checkpoint 2"]), (ValueError(), 1, []), (MemoryError(), 2, [])],
+)
+def test_an_evaluation_that_the_allocator_refuses_costs_one_process_no_step(monkeypatch, problem, processes, saved):
+    """Of several, those that are in the evaluation save nothing with this one."""
+    monkeypatch.setattr(loop, "processes", lambda: processes)
+
     def evaluation(step):
         raise problem
 

@@ -16,9 +16,9 @@ from plimsoll.errors import StoppedError
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training import allocator, checkpoint, memory, overruns
+from plimsoll.training import allocator, checkpoint, distributed, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.loop import run_steps
+from plimsoll.training.loop import Ended, run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables
 from plimsoll.training.schedule import Schedule
@@ -204,6 +204,29 @@ def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
         one.refused(JaxError(REFUSALS[1]), tmp_path)
     assert stopped.value.exit_code == 3
     assert not (tmp_path / "overruns.json").exists()
+
+
+def test_of_several_processes_all_keep_the_overrun_of_the_one_that_held_most(tmp_path, monkeypatch):
+    own = []
+    monkeypatch.setattr(distributed, "of_each", lambda _, value: own.append(value) or [0, 150 * MIB, 130 * MIB])
+    watched = line(tmp_path, budget=2**50)
+    watched.session_ended(Ended(12, None, False))
+    assert own == []
+    watched.session_ended(Ended(7, None, True))
+    assert own == [0]  # it is not over the budget itself
+    (kept,) = overruns.read(RunFolder(tmp_path))
+    assert (kept.step, kept.process, kept.measured_bytes) == (7, 1, 150 * MIB)
+    assert watched.words(plans_again=False).startswith("step 7: the resident set of process 1 reached 150.0 MiB;")
+
+
+def test_a_process_alone_is_not_named_nor_one_whose_overrun_is_of_an_earlier_version(tmp_path):
+    watched = line(tmp_path, budget=1)
+    watched.session_ended(Ended(7, None, False))
+    assert watched.words(plans_again=False).startswith("step 7: the resident set reached ")
+    rows = json.loads((tmp_path / "overruns.json").read_text())["overruns"]
+    del rows[0]["process"]
+    (tmp_path / "overruns.json").write_text(json.dumps({"overruns": rows}))
+    assert overruns.read(RunFolder(tmp_path)) == [watched.overrun]
 
 
 def test_a_process_has_grown_where_it_holds_2_mib_more_than_after_three_saves_and_its_start_was_long_ago(

@@ -209,14 +209,13 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         member = (question["coordinator"], question["processes"], question["process"])
         distributed.join(*member, lambda: interruption.signal)
         outcome = _train(question, interruption, watch)
-        watch.end()
         if isinstance(outcome, int):
             distributed.of_first("done", True)  # the first one has written all of the run
             peers.keep_outcome(Path(question["scratch"]), outcome)
             with contextlib.suppress(RuntimeError):  # of JAX: another is gone, and nothing was left to do
-                distributed.leave()
+                distributed.leave(watch.end)  # until all are done, one may still end by an error
         else:
-            distributed.leave()
+            distributed.leave(watch.end)
             if interruption.signal is None:
                 _begin_afresh(question, outcome)
             outcome = 128 + interruption.signal

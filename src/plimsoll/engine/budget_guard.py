@@ -17,7 +17,7 @@ import jax
 from plimsoll.engine.options import Session
 from plimsoll.errors import DeviceLostError, StoppedError
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training import allocator, memory, overruns
+from plimsoll.training import allocator, distributed, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended
 from plimsoll.units import MIB, format_bytes
@@ -87,9 +87,16 @@ class BudgetGuard:
         return memory.peak_resident_bytes() > max(self.session.budget_bytes, self.started)
 
     def session_ended(self, ended: Ended) -> None:
-        """Keeps an overrun in the run where steps are left for another plan, even if the process is killed later."""
-        if ended.step < self.steps and (ended.over or self._over()):  # of several processes, another's budget, perhaps
-            self._keep("resident set", ended.step, memory.peak_resident_bytes())
+        """Keeps an overrun in the run where steps are left for another plan, even if the process is killed later.
+
+        Of several processes all call it, and keep that of the one which held most.
+        """
+        if ended.step == self.steps:
+            return
+        each = distributed.of_each("peaks", memory.peak_resident_bytes() if self._over() else 0)
+        if highest := max(each):
+            process = each.index(highest) if len(each) > 1 else None
+            self._keep("resident set", ended.step, highest, process=process)
 
     def refused(self, problem: BaseException, checkpoints: Path) -> Ended:
         """Keeps an allocator's refusal, and returns how the session ended: at the newest checkpoint.
@@ -119,7 +126,15 @@ class BudgetGuard:
             " the same command again to continue"
         )
 
-    def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:
+    def _keep(
+        self,
+        what: Literal["resident set", "allocator"],
+        step: int,
+        measured: int,
+        message: str = "",
+        *,
+        process: int | None = None,
+    ) -> None:
         self.overrun = overruns.Overrun(
             step=step,
             what=what,
@@ -127,6 +142,7 @@ class BudgetGuard:
             predicted_bytes=overruns.predicted_running_bytes(self.planned),
             measured_bytes=measured,
             said=message,
+            process=process,
         )
         overruns.add(self.folder, self.overrun)
 

@@ -93,9 +93,7 @@ class _Training:
         except Exception as problem:
             if allocator.device_lost(problem):
                 raise self.guard.lost(problem, self.folder.checkpoints) from problem
-            if not allocator.refused(problem):
-                raise
-            ended = self.guard.refused(problem, self.folder.checkpoints)
+            ended = self._refused(problem)
             print(self.guard.words(plans_again=True), flush=True)
         if ended.signal is not None:
             return Ending(128 + ended.signal)
@@ -179,11 +177,7 @@ class _Training:
                 self.measured.ended_early = {"step": ended.step, "patience": schedule.patience} if ended.early else {}
             except Exception as problem:
                 lost = allocator.device_lost(problem)
-                if not allocator.refused(problem):
-                    raise
-                ended = self.guard.refused(problem, self.folder.checkpoints)
-                if distributed.processes() > 1:  # the others know of it by the end of this one
-                    raise StoppedError(ended_by_memory(problem)) from None
+                ended = self._refused(problem)
             finally:
                 if not lost:
                     self.measured.write(executables.state, log)
@@ -197,6 +191,19 @@ class _Training:
         finally:
             loader.close()
         assert ended is not None
+        return ended
+
+    def _refused(self, problem: Exception) -> Ended:
+        """Returns how the session ended where the allocator refused; raises any other problem.
+
+        Of several processes it raises StoppedError, of which the others hear (`processes.peers`). The first one keeps
+        an overrun of its own before.
+        """
+        if not allocator.refused(problem):
+            raise problem
+        ended = self.guard.refused(problem, self.folder.checkpoints) if distributed.process() == 0 else None
+        if ended is None or distributed.processes() > 1:
+            raise StoppedError(ended_by_memory(problem)) from None
         return ended
 
     def _compiled_beyond_plan(self) -> bool:

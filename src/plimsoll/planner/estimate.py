@@ -84,10 +84,13 @@ def _one_memory(
     step = {"step temporaries": local * analysis.beyond_state_bytes}
     saved = (static.state_bytes if plan.devices == 1 else static.whole_state_bytes) - static.given_bytes
     save = {"save buffers": _saving((static.whole_state_bytes or static.state_bytes) - static.given_bytes)}
-    if plan.devices > 1:
-        save["state gathered for saving"] = saved
-    if plan.async_save:
-        save["state copy while saving"] = saved
+    gathered = _gathered(plan, static, saved)
+    if local < plan.devices and plan.async_save:  # where processes save beside training, each writes what it holds
+        gathered = 0
+    if gathered:
+        save["state gathered for saving"] = gathered
+    if copied := saved if plan.async_save else gathered if local == plan.devices else 0:
+        save["state copy while saving"] = copied  # what a process has gathered in NumPy's memory is copied to write it
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base
@@ -98,6 +101,13 @@ def _one_memory(
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
         "save": base | save | data | (step if plan.async_save else {}),
     }
+
+
+def _gathered(plan: Plan, static: Static, saved: int) -> int:
+    """Returns the bytes of the arrays that are split over devices, each of which is put together to save it."""
+    if plan.devices == 1:
+        return 0
+    return saved if plan.fsdp > 1 else plan.devices * static.carry_bytes
 
 
 def _corrected(phase: str, parts: Parts, more: int) -> Parts:

@@ -223,7 +223,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stops looking; call it before this process leaves the others."""
+        """Stops looking; call it when all are done, before this process leaves the others."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

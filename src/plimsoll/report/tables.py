@@ -309,13 +309,15 @@ def measured_words(size: int | None, at_most: int | None, *, bound: str = "<= ")
 def overrun_words(overrun: Mapping[str, Any]) -> str:
     """Returns an entry of `ledger.json`'s `overruns` in words.
 
-    An example: `at step 12: 431.0 MiB resident; 352.1 MiB predicted, budget 400.0 MiB`.
+    An example: `at step 12: 431.0 MiB resident in process 1; 352.1 MiB predicted, budget 400.0 MiB`.
     """
     measured, predicted, budget = (
         format_bytes(overrun[f"{name}_bytes"]) for name in ("measured", "predicted", "budget")
     )
     refused = f"in use when the allocator refused more ({overrun['said']})"
-    what = "resident" if overrun["what"] == "resident set" else refused
+    process = overrun.get("process")  # None of a process alone
+    resident = "resident" if process is None else f"resident in process {process}"
+    what = resident if overrun["what"] == "resident set" else refused
     return f"at step {overrun['step']:,}: {measured} {what}; {predicted} predicted, budget {budget}"
 
 

@@ -37,7 +37,6 @@ SAID_AFTER_SECONDS = 30
 """Time after which a process says for whom it waits."""
 ENDING_SECONDS = 30
 """Time that the same process of the same run has to end, where an earlier start of it is still there."""
-PATIENCE_MILLISECONDS = 24 * 3600 * 1000
 LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
 POLL_SECONDS = 0.2
@@ -178,20 +177,27 @@ def _require_alone(coordinator: str, process: int | None, heed: Callable[[], Non
             return
 
 
-def leave() -> None:
-    """Disconnects from the others when all are done."""
+def leave(met: Callable[[], None] = lambda: None) -> None:
+    """Disconnects from the others when all are done.
+
+    Args:
+        met: Called once all are, while they are still connected.
+    """
     barrier("end")
+    met()
     jax.distributed.shutdown()
 
 
 def barrier(place: str) -> None:
-    """Waits at a barrier over all processes, named `place`.
+    """Waits until all processes have come to `place`.
 
-    Use it around work that can take minutes on one process (compiling, writing); a collective would time out.
+    Use it around work that can take minutes on one process (compiling, writing); a collective would time out. Where
+    one is gone or has failed, `processes.peers` or JAX ends the wait. It is one of Python's, a moment at a time, in
+    which handlers of signals run: JAX's own barrier lets none of them run until all have come.
     """
     if processes() > 1:
         _met[place] = _met.get(place, 0) + 1
-        _state().client.wait_at_barrier(f"plimsoll/{place}-{_met[place]}", PATIENCE_MILLISECONDS)
+        of_each(f"met-{place}-{_met[place]}", True)
 
 
 _met: dict[str, int] = {}
@@ -337,6 +343,8 @@ def of_each(name: str, value: Any, board: Any = None) -> list[Any]:
         value: This process's, JSON-serialisable.
         board: The board, if there is one already.
     """
+    if processes() == 1:
+        return [value]
     board = board or Board()
     board.write(f"{name}-{process()}", value)
     return [board.read(f"{name}-{number}") for number in range(processes())]
