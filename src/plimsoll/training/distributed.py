@@ -352,13 +352,13 @@ class Agreement:
         return agreed
 
 
-def gathered(leaf: jax.Array) -> np.ndarray:
-    """Returns the whole of an array, on every process."""
-    if leaf.is_fully_addressable or leaf.is_fully_replicated:
-        return np.asarray(leaf)
-    from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
+def on_first(leaf: Any) -> np.ndarray | None:
+    """Returns the whole of an array on the first process, to which the others send what they hold; None on those."""
+    if not (isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated):
+        from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
 
-    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf) if process() == 0 else None
 
 
 def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
