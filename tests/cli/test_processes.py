@@ -146,7 +146,7 @@ def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
 
 
 SAVING = """
-import json, sys
+import gc, json, sys
 from pathlib import Path
 from unittest import mock
 import jax, numpy as np
@@ -155,7 +155,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plimsoll.errors import StoppedError
 from plimsoll.levers.ema import Average
 from plimsoll.training import distributed, memory
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.checkpoint import Checkpoints, _load_own
 from plimsoll.training.initial_weights import with_initial
 number, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 distributed.join(f"127.0.0.1:{port}", 2, number)
@@ -197,6 +197,18 @@ Path("/proc/self/clear_refs").write_text("5")  # the largest so far begins anew
 before = memory.resident_bytes()
 Checkpoints(folder / "unseen", in_background=False).save(1, large, {})
 told["grown"] = memory.peak_resident_bytes() - before
+
+checkpoints.save(3, large, {})
+checkpoints.wait()
+like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), large)
+jax.tree.map(lambda leaf: leaf.delete(), large)
+gc.collect()
+memory.settle(patience=1.0)
+distributed.barrier("deleted")
+Path("/proc/self/clear_refs").write_text("5")
+before = memory.resident_bytes()
+large = _load_own(checkpoints.all()[0], like)
+told["read"] = memory.peak_resident_bytes() - before
 print(json.dumps(told))
 distributed.leave()
 """
@@ -229,7 +241,7 @@ def test_one_with_nothing_to_write_saves_and_what_one_refuses_is_said_by_all(two
     folder, told = two
     for of_process in told:
         assert "process 0: step 2: ['params']@0 is not finite, so nothing was saved" in of_process["refusal"]
-    assert [path.name for path in folder.glob("step-*/process-*")] == ["process-00000"]
+    assert [path.name for path in folder.glob("step-00000001/process-*")] == ["process-00000"]
     assert not list(folder.glob(".*"))
 
 
@@ -254,6 +266,12 @@ def test_of_a_state_that_is_gathered_only_the_first_process_keeps_more_than_a_le
     assert (folder / "unseen/step-00000001/manifest.json").exists()
     assert first["grown"] >= 128 * MIB
     assert second["grown"] < 64 * MIB
+
+
+@pytest.mark.slow
+def test_a_process_that_continues_holds_its_half_and_a_few_leaves(two):
+    for told in two[1]:
+        assert 64 * MIB <= told["read"] < 128 * MIB
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from plimsoll.levers.ema import Average
+from plimsoll.levers.sharding import on_devices
 
 
 def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
@@ -83,8 +84,7 @@ def _of_parts(change: Callable[[jax.Array], jax.Array], leaf: jax.Array) -> jax.
 def copied(leaf: Any, sharding: Sharding) -> jax.Array:
     """Returns a copy in memory of JAX's own, which may be donated, of which each device gets its part alone."""
     if not isinstance(leaf, jax.Array) or (leaf.is_fully_addressable and leaf.sharding != sharding):
-        whole = np.asarray(leaf)  # memory of NumPy's, which JAX takes over where it is aligned
-        leaf = jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
+        leaf = on_devices(np.asarray(leaf), sharding)  # memory of NumPy's, which JAX takes over where it is aligned
     elif leaf.sharding != sharding:
         leaf = jax.device_put(leaf, sharding)
     return jax.block_until_ready(_of_parts(lambda part: jax.device_put(part, may_alias=False), leaf))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
+from plimsoll.levers.sharding import on_devices
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.model import Pretrained, norm_start
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
@@ -171,10 +172,8 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
 
 
 def _placed(values: np.ndarray, like: Any) -> jax.Array:
-    """Returns an array on the devices of `like`, each of which is sent its part alone; by default on the first one."""
-    if like.sharding is None:
-        return jax.device_put(values)
-    return jax.make_array_from_callback(values.shape, like.sharding, values.__getitem__)
+    """Returns an array on the devices of `like`, by default on the first one."""
+    return jax.device_put(values) if like.sharding is None else on_devices(values, like.sharding)
 
 
 def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:
