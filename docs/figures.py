@@ -502,6 +502,7 @@ def shared_saves() -> str:
         return f"{max(size for name in names for size in rows[name][which]) / 2**20:.1f} MiB"
 
     parts = ("split", "split, in the background")
+    command = f"python benchmarks/shared_saves.py --rounds {read('shared_saves', 'conditions', 'options', 'rounds')}"
     sender = rows["split, not seen by all"]["beside_bytes"][1] / 2**20
     return (
         f"Of a state of {read('shared_saves', 'mb')} MB, two processes that hold all of it each had at most"
@@ -509,18 +510,9 @@ def shared_saves() -> str:
         f" {read('shared_saves', 'times'):.2f} times as long as one process; two that hold half of it each,"
         f" {most('beside_bytes', *parts)}, with `--async-save` or without. Reading it again took"
         f" {most('restore_beside_bytes', 'whole', *parts)} at most beside what each holds. Where the second does not"
-        f" see the folder, it has {sender:.1f} MiB beside its half while it sends that."
-        f" {source('shared_saves', 'python benchmarks/shared_saves.py')}"
-    )
-
-
-def shared_tokens() -> str:
-    """Returns how much faster two processes tokenise than one, each of them on a core of its own."""
-    medians, copies = read("shared_tokens", "medians"), read("shared_tokens", "conditions", "options", "copies")
-    return (
-        f"Two processes on one machine, a core each, had the ids of {read('shared_tokens', 'text_bytes') / 1e6:.0f} MB"
-        f" of source code in {medians['2']:.1f} s, one in {medians['1']:.1f}: {medians['1'] / medians['2']:.2f} times"
-        f" as fast. {source('shared_tokens', f'python benchmarks/shared_tokens.py --copies {copies}')}"
+        f" see the folder, it has {sender:.1f} MiB beside its half while it sends that, and each"
+        f" {most('restore_beside_bytes', 'split, not seen by all')} at most while the first one reads and sends it back."
+        f" {source('shared_saves', command)}"
     )
 
 
