@@ -511,7 +511,8 @@ def shared_saves() -> str:
         f" {most('beside_bytes', *parts)}, with `--async-save` or without. Reading it again took"
         f" {most('restore_beside_bytes', 'whole', *parts)} at most beside what each holds. Where the second does not"
         f" see the folder, it has {sender:.1f} MiB beside its half while it sends that, and each"
-        f" {most('restore_beside_bytes', 'split, not seen by all')} at most while the first one reads and sends it back."
+        f" {most('restore_beside_bytes', 'split, not seen by all')} at most while the first one reads and sends it"
+        " back."
         f" {source('shared_saves', command)}"
     )
 
