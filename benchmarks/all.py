@@ -135,6 +135,7 @@ BENCHMARKS = [
     Benchmark("processes", "--every-recipe", None, "losses at most 1e-5 apart", needs="data/weights"),
     Benchmark("processes", "--steps 40", "--steps 12 --rounds 1", "efficiency of two at least 95 %"),
     Benchmark("shared_saves", "", "--rounds 2"),
+    Benchmark("shared_tokens", "--copies 8", "--copies 2 --rounds 1", "faster than one process, the same ids"),
     Benchmark("data_waits", "", "--rounds 1"),
     Benchmark("packed_loader", "", "--tokens 33554432 --rounds 2"),
     Benchmark("packed_loader", "--seq-len 32768 --batch 4 --out bench-out/packed_loader32.json", None),

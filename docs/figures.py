@@ -566,6 +566,29 @@ def processes_recipes() -> str:
     )
 
 
+def shared_saves() -> str:
+    """Returns what two processes hold beside their state while they save it and read it, and the time of a save."""
+    rows = read("shared_saves", "rows")
+
+    def most(which: str, *names: str) -> str:
+        return f"{max(size for name in names for size in rows[name][which]) / 2**20:.1f} MiB"
+
+    parts = ("split", "split, in the background")
+    command = f"python benchmarks/shared_saves.py --rounds {read('shared_saves', 'conditions', 'options', 'rounds')}"
+    sender = rows["split, not seen by all"]["beside_bytes"][1] / 2**20
+    return (
+        f"Of a state of {read('shared_saves', 'mb')} MB, two processes that hold all of it each had at most"
+        f" {most('beside_bytes', 'whole')} beside it while they saved, and took"
+        f" {read('shared_saves', 'times'):.2f} times as long as one process; two that hold half of it each,"
+        f" {most('beside_bytes', *parts)}, with `--async-save` or without. Reading it again took"
+        f" {most('restore_beside_bytes', 'whole', *parts)} at most beside what each holds. Where the second does not"
+        f" see the folder, it has {sender:.1f} MiB beside its half while it sends that, and each"
+        f" {most('restore_beside_bytes', 'split, not seen by all')} at most while the first one reads and sends it"
+        " back."
+        f" {source('shared_saves', command)}"
+    )
+
+
 def schedulers() -> str:
     """Returns a table of what was checked under each scheduler, and whether all runs ended with the same bits."""
     by_hand = read("schedulers", "fingerprints", "by hand")

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 
-from commands import called
+from commands import called, plimsoll
 from plimsoll.api.cluster import Membership, _explained, _where_to_save, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
@@ -30,7 +31,7 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import distributed, overruns
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.units import format_bytes
+from plimsoll.units import MIB, format_bytes
 from told import Told
 
 SMALL = shlex.split(
@@ -173,18 +174,23 @@ def test_each_writes_what_it_holds_and_the_first_has_it_all_named(told):
 
 
 SAVING = """
-import signal, sys, time
+import gc, json, signal, sys, time
 from pathlib import Path
+from unittest import mock
 import jax, numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plimsoll.errors import StoppedError
-from plimsoll.training import distributed
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.levers.ema import Average
+from plimsoll.training import distributed, memory
+from plimsoll.training.checkpoint import Checkpoints, _load_own
+from plimsoll.training.initial_weights import with_initial
 number, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 distributed.join(f"127.0.0.1:{port}", 2, number)
-whole = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec())
+mesh = Mesh(np.array(jax.devices()), ("all",))
+whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("all"))
 filled = jax.jit(lambda value: {"params": jax.numpy.full(10, value)}, out_shardings=whole)
-good = filled(3.0)
+good, told = filled(3.0), {}
 checkpoints = Checkpoints(folder, in_background=True, shared=folder)
 checkpoints.save(1, good, {"at": 3})
 checkpoints.wait()
@@ -196,7 +202,7 @@ try:
     checkpoints.save(2, filled(float("nan")), {})
     checkpoints.wait()
 except StoppedError as refusal:
-    print(refusal)
+    told["refusal"] = str(refusal)
 assert [saved.step for saved in checkpoints.all()] == [1]
 
 # The second one comes to a barrier once a handler of the first has run, which waits there.
@@ -211,26 +217,102 @@ else:
 handled = board.latest("handled")
 distributed.barrier("handled")
 assert number == 0 or handled
+
+drawn = jax.jit(lambda: {
+    "kept": jax.numpy.arange(64, dtype="uint16"), "bits": jax.numpy.zeros(64, "uint16"), "given": jax.numpy.ones(64)
+}, out_shardings=split)()
+given = np.linspace(-2, 2, 64, dtype=np.float32)
+begin = lambda params: params | {"trainable": params["trainable"] | {"bits": given, "given": given}}
+state = {"params": {"trainable": drawn}, "ema": jax.tree.map(lambda leaf: leaf.astype("float32"), drawn)}
+with mock.patch.object(multihost_utils, "process_allgather", side_effect=AssertionError("sent")):
+    begun = with_initial(state, begin, Average(0.9, 32))
+told["begun"] = {
+    name: np.asarray(leaf.addressable_shards[0].data).tolist() for name, leaf in begun["params"]["trainable"].items()
+}
+told["average"] = np.asarray(begun["ema"]["given"].addressable_shards[0].data).tolist()
+
+large = jax.jit(lambda: {str(at): jax.numpy.full(2**22, float(at)) for at in range(8)}, out_shardings=split)()
+jax.block_until_ready(large)
+distributed.barrier("made")
+Path("/proc/self/clear_refs").write_text("5")  # the largest so far begins anew
+before = memory.resident_bytes()
+Checkpoints(folder / "unseen", in_background=False).save(1, large, {})
+told["grown"] = memory.peak_resident_bytes() - before
+
+checkpoints.save(3, large, {})
+checkpoints.wait()
+like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), large)
+jax.tree.map(lambda leaf: leaf.delete(), large)
+gc.collect()
+memory.settle(patience=1.0)
+distributed.barrier("deleted")
+Path("/proc/self/clear_refs").write_text("5")
+before = memory.resident_bytes()
+large = _load_own(checkpoints.all()[0], like)
+told["read"] = memory.peak_resident_bytes() - before
+print(json.dumps(told))
 distributed.leave()
 """
 
 
-@pytest.mark.slow
-def test_one_with_nothing_to_write_saves_and_what_one_refuses_is_said_by_all(tmp_path):
-    """Of a state of one array that both hold, the first writes all."""
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Folder in which two processes saved, and what each of them told."""
+    folder = tmp_path_factory.mktemp("saved")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SAVING]
     port = str(free_port())
     started = [
-        subprocess.Popen([*command, str(number), port, tmp_path], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(number), port, folder],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for number in range(2)
     ]
-    for process in started:
-        said, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        assert "process 0: step 2: ['params']@0 is not finite, so nothing was saved" in said
-    assert [path.name for path in tmp_path.glob("step-*/process-*")] == ["process-00000"]
-    assert not list(tmp_path.glob(".*"))
+    ended = [(*process.communicate(timeout=PATIENCE), process.returncode) for process in started]
+    assert [code for *_, code in ended] == [0, 0], ended
+    return folder, [json.loads(said.splitlines()[-1]) for said, *_ in ended]
+
+
+@pytest.mark.slow
+def test_one_with_nothing_to_write_saves_and_what_one_refuses_is_said_by_all(two):
+    """Of a state of one array that both hold, the first writes all."""
+    folder, told = two
+    for of_process in told:
+        assert "process 0: step 2: ['params']@0 is not finite, so nothing was saved" in of_process["refusal"]
+    assert [path.name for path in folder.glob("step-00000001/process-*")] == ["process-00000"]
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+def test_weights_that_are_given_are_split_between_processes_and_nothing_is_sent(two):
+    given = np.linspace(-2, 2, 64, dtype=np.float32)
+    as_bits = given.astype(jax.numpy.bfloat16).view(np.uint16)
+    for number, told in enumerate(two[1]):
+        half = slice(32 * number, 32 * number + 32)
+        assert told["begun"] == {
+            "kept": list(range(64))[half],
+            "bits": as_bits[half].tolist(),
+            "given": given[half].tolist(),
+        }
+        assert told["average"] == given[half].tolist()
+
+
+@pytest.mark.slow
+def test_of_a_state_that_is_gathered_only_the_first_process_keeps_more_than_a_leaf(two):
+    """Of 128 MiB in leaves of 16."""
+    folder, (first, second) = two
+    assert (folder / "unseen/step-00000001/manifest.json").exists()
+    assert first["grown"] >= 128 * MIB
+    assert second["grown"] < 64 * MIB
+
+
+@pytest.mark.slow
+def test_a_process_that_continues_holds_its_half_and_a_few_leaves(two):
+    for told in two[1]:
+        assert 64 * MIB <= told["read"] < 128 * MIB
 
 
 @pytest.mark.slow
@@ -297,10 +379,24 @@ def test_where_one_has_no_memory_left_all_stop_and_say_which(request, text_file,
     assert all("Traceback" not in errors and "***" not in errors for _, errors in outputs)
 
 
+@pytest.fixture(scope="module")
+def alone(killed, text_file, tmp_path_factory):
+    """A copy of what two processes trained, continued for two steps by one process with one device."""
+    run = tmp_path_factory.mktemp("alone") / "run"
+    shutil.copytree(killed[0], run)
+    options = ["--run", run, "--max-steps", steps_saved(run)[0] + 2]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(CPU_DEVICES, "1")
+        done = plimsoll("train", "stories", "--dataset-id", text_file, *SMALL, *options)
+    assert done.returncode == 0, done.stderr
+    assert steps_saved(run)[0] == steps_saved(killed[0])[0] + 2
+    return run
+
+
 @pytest.mark.slow
-def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed):
-    """Through two sessions of two processes: no row twice, none lost."""
-    run = RunFolder(killed[0])
+def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(alone):
+    """Through two sessions of two processes and one of one: no row twice, none lost."""
+    run = RunFolder(alone)
     recipe, prepared = from_dict(run.read("recipe.json")), Prepared(**run.read("data.json"))
     plan = Plan.from_dict({**run.read("plan.json")["plan"], "devices": 1, "fsdp": 1})
     alone, source = load(recipe, plan, steps=prepared.steps), recipe.source(run.path, prefetch=0)

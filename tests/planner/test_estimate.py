@@ -89,6 +89,27 @@ def test_weights_that_are_read_at_the_start_are_held_twice_there_alone():
     assert found == without | {"start": without["start"] + 40 * MIB}
 
 
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "hosts", "copies"), [(8, 8, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 8, 2, 1)]
+)
+def test_of_weights_that_are_read_a_process_holds_twice_what_its_copies_of_the_state_do(devices, fsdp, hosts, copies):
+    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
+    spread, several = plan(devices=devices, fsdp=fsdp), problem(GIB, devices=devices, hosts=hosts, effective_batch=64)
+    reading = replace(STATIC, initial_bytes=40 * MIB)
+    without, found = (ledger(spread, several, static=static, **of).phases for static in (STATIC, reading))
+    assert found == without | {"start": without["start"] + copies * 40 * MIB}
+
+
+@pytest.mark.parametrize("fsdp", [1, 4])
+def test_a_card_reads_weights_when_they_are_drawn_and_holds_its_share_of_them_twice(fsdp):
+    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
+    cards = problem(GIB, chip="h100x4", platform="cuda", devices=4)
+    reading = replace(STATIC, initial_bytes=40 * MIB)
+    without, found = (ledger(plan(devices=4, fsdp=fsdp), cards, static=s, **of).phases for s in (STATIC, reading))
+    drawing = REHEARSAL.init_temp_bytes
+    assert found == without | {"start": without["start"] + 40 * MIB // fsdp - drawing}
+
+
 @given(temp=st.integers(0, 2**40), in_background=st.booleans())
 def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
     found = priced(plan(async_save=in_background), temp)

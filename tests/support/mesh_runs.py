@@ -8,7 +8,9 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import numpy as np
@@ -18,7 +20,10 @@ jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.engine.program import lowered  # noqa: E402
 from plimsoll.levers import offload, sharding  # noqa: E402
+from plimsoll.models.pretrained.safetensors_folder import Tensor  # noqa: E402
+from plimsoll.models.pretrained.weights import load  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
+from plimsoll.training import initial_weights  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
 from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
@@ -63,6 +68,44 @@ def with_frozen_weights(state):
     return state | {"params": state["params"] | ({"frozen": frozen} if frozen else {})}
 
 
+def live_bytes() -> Counter:
+    """Returns the bytes of all that is on each device; an array and those of its shards are one buffer."""
+    shards = [shard for leaf in jax.live_arrays() for shard in leaf.addressable_shards]
+    buffers = {(shard.device.id, shard.data.unsafe_buffer_pointer()): shard.data.nbytes for shard in shards}
+    held: Counter = Counter()
+    for (device, _), size in buffers.items():
+        held[device] += size
+    return held
+
+
+def begun_with_files(recipe, init, bits) -> dict:
+    """Of a run that begins with a published model: the most bytes on a device meanwhile, and of its state."""
+    others, state, most = live_bytes(), init(np.uint32(7)), 0
+    share = max(held_bytes(state).values())
+
+    def watched(function):
+        def call(*given, **named):
+            nonlocal most
+            result = function(*given, **named)
+            most = max(most, *(live_bytes() - others).values())
+            return result
+
+        return call
+
+    with (
+        mock.patch.object(Tensor, "rows", watched(Tensor.rows)),
+        mock.patch.object(initial_weights, "copied", watched(initial_weights.copied)),
+    ):
+        found = initial_weights.with_initial(state, recipe.begin, None)["params"]["frozen"]["base"]
+    both = zip(jax.tree.leaves(found), jax.tree.leaves(load(recipe.pretrained, recipe.shape, bits=bits)), strict=True)
+    return {
+        "most": most,
+        "share": share,
+        "largest": max(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(found)),
+        "same": all(np.array_equal(np.asarray(one), np.asarray(other)) for one, other in both),
+    }
+
+
 def sums(compiled) -> dict:
     """Of the step, by where they are: all-reduces and reduce-scatters in a loop over micro-batches, and outside."""
     counted, inside, bodies = {"loop": [], "once": []}, "", set()
@@ -101,6 +144,8 @@ def main(names) -> None:
         batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
         plans = [plan(devices, fsdp, **levers) for devices, fsdp in ((1, 1), (8, 2))]
         whole, spread = (lowered(recipe, each, steps=steps) for each in plans)
+        bits = levers.get("frozen_bits")
+        from_files = begun_with_files(recipe, compiled(spread.init), bits) if bits else None
         begun = compiled(whole.init)(np.uint32(7))
         begun = with_frozen_weights(begun) if name in NARROW else begun
         split = jax.tree.map(lambda leaf, like: jax.device_put(np.asarray(leaf), like.sharding), begun, spread.state)
@@ -120,6 +165,7 @@ def main(names) -> None:
             "split": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec != sharding.ROWS),
             "by_rows": sum(leaf.nbytes for leaf in sharded if leaf.sharding.spec == sharding.ROWS),
             "sums": sums(together),
+            "from_files": from_files,
             "split_parameters": sum(
                 leaf.size
                 for leaf in jax.tree.leaves(split["params"]["trainable"])

@@ -209,16 +209,25 @@ def test_several_follow_the_largest_request_of_all_one_step_later(monkeypatch):
     assert [agreed(request) for request in (0, 0, 15, 0)] == [0, 0, 101, 15]
 
 
+@pytest.mark.parametrize("process", [0, 1])
 @pytest.mark.parametrize(("addressable", "replicated"), [(True, False), (False, True), (True, True)])
-def test_what_lies_here_whole_is_asked_of_nobody(monkeypatch, addressable, replicated):
+def test_what_the_first_one_has_whole_is_asked_of_nobody_and_copied_there_alone(
+    monkeypatch, addressable, replicated, process
+):
     class Leaf:
         is_fully_addressable, is_fully_replicated = addressable, replicated
+        copies = 0
 
         def __array__(self, dtype=None, copy=None):
+            self.copies += 1
             return np.arange(3)
 
     monkeypatch.setattr(multihost_utils, "process_allgather", lambda leaf, tiled: pytest.fail("asked"))
-    assert distributed.gathered(Leaf()).tolist() == [0, 1, 2]
+    monkeypatch.setattr(distributed, "process", lambda: process)
+    leaf = Leaf()
+    found = distributed.on_first(leaf)
+    assert leaf.copies == (process == 0)
+    assert found is None if process else found.tolist() == [0, 1, 2]
 
 
 @pytest.fixture

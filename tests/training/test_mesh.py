@@ -47,6 +47,15 @@ def test_frozen_weights_cross_between_devices_as_they_are_stored(runs, recipe, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["finetune-nf4", "finetune-int8"])
+def test_of_a_model_from_files_each_device_gets_its_share_alone(runs, recipe):
+    """For a moment that of the largest array twice."""
+    begun = runs[recipe]["from_files"]
+    assert begun["same"]
+    assert begun["share"] <= begun["most"] <= begun["share"] + begun["largest"]
+
+
+@pytest.mark.slow
 def test_moments_lie_on_the_host_for_all_devices(runs):
     assert runs["stories-offloaded"]["on_host"] > 0.6 * runs["stories-offloaded"]["whole"]
     assert runs["stories"]["on_host"] == 0

@@ -275,7 +275,7 @@ class _Training:
                 self.notes.append(f"starting over, nothing was saved yet: the last step that was logged is {last:,}")
             frozen.clear()  # two of them are never in memory
             state = self._first(executables)
-            state |= self._given(state, executables.state)
+            state |= self._given(state)
         else:
             state["params"] |= frozen
             loader.restore(position)
@@ -293,23 +293,16 @@ class _Training:
         drawn = state["params"].pop("frozen")
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        frozen = own_copies(self.recipe.given_frozen(drawn), drawn)
-        if self.plan.devices > 1:
-            like = executables.state["params"]["frozen"]
-            frozen = jax.tree.map(lambda leaf, spec: jax.device_put(leaf, spec.sharding), frozen, like)
-        return {"frozen": jax.block_until_ready(frozen)}
+        return {"frozen": own_copies(self.recipe.given_frozen(drawn), drawn)}
 
-    def _given(self, state: Any, like: Any) -> dict[str, Any]:
+    def _given(self, state: Any) -> dict[str, Any]:
         """Returns the entries of the state that begin with the recipe's own parameters, if it has some."""
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
         entries = with_initial(state, self.recipe.begin, rule.average)
         if entries is None:
             return {}
-        if self.plan.devices > 1:
-            shapes = {name: like[name] for name in entries}
-            entries = jax.tree.map(lambda leaf, spec: jax.device_put(leaf, spec.sharding), entries, shapes)
         self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
-        return jax.block_until_ready(entries)
+        return entries
 
     def _schedule(self) -> Schedule:
         steps, session = self.prepared.steps, self.session

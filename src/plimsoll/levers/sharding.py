@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 DATA, FSDP = "data", "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
@@ -72,6 +72,16 @@ def device_bytes(shapes: Any, *, fsdp: int) -> int:
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
         held += leaf.size * leaf.dtype.itemsize // split
     return held
+
+
+def on_devices(values: np.ndarray, sharding: Sharding) -> Array:
+    """Puts an array where a sharding says: each device gets its part alone, and no process asks another one."""
+
+    def part(index: Any) -> np.ndarray:
+        piece = values[index]
+        return piece if piece.size == values.size else piece.copy()  # JAX on a CPU keeps what a view is of
+
+    return jax.make_array_from_callback(values.shape, sharding, part)
 
 
 def by_rows(x: Array, *, axis: int = 0) -> Array:

@@ -95,7 +95,7 @@ def _one_memory(
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base
         | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes}
-        | {"initial weights": static.initial_bytes},
+        | {"initial weights": max(1, local // plan.fsdp) * static.initial_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | data,
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
@@ -132,8 +132,9 @@ def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal
     step = state | batches | {"step temporaries": analysis.beyond_state_bytes}
     if not plan.deterministic:
         step["kernels chosen by the clock"] = math.ceil(TIMED_KERNELS_SHARE * sum(step.values()))
+    drawing, read = rehearsal.init_temp_bytes, math.ceil(static.initial_bytes / plan.fsdp)  # one after the other
     return {
-        "start": state | {"init temporaries": rehearsal.init_temp_bytes},
+        "start": state | {"init temporaries": drawing, "initial weights": max(0, read - drawing)},
         "train": step,
         "evaluate": state | batches | {"evaluation temporaries": rehearsal.evaluate_temp_bytes},
     }

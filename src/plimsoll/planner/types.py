@@ -34,8 +34,8 @@ class Static:
     given_bytes: int = 0
     """Frozen weights of such a state that checkpoints leave out."""
     initial_bytes: int = 0
-    """What is held twice for a moment where a run begins with weights from files: the largest array of them, and
-    learned weights in 16 bits, which are replaced when all are read."""
+    """What a copy of the state has twice for a moment where a run begins with weights from files: the largest array of
+    them, and learned weights in 16 bits, which are replaced when all are read."""
     imported_bytes: int = 0
     """What a process on this CPU weighs that has imported what training imports; 0 where it was not weighed."""
     movable: Mapping[str, int] = field(default_factory=dict)

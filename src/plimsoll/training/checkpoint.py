@@ -150,8 +150,9 @@ class Checkpoints:
         if self._together:
             self._save_together(step, state if self.frozen else without_frozen(state), loader_state)
             return
-        # Of several processes all give what they hold, and the first one writes.
-        leaves = _leaves(state if self.frozen else without_frozen(state))
+        # Of several processes all send what they hold, and the first one keeps and writes it.
+        each = _leaves(state if self.frozen else without_frozen(state))
+        leaves = [(path, whole) for path, leaf in each if (whole := distributed.on_first(leaf)) is not None]
         if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
         distributed.barrier("saved")
@@ -171,7 +172,7 @@ class Checkpoints:
 
     def _save_together(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
         """Saves what this process holds. Nothing crosses between devices: processes meet at the key-value store."""
-        leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+        leaves = _leaves(state)
         parts, unfinished = saved_parts(leaves), self._unfinished(step)
         self._saves += 1
         topic, board = f"save-{self._saves}", distributed.Board()
@@ -484,10 +485,7 @@ def require_finite(leaves: list[tuple[str, np.ndarray]], step: int) -> None:
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    return [
-        (jax.tree_util.keystr(path), distributed.gathered(leaf) if isinstance(leaf, jax.Array) else leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _checksums(folder: Path, within: Path) -> dict[str, str]:

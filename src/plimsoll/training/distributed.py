@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError
+from plimsoll.levers.sharding import on_devices
 
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
@@ -41,7 +42,7 @@ LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
 POLL_SECONDS = 0.2
 """Time between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
-PIECE_BYTES = 16 * 2**20
+PIECE_BYTES = 4 * 2**20
 """Bytes of a leaf that are sent to the other processes at a time."""
 
 
@@ -373,13 +374,13 @@ class Agreement:
         return agreed
 
 
-def gathered(leaf: jax.Array) -> np.ndarray:
-    """Returns the whole of an array, on every process."""
-    if leaf.is_fully_addressable or leaf.is_fully_replicated:
-        return np.asarray(leaf)
-    from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
+def on_first(leaf: Any) -> np.ndarray | None:
+    """Returns the whole of an array on the first process, to which the others send what they hold; None on those."""
+    if not (isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated):
+        from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
 
-    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf) if process() == 0 else None
 
 
 def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
@@ -391,8 +392,7 @@ def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
     received = np.empty(size, np.uint8)
     for at in range(0, size, PIECE_BYTES):
         received[at : at + PIECE_BYTES] = multihost_utils.broadcast_one_to_all(sent[at : at + PIECE_BYTES])
-    values = received.view(like.dtype).reshape(like.shape)
-    return jax.make_array_from_callback(like.shape, like.sharding, values.__getitem__)
+    return on_devices(received.view(like.dtype).reshape(like.shape), like.sharding)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ third part of one that is split.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections import Counter
@@ -183,6 +184,7 @@ class SavedArrays:
 
     def read(self, leaf: Mapping[str, Any], wanted: Part | None = None) -> np.ndarray:
         """Returns a leaf, or part of it."""
+        gc.collect(1)  # what Orbax has read of the leaf before stays in cycles of references, as large as that leaf
         places, whole = _places(leaf), tuple((0, size) for size in leaf["shape"])
         if "parts" not in leaf and wanted in (None, whole):
             folder, name, shape = places[0]

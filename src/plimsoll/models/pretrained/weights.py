@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
+from plimsoll.levers.sharding import on_devices
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.model import Pretrained, norm_start
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
@@ -72,15 +73,6 @@ def blank_kept(tree: dict, bits: FrozenBits) -> dict:
     return jax.tree.map(blank_leaf, tree, jax.eval_shape(lambda tree: kept(tree, bits), tree))
 
 
-def bits_of(tree: Any) -> FrozenBits:
-    """Returns the bits in which `kept` has stored a tree."""
-    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Packed))
-    for leaf in leaves:
-        if isinstance(leaf, Packed):
-            return leaf.bits
-    return 16 if any(leaf.dtype in (jnp.uint16, jnp.bfloat16) for leaf in leaves) else 32
-
-
 def load(
     folder: str | Path,
     shape: PretrainedShape,
@@ -96,7 +88,7 @@ def load(
         shape: Shape of the model.
         bits: Bits of the stored weights. None: as in the file, where all of it is bfloat16, else float32.
         words: False leaves out the embedding of tokens and the head: for a model that is given vectors.
-        like: Shapes and types of the stored leaves instead of those that `bits` have.
+        like: Shapes and types of the stored leaves instead of those that `bits` have, and the devices that hold them.
 
     Raises:
         DataError: The tensors are not those of the shape.
@@ -116,6 +108,24 @@ def load(
     if words and not shape.tied:
         params["head"] = _filled(like["head"], [tensors[HEAD]], transposed=True)
     return params
+
+
+def load_over(
+    tree: dict[str, Any], folder: str | Path, shape: PretrainedShape, *, words: bool = True
+) -> dict[str, Any]:
+    """Reads the folder's weights in the form of a tree that is there, and onto the devices that hold it.
+
+    What was there is deleted first, so that two copies are never in memory.
+    """
+
+    def like(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+
+    form = jax.tree.map(like, tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            leaf.delete()
+    return load(folder, shape, words=words, like=form)
 
 
 def word_vectors(
@@ -146,7 +156,7 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
                 packed = packed_rows(_numbers(tensor, first, last), like.bits)
                 for part, rows in zip((codes, scales), packed, strict=True):
                     part[place][:, first:last] = rows.T
-        return Packed(jax.device_put(codes), jax.device_put(scales), like.bits, like.rows)
+        return Packed(_placed(codes, like.codes), _placed(scales, like.scales), like.bits, like.rows)
     whole = _buffer(like.shape, like.dtype)
     for number, tensor in enumerate(tensors):
         place = whole[number] if stacked else whole
@@ -158,7 +168,12 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
                 place[:, first:last] = numbers.T
             else:
                 place[first:last] = numbers
-    return jax.device_put(whole)
+    return _placed(whole, like)
+
+
+def _placed(values: np.ndarray, like: Any) -> jax.Array:
+    """Returns an array on the devices of `like`, by default on the first one."""
+    return jax.device_put(values) if like.sharding is None else on_devices(values, like.sharding)
 
 
 def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from jaxtyping import Array
 from plimsoll.levers.frozen import FrozenBits
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.pretrained.weights import load
+from plimsoll.models.pretrained.weights import load_over
 from plimsoll.types import Params
 
 
@@ -31,21 +30,10 @@ class Blank(PretrainedNextToken):
 
 
 def base_of(frozen: dict, folder: Path, shape: PretrainedShape) -> dict:
-    """Returns frozen weights of a `LoRA` around `Blank` with the model's own, read in the form of what was there.
-
-    What was there is deleted first, so that two copies are never in memory.
-    """
-    return frozen | {"base": _read(frozen["base"], folder, shape)}
+    """Returns frozen weights of a `LoRA` around `Blank` with the model's own, read in the place of what was there."""
+    return frozen | {"base": load_over(frozen["base"], folder, shape)}
 
 
 def whole_of(params: Params, folder: Path, shape: PretrainedShape) -> Params:
     """Returns parameters of a model that is tuned whole, with its published weights."""
-    return params | {"trainable": _read(params["trainable"], folder, shape)}
-
-
-def _read(tree: Any, folder: Path, shape: PretrainedShape) -> dict:
-    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array):
-            leaf.delete()
-    return load(folder, shape, like=like)
+    return params | {"trainable": load_over(params["trainable"], folder, shape)}

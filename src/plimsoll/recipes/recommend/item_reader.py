@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -21,7 +20,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.pretrained.weights import bits_of, blank, load
+from plimsoll.models.pretrained.weights import blank, load_over
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import Compute, Params
@@ -121,12 +120,6 @@ Reader = SmallReader | PublishedReader
 
 
 def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:
-    """Returns parameters with the published model's weights, stored in as many bits as before.
-
-    The old weights are deleted first, so that two copies are never in memory.
-    """
+    """Returns parameters with the published model's weights, read in the place of the old ones."""
     part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
-    bits = bits_of(params[part]["model"])
-    for leaf in jax.tree.leaves(params[part]["model"]):
-        leaf.delete()
-    return params | {part: params[part] | {"model": load(folder, shape, bits=bits, words=False)}}
+    return params | {part: params[part] | {"model": load_over(params[part]["model"], folder, shape, words=False)}}
