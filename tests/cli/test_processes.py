@@ -182,6 +182,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plimsoll.errors import StoppedError
 from plimsoll.levers.ema import Average
+from plimsoll.recipes.recommend.items import with_items
 from plimsoll.training import distributed, memory
 from plimsoll.training.checkpoint import Checkpoints, _load_own
 from plimsoll.training.initial_weights import with_initial
@@ -221,6 +222,9 @@ assert number == 0 or handled
 drawn = jax.jit(lambda: {
     "kept": jax.numpy.arange(64, dtype="uint16"), "bits": jax.numpy.zeros(64, "uint16"), "given": jax.numpy.ones(64)
 }, out_shardings=split)()
+items = {"trainable": {"items": {"embedding": drawn["given"].reshape(32, 2)}}}
+rows = np.array([[3.0, 4.0], [0.0, 0.0]] * 16, np.float32)
+told["items"] = np.asarray(with_items(items, rows)["trainable"]["items"]["embedding"])[:2].tolist()
 given = np.linspace(-2, 2, 64, dtype=np.float32)
 begin = lambda params: params | {"trainable": params["trainable"] | {"bits": given, "given": given}}
 state = {"params": {"trainable": drawn}, "ema": jax.tree.map(lambda leaf: leaf.astype("float32"), drawn)}
@@ -298,6 +302,12 @@ def test_weights_that_are_given_are_split_between_processes_and_nothing_is_sent(
             "given": given[half].tolist(),
         }
         assert told["average"] == given[half].tolist()
+
+
+@pytest.mark.slow
+def test_items_without_a_row_keep_the_random_one_of_a_table_that_is_split_between_processes(two):
+    for told in two[1]:
+        assert np.allclose(told["items"], [[0.48, 0.64], [1, 1]])
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError
-from plimsoll.levers.sharding import on_devices
+from plimsoll.levers.sharding import on_devices, whole
 
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
@@ -376,19 +376,16 @@ class Agreement:
 
 def on_first(leaf: Any) -> np.ndarray | None:
     """Returns the whole of an array on the first process, to which the others send what they hold; None on those."""
-    if not (isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated):
-        from jax.experimental import multihost_utils  # here, as below: a process that trains alone stays lean
-
-        leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf) if process() == 0 else None
+    values = whole(leaf)
+    return values if process() == 0 else None
 
 
-def from_first(whole: np.ndarray | None, like: Any) -> jax.Array:
+def from_first(values: np.ndarray | None, like: Any) -> jax.Array:
     """Returns the first process's array, bit for bit, with the shape and sharding of `like`."""
-    from jax.experimental import multihost_utils
+    from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
 
     size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
-    sent = np.zeros(size, np.uint8) if whole is None else np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
+    sent = np.zeros(size, np.uint8) if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     received = np.empty(size, np.uint8)
     for at in range(0, size, PIECE_BYTES):
         received[at : at + PIECE_BYTES] = multihost_utils.broadcast_one_to_all(sent[at : at + PIECE_BYTES])
