@@ -317,7 +317,7 @@ def test_a_signal_while_a_process_waits_for_the_others_ends_it_with_its_number(j
     assert stopped.value.exit_code == 128 + 2
 
 
-def test_the_first_processs_array_is_sent_in_pieces_of_16_mib(monkeypatch):
+def test_the_first_processs_array_is_sent_in_pieces_of_4_mib(monkeypatch):
     sizes = []
 
     def broadcast(piece):
@@ -335,7 +335,7 @@ def test_the_first_processs_array_is_sent_in_pieces_of_16_mib(monkeypatch):
     assert sizes == [48] * 3
     monkeypatch.setattr(jax, "make_array_from_callback", lambda shape, sharding, values: None)
     distributed.from_first(None, SimpleNamespace(shape=(5, 2**22), dtype=np.dtype("uint16"), sharding=whole))
-    assert sizes[3:] == [2**24, 2**24, 2**23]
+    assert sizes[3:] == [2**22] * 10
 
 
 def test_where_orbax_would_wait_for_the_others_the_first_seems_to_be_alone(one_of, monkeypatch):

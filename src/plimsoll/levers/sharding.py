@@ -84,13 +84,13 @@ def on_devices(values: np.ndarray, sharding: Sharding) -> Array:
     return jax.make_array_from_callback(values.shape, sharding, part)
 
 
-def whole(leaf: Any) -> np.ndarray:
-    """Returns all of an array, of which each process may hold a part. All of them call it then."""
-    if not (isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated):
-        from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
+def gathered(leaf: Any) -> Any:
+    """Returns an array of which this process has all; where each has a part, all of them call it."""
+    if isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return leaf
+    from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
 
-        leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf)
+    return multihost_utils.process_allgather(leaf, tiled=True)
 
 
 def by_rows(x: Array, *, axis: int = 0) -> Array:

@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError
-from plimsoll.levers.sharding import on_devices, whole
+from plimsoll.levers.sharding import gathered, on_devices
 
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
@@ -376,8 +376,8 @@ class Agreement:
 
 def on_first(leaf: Any) -> np.ndarray | None:
     """Returns the whole of an array on the first process, to which the others send what they hold; None on those."""
-    values = whole(leaf)
-    return values if process() == 0 else None
+    leaf = gathered(leaf)
+    return np.asarray(leaf) if process() == 0 else None
 
 
 def from_first(values: np.ndarray | None, like: Any) -> jax.Array:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.chunked_loss import each_nats, nats_in_one_pass
 from plimsoll.levers.precision import batched_dot_rows, dot, dot_rows
-from plimsoll.levers.sharding import whole
+from plimsoll.levers.sharding import gathered
 from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.types import IGNORE, Compute, Params
 
@@ -177,14 +177,14 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
     lengths = np.linalg.norm(rows, axis=1)
     not_zero = lengths > 0
     rows *= np.where(not_zero, ROW_LENGTH / np.where(not_zero, lengths, 1), 0).astype(np.float32)[:, None]
-    rows[~not_zero] = whole(trainable["items"]["embedding"])[~not_zero]
+    rows[~not_zero] = np.asarray(gathered(trainable["items"]["embedding"]))[~not_zero]
     return params | {"trainable": trainable | {"items": {"embedding": jax.device_put(rows)}}}
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
     """Returns parameters with these clusters; rows of their own start as the means of their members' rows."""
     if shape.learned_clusters:
-        table = whole(params["trainable"]["items"]["embedding"])[1:]
+        table = np.asarray(gathered(params["trainable"]["items"]["embedding"]))[1:]
         means = np.zeros((shape.clusters, shape.item_width), np.float32)
         np.add.at(means, cluster_of[1:], table)
         means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
