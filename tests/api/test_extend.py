@@ -134,7 +134,7 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
             folder.planned()
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_longer_run_is_the_one_that_was_begun_with_that_length(tmp_path):
     """To the bit, where no rate differs; and after a damaged plan."""
     random.seed(0)

@@ -65,7 +65,7 @@ def stands_at(run: Path):
     return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_kernel_is_killed_and_a_new_one_continues_to_the_same_state(tmp_path):
     from nbclient.exceptions import CellExecutionError
 

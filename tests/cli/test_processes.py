@@ -791,7 +791,7 @@ number, port, scratch = sys.argv[1:]
 distributed.HEARTBEAT_SECONDS = 4
 cluster._train = lambda *_: 0
 if number == "1":
-    distributed.leave = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    distributed.leave = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 where = {"coordinator": f"127.0.0.1:{port}", "processes": 2, "process": int(number)}
 cluster.train_together(where | {"scratch": scratch}, Interruption())
 """

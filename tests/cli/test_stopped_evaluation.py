@@ -91,7 +91,7 @@ def free_port():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "step"), [(1, 3), (1, 6), (2, 3), (2, 6)])
+@pytest.mark.parametrize(("processes", "step"), [(1, 3), (1, 6), (2, 3), pytest.param(2, 6, marks=pytest.mark.by_hand)])
 def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(
     tmp_path, processes, step
 ):

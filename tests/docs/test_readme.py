@@ -73,7 +73,7 @@ def test_its_python_runs_as_printed(tmp_path):
     assert (tmp_path / "runs/mine/ledger.json").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_script_written_from_it_trains_modules_of_two_libraries_and_continues_them(tmp_path):
     import plimsoll
     from kernels import book_of, run_book, shown

@@ -13,7 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 @pytest.mark.skipif(sys.platform != "linux", reason="it watches processes through /proc and squeezes control groups")
 def test_a_tortured_run_learns_what_an_undisturbed_one_does(tmp_path):
     words = [
