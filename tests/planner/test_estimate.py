@@ -100,16 +100,6 @@ def test_of_weights_that_are_read_a_process_holds_twice_what_its_copies_of_the_s
     assert found == without | {"start": without["start"] + copies * 40 * MIB}
 
 
-@pytest.mark.parametrize("fsdp", [1, 4])
-def test_a_card_reads_weights_when_they_are_drawn_and_holds_its_share_of_them_twice(fsdp):
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    cards = problem(GIB, chip="h100x4", platform="cuda", devices=4)
-    reading = replace(STATIC, initial_bytes=40 * MIB)
-    without, found = (ledger(plan(devices=4, fsdp=fsdp), cards, static=s, **of).phases for s in (STATIC, reading))
-    drawing = REHEARSAL.init_temp_bytes
-    assert found == without | {"start": without["start"] + 40 * MIB // fsdp - drawing}
-
-
 @given(temp=st.integers(0, 2**40), in_background=st.booleans())
 def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
     found = priced(plan(async_save=in_background), temp)

@@ -132,9 +132,8 @@ def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal
     step = state | batches | {"step temporaries": analysis.beyond_state_bytes}
     if not plan.deterministic:
         step["kernels chosen by the clock"] = math.ceil(TIMED_KERNELS_SHARE * sum(step.values()))
-    drawing, read = rehearsal.init_temp_bytes, math.ceil(static.initial_bytes / plan.fsdp)  # one after the other
     return {
-        "start": state | {"init temporaries": drawing, "initial weights": max(0, read - drawing)},
+        "start": state | {"init temporaries": rehearsal.init_temp_bytes},
         "train": step,
         "evaluate": state | batches | {"evaluation temporaries": rehearsal.evaluate_temp_bytes},
     }
