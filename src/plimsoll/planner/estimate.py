@@ -84,13 +84,13 @@ def _one_memory(
     step = {"step temporaries": local * analysis.beyond_state_bytes}
     saved = (static.state_bytes if plan.devices == 1 else static.whole_state_bytes) - static.given_bytes
     save = {"save buffers": _saving((static.whole_state_bytes or static.state_bytes) - static.given_bytes)}
-    gathered = _gathered(plan, static, saved)
-    if local < plan.devices and plan.async_save:  # where processes save beside training, each writes what it holds
-        gathered = 0
-    if gathered:
+    alone = local == plan.devices
+    if gathered := _gathered(plan, static, saved, alone=alone):
         save["state gathered for saving"] = gathered
-    if copied := saved if plan.async_save else gathered if local == plan.devices else 0:
-        save["state copy while saving"] = copied  # what a process has gathered in NumPy's memory is copied to write it
+    if plan.async_save:
+        save["state copy while saving"] = saved
+    elif gathered and alone:  # what a process has gathered in NumPy's memory is copied to write it
+        save["state copy while saving"] = gathered
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base
@@ -103,9 +103,12 @@ def _one_memory(
     }
 
 
-def _gathered(plan: Plan, static: Static, saved: int) -> int:
-    """Returns the bytes of the arrays that are split over devices, each of which is put together to save it."""
-    if plan.devices == 1:
+def _gathered(plan: Plan, static: Static, saved: int, *, alone: bool) -> int:
+    """Returns the bytes of the arrays that are split over devices, each of which is put together to save it.
+
+    None are where several processes save beside training: each writes what it holds.
+    """
+    if plan.devices == 1 or (plan.async_save and not alone):
         return 0
     return saved if plan.fsdp > 1 else plan.devices * static.carry_bytes
 

@@ -169,13 +169,13 @@ AFTERWARDS = (
 )
 
 
+GONE = re.compile(r" (is|are) gone \(|given this process up")
+"""Words of `lost` and `ended_by_jax`, and not those of `Watch` on a process that has said why it ends."""
+
+
 def says_gone(line: str) -> bool:
     """Returns whether a line of a process says that others are gone, none of which has said why it ends."""
     return line.startswith("error: ") and line.endswith(AFTERWARDS) and GONE.search(line) is not None
-
-
-GONE = re.compile(r" (is|are) gone \(|given this process up")
-"""Words of `lost` and `ended_by_jax`, and not those of `Watch` on a process that has said why it ends."""
 
 
 def killed(number: int) -> str:
