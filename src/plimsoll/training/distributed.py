@@ -42,6 +42,9 @@ LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
 POLL_SECONDS = 0.2
 """Time between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
+WOKEN_WAITS = 50
+"""Waits of `POLL_SECONDS` which the value itself ends. After them it is looked for: the store keeps a wait that was
+given up, until the value is there."""
 PIECE_BYTES = 4 * 2**20
 """Bytes of a leaf that are sent to the other processes at a time."""
 
@@ -245,6 +248,9 @@ class Board:
 
     def read(self, name: str) -> Any:
         """Returns the value under a name once it is there."""
+        for _ in range(WOKEN_WAITS):
+            with _unless("DEADLINE_EXCEEDED"):
+                return json.loads(self._client.blocking_key_value_get(f"plimsoll/{name}", int(POLL_SECONDS * 1000)))
         return self.read_first_of(name)[1]
 
     def read_first_of(self, *names: str) -> tuple[str, Any]:
