@@ -391,11 +391,14 @@ def from_first(values: np.ndarray | None, like: Any) -> jax.Array:
     from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
 
     size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
-    sent = np.zeros(size, np.uint8) if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    received = np.empty(size, np.uint8)
+    sends = values is not None
+    whole = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if sends else np.empty(size, np.uint8)
     for at in range(0, size, PIECE_BYTES):
-        received[at : at + PIECE_BYTES] = multihost_utils.broadcast_one_to_all(sent[at : at + PIECE_BYTES])
-    return on_devices(received.view(like.dtype).reshape(like.shape), like.sharding)
+        piece = whole[at : at + PIECE_BYTES]
+        received = multihost_utils.broadcast_one_to_all(piece if sends else np.zeros_like(piece))
+        if not sends:
+            piece[:] = received
+    return on_devices(whole.view(like.dtype).reshape(like.shape), like.sharding)
 
 
 @contextlib.contextmanager
