@@ -4,9 +4,9 @@
 
 Needs the chips' compile environments (`plimsoll chips --install cuda`, `tpu`); nothing runs. Each plan begins with an
 empty cache; then another process lowers and compiles the step of the plan that was chosen, and reads the bytes of one
-device from the compiled module: the most that are alive at once, arguments among them. The plan's bytes are those of
-its phase `train`, which has the batch that is ready, too. Prints a line for each chip, writes
-bench-out/mesh_plans.json.
+device from the compiled module: arguments, temporaries and results of their own, or the compiler's own peak where that
+is more (on a TPU neither bounds the other). The plan's bytes are those of its phase `train`, which has the batch that
+is ready, too. Prints a line for each chip, writes bench-out/mesh_plans.json.
 """
 
 from __future__ import annotations
@@ -56,27 +56,26 @@ def planned(name: str, words: list[str]) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - started
     found = json.loads(answer.stdout)
-    plan, ledger = found["plan"], found["ledger"]
-    module = compiled(name, words, plan)
-    scaled = next((row for row in found["scaling"] if row["devices"] == plan["devices"]), None)
-    off = ledger["phases"]["train"] / module - 1
+    train, devices, fsdp = found["phases"]["train"], found["devices"], found["plan"]["fsdp"]
+    module = compiled(name, words, found["plan"])
+    scaled = next((row for row in found["scaling"] if row["devices"] == devices), None)
+    off = train / module - 1
     row = {
         "chip": name,
         "seconds": seconds,
-        "devices": plan["devices"],
-        "fsdp": plan["fsdp"],
-        "planned_bytes": ledger["phases"]["train"],
+        "devices": devices,
+        "fsdp": fsdp,
+        "planned_bytes": train,
         "module_bytes": module,
-        "source": ledger["source"],
+        "hidden_share": found["hidden_share"],
         "scaled": scaled,
         "met": abs(off) <= NEAR and seconds <= GOALS.get(name, seconds),
     }
     goal = f" (goal {GOALS[name]})" if name in GOALS else ""
     share = "" if scaled is None else f", efficiency {scaled['efficiency']:.0%}"
     print(
-        f"{name}: {seconds:.1f} s{goal}, data={plan['devices'] // plan['fsdp']},fsdp={plan['fsdp']},"
-        f" {ledger['phases']['train'] / GIB:.2f} GiB a device planned, {module / GIB:.2f} by the module"
-        f" ({off:+.2%}, goal {NEAR:.0%}){share}",
+        f"{name}: {seconds:.1f} s{goal}, data={devices // fsdp},fsdp={fsdp}, {train / GIB:.2f} GiB a device planned,"
+        f" {module / GIB:.2f} by the module ({off:+.2%}, goal {NEAR:.0%}){share}",
         flush=True,
     )
     return row
@@ -108,12 +107,13 @@ def here(asked: dict[str, Any]) -> None:
     from plimsoll.recipes.saved import to_dict
 
     recipe = parse_with_recipe(PlanOptions, asked["words"], command="plan")[1].recipe
-    about = {"recipe": to_dict(recipe), "steps": recipe.steps, "chip": dataclasses.asdict(chip(asked["chip"]))}
+    about = {"recipe": to_dict(recipe), "steps": recipe.steps or 1000, "chip": dataclasses.asdict(chip(asked["chip"]))}
     compiler, plan = CrossCompiler(about | {"compiled": True}), Plan.from_dict(asked["plan"])
     lowered, _ = compiler.functions(plan).step(recipe.batch_spec(recipe.effective_batch))
     stats = compiler.executable(lowered, plan).memory_analysis()
     assert stats is not None
-    print(stats.peak_memory_in_bytes)
+    summed = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    print(max(stats.argument_size_in_bytes + summed, stats.peak_memory_in_bytes))
 
 
 if __name__ == "__main__":
