@@ -113,6 +113,7 @@ BENCHMARKS = [
         "frozen-4",
     ),
     Benchmark("device", "--minutes 25", "--minutes 8", "bytes within 1 %, the same bits", needs="nvidia-smi"),
+    Benchmark("mesh_plans", "", None, "planned in 60 and 90 s, bytes within 1 % of the compiled step"),
     Benchmark("beliefs", "--count 10", None, "each error within the constant beside it"),
     Benchmark(
         "estimated",

@@ -528,7 +528,7 @@ def processes() -> str:
     sizes = (
         f"{read('processes', 'parameters'):,} parameters, {options['batch_size']} windows a step in micro-batches of"
     )
-    command = f"python benchmarks/processes.py --steps {options['steps']}"
+    command = f"python benchmarks/processes.py --steps {options['steps']} --rounds {options['rounds']}"
     return (
         f"* Two processes on one machine, a core each, over Gloo: {two:.2f} s a step where one process takes {one:.2f},"
         f" an efficiency of **{share}** ({sizes} {options['micro_batch']}; medians of"
@@ -537,6 +537,28 @@ def processes() -> str:
         f" losses at most {apart:.1e} apart). From [results/processes.json](results/processes.json): `{command}` at"
         f" {read('processes', 'conditions', 'commit')[:8]}."
     )
+
+
+def mesh_plans() -> str:
+    """Returns a table of plans for several chips: how long they took, and their bytes beside those of the step."""
+    rows = []
+    for row in read("mesh_plans", "rows"):
+        planned, module = row["planned_bytes"], row["module_bytes"]
+        scaled = row["scaled"]
+        least, most = scaled["efficiency_range"]
+        rows.append(
+            [
+                f"`{row['chip']}`",
+                f"`data={row['devices'] // row['fsdp']},fsdp={row['fsdp']}`",
+                f"{planned / GIB:.2f} GiB",
+                f"{module / GIB:.2f} GiB ({(planned - module) / module:+.2%})".replace("%", " %"),
+                f"{scaled['sent_bytes'] / GIB:.1f} GiB",
+                f"{scaled['efficiency']:.0%} ({least:.0%} to {most:.0%})".replace("%", " %"),
+                f"{row['seconds']:.0f} s",
+            ]
+        )
+    head = ["", "chosen", "a device, planned", "by the compiled step", "each sends", "efficiency", "time to plan"]
+    return table(head, rows) + "\n" + source("mesh_plans", "python benchmarks/mesh_plans.py")
 
 
 def one_process() -> str:
@@ -563,6 +585,16 @@ def processes_recipes() -> str:
     return (
         f"* Two and four processes take the steps of one: losses are at most {two:.1e} and {four:.1e} apart, relative"
         f" (steps: {named}; after more steps of a puzzle, whose halting is discontinuous, they part). {told}"
+    )
+
+
+def shared_tokens() -> str:
+    """Returns how much faster two processes tokenise than one, each of them on a core of its own."""
+    medians, copies = read("shared_tokens", "medians"), read("shared_tokens", "conditions", "options", "copies")
+    return (
+        f"Two processes on one machine, a core each, had the ids of {read('shared_tokens', 'text_bytes') / 1e6:.0f} MB"
+        f" of source code in {medians['2']:.1f} s, one in {medians['1']:.1f}: {medians['1'] / medians['2']:.2f} times"
+        f" as fast. {source('shared_tokens', f'python benchmarks/shared_tokens.py --copies {copies}')}"
     )
 
 

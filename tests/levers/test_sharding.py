@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from plimsoll.levers import sharding
 from plimsoll.levers.sharding import (
+    DATA,
     FSDP,
     ROWS,
     SMALLEST_SPLIT,
@@ -128,6 +130,44 @@ def test_outside_a_mesh_there_is_one_copy_and_nothing_is_summed():
     micro = in_micro_batches(batch, 3)
     assert micro.tolist() == batch.reshape(3, 2, 2).tolist()
     assert joined(micro).tolist() == batch.tolist()
+
+
+def psums(function, tree):
+    """How often a traced function sums over devices, and what it returns for `tree` where there is one."""
+    alone = jax.make_mesh((1, 1), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
+    whole = PartitionSpec()
+    with jax.set_mesh(alone):
+        spread = jax.shard_map(function, axis_names={DATA}, in_specs=(whole,), out_specs=whole, check_vma=False)
+        traced = jax.make_jaxpr(spread)(tree)
+        (inside,) = [each.params["jaxpr"] for each in traced.eqns if each.primitive.name == "shard_map"]
+        return sum(len(each.invars) for each in inside.eqns if "psum" in each.primitive.name), jax.jit(spread)(tree)
+
+
+def test_sums_that_go_together_are_few_and_the_same():
+    tree = {
+        "small": [jnp.arange(n * 3.0).reshape(n, 3) for n in range(1, 30)],
+        "large": jnp.arange(2.0**20),
+        "half": jnp.ones((4, 5), jnp.bfloat16),
+        "counted": jnp.int32(7),
+        "loss": jnp.float32(0.5),
+    }
+    each, by_leaf = psums(over_copies, tree)
+    few, together = psums(partial(over_copies, in_few=True), tree)
+    assert each == 33
+    assert few == 4  # the large one, the small ones with the loss, and two further types
+    assert jax.tree.structure(together) == jax.tree.structure(tree)
+    same = jax.tree.map(lambda a, b: a.dtype == b.dtype and bool((a == b).all()), together, by_leaf)
+    assert jax.tree.all(same)
+
+
+@given(sizes=st.lists(st.integers(0, 2**21), max_size=30), types=st.lists(st.sampled_from(["f4", "i4"]), min_size=30))
+def test_what_goes_together_has_one_type_and_at_most_so_many_bytes(sizes, types):
+    leaves = [jax.ShapeDtypeStruct((size,), kind) for size, kind in zip(sizes, types, strict=False)]
+    groups = sharding._sent_together(leaves)
+    assert sorted(number for group in groups for number in group) == list(range(len(leaves)))
+    for group in groups:
+        assert len({leaves[number].dtype for number in group}) == 1
+        assert len(group) == 1 or sum(4 * leaves[number].size for number in group) <= sharding.TOGETHER_BYTES
 
 
 def test_in_a_mesh_each_micro_batch_takes_some_of_every_devices_own_examples(monkeypatch):

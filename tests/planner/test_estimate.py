@@ -219,6 +219,17 @@ WORK = Analysis(
 )
 
 
+def test_what_a_chips_layout_adds_to_the_state_is_in_every_phase():
+    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
+    exact = replace(WORK, alias_bytes=LARGE.state_bytes, output_bytes=LARGE.state_bytes)
+    padded = replace(WORK, alias_bytes=LARGE.state_bytes + 2 * MIB, output_bytes=LARGE.state_bytes + 2 * MIB)
+    known = {"static": LARGE, "rehearsal": REHEARSAL}
+    plain, found = (ledger(plan(), pod, analysis=each, **known) for each in (exact, padded))
+    assert found.phases == {name: size + 2 * MIB for name, size in plain.phases.items()}
+    assert found.predicted["padding of the state"] == 2 * MIB
+    assert "padding of the state" not in plain.predicted
+
+
 def in_mib(phases):
     assert all(size % MIB == 0 for size in phases.values())
     return {name: size // MIB for name, size in phases.items()}

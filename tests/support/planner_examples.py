@@ -99,10 +99,11 @@ class FakeCompiler:
             raise DoesNotCompile("RESOURCE_EXHAUSTED: out of memory")
         work = WORK[plan.remat] * (7 / 4 if plan.layerwise == 2 else 1) + (0.3 if plan.loss_chunk else 0.0)
         gradient = 0 if plan.layerwise else STATIC.parameter_bytes
+        held = self.static(plan.fsdp, plan.storage).state_bytes
         return Analysis(
-            argument_bytes=STATIC.state_bytes,
-            output_bytes=STATIC.state_bytes,
-            alias_bytes=STATIC.state_bytes,
+            argument_bytes=held,
+            output_bytes=held,
+            alias_bytes=held,
             temp_bytes=gradient + self.temporaries(plan),
             flops=work * 1e7 * plan.effective_batch,
         )

@@ -24,13 +24,21 @@ class Store:
     """A client of JAX's runtime."""
 
     def __init__(self):
-        self.values, self.barriers, self.fails = {}, [], None
+        self.values, self.barriers, self.fails, self.waited = {}, [], None, 0.0
 
     def key_value_set(self, name, value):
         assert name not in self.values, "a name is used once"
         self.values[name] = value
 
     key_value_set_bytes = key_value_set
+
+    def blocking_key_value_get(self, name, milliseconds):
+        if self.fails is not None:
+            raise self.fails
+        if name not in self.values:
+            self.waited += milliseconds / 1000
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: {name}")
+        return self.values[name]
 
     def key_value_try_get(self, name):
         if self.fails is not None:
@@ -79,7 +87,7 @@ def test_a_barrier_is_passed_each_time_once_all_have_come(one_of):
     for place in ("saved", "saved", "end"):
         distributed.barrier(place)
     assert all(store.values[f"plimsoll/met-{place}-1"] == "true" for place in places)
-    assert sleeps == []
+    assert (sleeps, store.waited) == ([], 0)
 
 
 def test_a_barrier_waits_for_whoever_has_not_come(one_of, monkeypatch):
@@ -88,6 +96,21 @@ def test_a_barrier_waits_for_whoever_has_not_come(one_of, monkeypatch):
     monkeypatch.setattr(distributed.time, "sleep", lambda _: (sleeps.append(0), comes.get(len(sleeps), int)()))
     distributed.barrier("saved")
     assert len(sleeps) == 3
+    assert store.waited == pytest.approx(10)  # at first the value itself ends the wait
+
+
+def test_a_value_that_comes_soon_ends_the_wait_itself(one_of, monkeypatch):
+    store, sleeps = one_of(2)
+    answers = iter([jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: plan"), "7"])
+
+    def get(_name, _milliseconds):
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(store, "blocking_key_value_get", get)
+    assert Board().read("plan") == 7
+    assert sleeps == []
 
 
 def test_a_process_alone_waits_at_no_barrier(one_of):

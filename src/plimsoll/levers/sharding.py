@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from plimsoll.units import MIB
 
 DATA, FSDP = "data", "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
@@ -24,6 +27,9 @@ CARRY = "carry"
 """Entry of a state whose leaves have an axis of examples."""
 SMALLEST_SPLIT = 2**16
 """Elements below which a leaf is held whole: splitting a norm's scale saves nothing and costs a transfer."""
+TOGETHER_BYTES = 4 * MIB
+"""Bytes that are summed together. Between processes on CPUs a sum takes up to 4 ms besides its bytes: a thread of Gloo
+that has nothing to read into asks again and again, and holds its core until the kernel's next tick (2026-11-27)."""
 
 
 def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
@@ -160,11 +166,41 @@ def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split
     return spread(whole, split)
 
 
-def over_copies(tree: Any) -> Any:
-    """Sums over the copies of the state, in `each_copy`."""
-    if DATA not in jax.sharding.get_abstract_mesh().manual_axes:
+def over_copies(tree: Any, *, in_few: bool = False) -> Any:
+    """Sums over the copies of the state, in `each_copy`.
+
+    Args:
+        tree: What each copy has.
+        in_few: Leaves go together, 4 MiB at a time, where no device holds only a part of them.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if DATA not in mesh.manual_axes:
         return tree
-    return jax.lax.psum(tree, DATA)
+    if not in_few or mesh.shape[FSDP] > 1:
+        return jax.lax.psum(tree, DATA)
+    leaves, form = jax.tree.flatten(tree)
+    summed = list(leaves)
+    for group in _sent_together(leaves):
+        sums = jax.lax.psum(jnp.concatenate([leaves[at].reshape(-1) for at in group]), DATA)
+        ends = np.cumsum([leaves[at].size for at in group])[:-1]
+        for at, part in zip(group, jnp.split(sums, ends), strict=True):
+            summed[at] = part.reshape(leaves[at].shape)
+    return jax.tree.unflatten(form, summed)
+
+
+def _sent_together(leaves: Sequence[Array]) -> list[list[int]]:
+    """Returns the numbers of the leaves, in groups of one type and of at most `TOGETHER_BYTES`, or of one leaf."""
+    groups: list[list[int]] = []
+    latest: dict[Any, tuple[list[int], int]] = {}
+    for number, leaf in enumerate(leaves):
+        size = leaf.size * leaf.dtype.itemsize
+        group, held = latest.get(leaf.dtype, ([], 0))
+        if not group or held + size > TOGETHER_BYTES:
+            group, held = [], 0
+            groups.append(group)
+        group.append(number)
+        latest[leaf.dtype] = (group, held + size)
+    return groups
 
 
 def in_micro_batches(x: Array, accumulation: int) -> Array:

@@ -42,6 +42,9 @@ LEAVING_SECONDS = 3
 """Time that the first process leaves to the others to print what they have read."""
 POLL_SECONDS = 0.2
 """Time between two looks for what the first process prepares: it makes data and compiles plans meanwhile."""
+WOKEN_WAITS = 50
+"""Waits of `POLL_SECONDS` which the value itself ends. After them it is looked for: the store keeps a wait that was
+given up, until the value is there."""
 PIECE_BYTES = 4 * 2**20
 """Bytes of a leaf that are sent to the other processes at a time."""
 
@@ -245,6 +248,9 @@ class Board:
 
     def read(self, name: str) -> Any:
         """Returns the value under a name once it is there."""
+        for _ in range(WOKEN_WAITS):
+            with _unless("DEADLINE_EXCEEDED"):
+                return json.loads(self._client.blocking_key_value_get(f"plimsoll/{name}", int(POLL_SECONDS * 1000)))
         return self.read_first_of(name)[1]
 
     def read_first_of(self, *names: str) -> tuple[str, Any]:
@@ -385,11 +391,14 @@ def from_first(values: np.ndarray | None, like: Any) -> jax.Array:
     from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
 
     size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
-    sent = np.zeros(size, np.uint8) if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    received = np.empty(size, np.uint8)
+    sends = values is not None
+    whole = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if sends else np.empty(size, np.uint8)
     for at in range(0, size, PIECE_BYTES):
-        received[at : at + PIECE_BYTES] = multihost_utils.broadcast_one_to_all(sent[at : at + PIECE_BYTES])
-    return on_devices(received.view(like.dtype).reshape(like.shape), like.sharding)
+        piece = whole[at : at + PIECE_BYTES]
+        received = multihost_utils.broadcast_one_to_all(piece if sends else np.zeros_like(piece))
+        if not sends:
+            piece[:] = received
+    return on_devices(whole.view(like.dtype).reshape(like.shape), like.sharding)
 
 
 @contextlib.contextmanager

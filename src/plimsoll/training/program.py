@@ -98,7 +98,8 @@ class Fed:
 def of_plan(plan: Plan) -> dict[str, Any]:
     """Returns what `make_step` is told of a plan."""
     on_host = plan.remat == "offload"
-    return {"accumulation": plan.accumulation, "layerwise": plan.layerwise, "inputs_on_host": on_host}
+    levers = {"accumulation": plan.accumulation, "layerwise": plan.layerwise, "inputs_on_host": on_host}
+    return levers | {"few_sums": plan.chip == "cpu"}
 
 
 class Functions:

@@ -77,11 +77,13 @@ def make_step(
     accumulation: int,
     layerwise: int = 0,
     inputs_on_host: bool = False,
+    few_sums: bool = False,
 ) -> Callable[[State, Batch], tuple[State, Report]]:
     """Returns a function of state and effective batch to the next state and the step's metrics. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
     `layerwise` is the plan's: above 0, the step is that of training/layerwise.py, which `inputs_on_host` belongs to.
+    With `few_sums`, gradients cross from copy to copy of the state some MiB at a time, not leaf by leaf.
     """
     if layerwise:
         return make_layerwise_step(
@@ -99,7 +101,9 @@ def make_step(
         inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
         split = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"inputs": inputs, "carry": state["carry"]})
         read = {name: state[name] for name in ("params", "loss_scale") if name in state}
-        (gradient, loss, metrics), (row_gradients, carry) = each_copy(partial(_gradient, task), read, split)
+        (gradient, loss, metrics), (row_gradients, carry) = each_copy(
+            partial(_gradient, task, few_sums=few_sums), read, split
+        )
         scaling = state.get("loss_scale")
         finite = jnp.asarray(True)
         if scaling is not None:
@@ -131,7 +135,9 @@ def make_step(
     return step
 
 
-def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum, dict], tuple[Any, Any]]:
+def _gradient(
+    task: Task, state: State, split: Any, *, few_sums: bool = False
+) -> tuple[tuple[Any, LossSum, dict], tuple[Any, Any]]:
     """Returns the gradient of the mean loss over all micro-batches for the weights, and the loss and metrics; for each
     example the gradient for its rows of tables, and the next carry.
 
@@ -186,7 +192,7 @@ def _gradient(task: Task, state: State, split: Any) -> tuple[tuple[Any, LossSum,
         zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
         numbers = jnp.arange(inputs["keys"].shape[0])
         ((gradient, loss, metrics), carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))
-    gradient, loss, metrics = over_copies((gradient, loss, metrics))
+    gradient, loss, metrics = over_copies((gradient, loss, metrics), in_few=few_sums)
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
     return (gradient, LossSum(loss / scale, weight), metrics), (row_gradients, carry)
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 AHEAD = 8
 """Blocks that a process encodes before the first process has taken the first of them."""
-PIECE_BYTES = 4 * MIB
-"""Bytes of a file that are in the store at a time."""
+PIECE_BYTES, PIECES = MIB, 4
+"""Bytes of a piece of a file, and pieces that are in the store at a time: one is read while the next is written."""
 REFUSED = b"refused "
 """How a message begins that stands for the ids of a block."""
 
@@ -138,9 +138,10 @@ def _taken(board: Board, job: str, number: int) -> Encoded:
     board.write_bytes(f"{job}/taken-{number}", b".")
     if message.startswith(REFUSED):
         raise DataError(message.removeprefix(REFUSED).decode())
-    numbers = np.frombuffer(message, np.int32)
-    pieces = int(numbers[0])
-    return numbers[1 + pieces :], numbers[1 : 1 + pieces].astype(np.int64)
+    pieces, itemsize = np.frombuffer(message, np.int32, 2).tolist()
+    lengths = np.frombuffer(message, np.int32, pieces, 8).astype(np.int64)
+    ids = np.frombuffer(message, np.dtype(f"u{itemsize}"), offset=8 + 4 * pieces)
+    return ids.astype(np.int32), lengths
 
 
 def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
@@ -197,8 +198,10 @@ def _every(of: Iterable[Any], first: int, step: int) -> Iterator[Any]:
 
 
 def _message(ids: np.ndarray, lengths: np.ndarray) -> bytes:
-    count = np.array([len(lengths)], np.int32)
-    return np.concatenate([count, lengths.astype(np.int32), ids.astype(np.int32)]).tobytes()
+    """Returns ids as bytes, two for each where they fit: the store compresses what it is sent, which takes its time."""
+    itemsize = 2 if not ids.size or ids.max() < 2**16 else 4
+    head = np.array([len(lengths), itemsize, *lengths], np.int32)
+    return head.tobytes() + ids.astype(np.dtype(f"u{itemsize}")).tobytes()
 
 
 def _asked(documents: Documents, tokenizer: TextTokenizer, position: dict | None) -> dict[str, Any]:
@@ -242,14 +245,25 @@ def send_folder(board: Board, name: str, receivers: Sequence[int]) -> None:
     board.write(f"{name}/files", {file: (folder / file).stat().st_size for file in files})
     board.write(f"{name}/digests", digests)
     count = 0
-    for file in files:
-        with open(folder / file, "rb") as read:
-            while piece := read.read(PIECE_BYTES):
-                for process in receivers:
-                    board.write_bytes(f"{name}/{process}/piece-{count}", piece)
-                for process in receivers:
-                    board.take_bytes(f"{name}/{process}/taken-{count}")
-                count += 1
+    for piece in (piece for file in files for piece in _pieces(folder / file)):
+        if count >= PIECES:
+            _wait_for_taken(board, name, receivers, count - PIECES)
+        for process in receivers:
+            board.write_bytes(f"{name}/{process}/piece-{count}", piece)
+        count += 1
+    for number in range(max(0, count - PIECES), count):
+        _wait_for_taken(board, name, receivers, number)
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with open(file, "rb") as read:
+        while piece := read.read(PIECE_BYTES):
+            yield piece
+
+
+def _wait_for_taken(board: Board, name: str, receivers: Sequence[int], number: int) -> None:
+    for process in receivers:
+        board.take_bytes(f"{name}/{process}/taken-{number}")
 
 
 def receive_folder(board: Board, process: int, name: str) -> None:
