@@ -57,6 +57,20 @@ def test_small_leaves_stay_whole():
     assert leaf_spec((64, 64), fsdp=8) == PartitionSpec()
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((29, 1856, 4928), 1),  # 4,928 over eight are 616, which are no whole blocks of 64
+        ((29, 4928, 1856), 1),
+        ((24, 2048, 8192), 2),
+        ((50_257, 1856), 1),
+        ((50_264, 1000), 0),  # a part of either axis is no whole blocks of a row: the largest
+    ],
+)
+def test_a_part_is_whole_blocks_where_an_axis_gives_them(shape, axis):
+    assert tuple(leaf_spec(shape, fsdp=8)).index(FSDP) == axis
+
+
 def test_outside_a_mesh_nothing_changes():
     x = jnp.ones((4, 4))
     assert by_rows(x) is x

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from plimsoll.levers.eight_bit import BLOCK
 from plimsoll.units import MIB
 
 DATA, FSDP = "data", "fsdp"
@@ -38,14 +39,18 @@ def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
 
 
 def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
-    """Returns how a leaf is split: along the largest axis that `fsdp` divides, and a small leaf not at all."""
+    """Returns how a leaf is split: along the largest axis that `fsdp` divides, and a small leaf not at all.
+
+    An axis along which each part is whole blocks of fewer bits comes first: other parts would be gathered to update
+    them (optimizers/shards.py).
+    """
     if fsdp == 1 or int(np.prod(shape)) < SMALLEST_SPLIT:
         return PartitionSpec()
     axes = [axis for axis, size in enumerate(shape) if size % fsdp == 0]
     if not axes:
         return PartitionSpec()
-    largest = max(axes, key=lambda axis: (shape[axis], axis))
-    return PartitionSpec(*(FSDP if axis == largest else None for axis in range(len(shape))))
+    best = max(axes, key=lambda axis: (math.prod(shape[axis:]) // fsdp % BLOCK == 0, shape[axis], axis))
+    return PartitionSpec(*(FSDP if axis == best else None for axis in range(len(shape))))
 
 
 def state_specs(tree: Any, *, fsdp: int) -> Any:
