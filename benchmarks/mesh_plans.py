@@ -56,6 +56,8 @@ def planned(name: str, words: list[str]) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - started
     found = json.loads(answer.stdout)
+    if found["source"] != "compiled":
+        raise SystemExit(f"{name}: its plan was not compiled, but estimated")
     train, devices, fsdp = found["phases"]["train"], found["devices"], found["plan"]["fsdp"]
     module = compiled(name, words, found["plan"])
     scaled = next((row for row in found["scaling"] if row["devices"] == devices), None)
@@ -113,7 +115,8 @@ def here(asked: dict[str, Any]) -> None:
     stats = compiler.executable(lowered, plan).memory_analysis()
     assert stats is not None
     summed = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    print(max(stats.argument_size_in_bytes + summed, stats.peak_memory_in_bytes))
+    on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
+    print(max(stats.argument_size_in_bytes + summed, stats.peak_memory_in_bytes - on_host))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A run of two processes under a real Slurm, a real Open MPI and a real Ray: started, stopped, hurt, continued.
 
-    python benchmarks/schedulers.py [--only slurm|mpi|ray] [--steps 1500]
+    python benchmarks/schedulers.py [--only slurm|mpi|ray] [--steps 4000]
 
 The same tiny recipe is trained once by two processes that are started by hand, without a fault, and then under each
 scheduler, with faults. Every check is printed as it is made; at the end the fingerprints of all runs have to be equal:
@@ -111,7 +111,7 @@ def by_hand(world: World) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", choices=("slurm", "mpi", "ray"))
-    options.add_argument("--steps", type=int, default=1500)
+    options.add_argument("--steps", type=int, default=4000)
     options.add_argument("--folder", type=Path, help="where to train, and keep it; by default it is thrown away")
     given = options.parse_args()
     import schedulers_mpi

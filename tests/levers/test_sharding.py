@@ -65,6 +65,9 @@ def test_small_leaves_stay_whole():
         ((24, 2048, 8192), 2),
         ((50_257, 1856), 1),
         ((50_264, 1000), 0),  # a part of either axis is no whole blocks of a row: the largest
+        ((32, 16, 11_008), 2),  # not the rank of an adapter, and not the layers
+        ((24, 1000, 1000), 2),
+        ((32, 4928), 1),
     ],
 )
 def test_a_part_is_whole_blocks_where_an_axis_gives_them(shape, axis):

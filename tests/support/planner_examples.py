@@ -99,7 +99,8 @@ class FakeCompiler:
             raise DoesNotCompile("RESOURCE_EXHAUSTED: out of memory")
         work = WORK[plan.remat] * (7 / 4 if plan.layerwise == 2 else 1) + (0.3 if plan.loss_chunk else 0.0)
         gradient = 0 if plan.layerwise else STATIC.parameter_bytes
-        held = self.static(plan.fsdp, plan.storage).state_bytes
+        static = self.static(plan.fsdp, plan.storage)
+        held = static.state_bytes - static.host_bytes(plan.offload)
         return Analysis(
             argument_bytes=held,
             output_bytes=held,

@@ -28,6 +28,9 @@ CARRY = "carry"
 """Entry of a state whose leaves have an axis of examples."""
 SMALLEST_SPLIT = 2**16
 """Elements below which a leaf is held whole: splitting a norm's scale saves nothing and costs a transfer."""
+ALIKE = 4
+"""How much larger than another an axis may be to count as alike in size: a block's hidden layer is, its layers are not,
+of which a scan takes one after the other, nor is the rank of an adapter."""
 TOGETHER_BYTES = 4 * MIB
 """Bytes that are summed together. Between processes on CPUs a sum takes up to 4 ms besides its bytes: a thread of Gloo
 that has nothing to read into asks again and again, and holds its core until the kernel's next tick (2026-11-27)."""
@@ -41,15 +44,16 @@ def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
 def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
     """Returns how a leaf is split: along the largest axis that `fsdp` divides, and a small leaf not at all.
 
-    An axis along which each part is whole blocks of fewer bits comes first: other parts would be gathered to update
-    them (optimizers/shards.py).
+    Of axes that are alike in size, one along which each part is whole blocks of fewer bits comes first: other parts
+    would be gathered to update them (optimizers/shards.py).
     """
     if fsdp == 1 or int(np.prod(shape)) < SMALLEST_SPLIT:
         return PartitionSpec()
     axes = [axis for axis, size in enumerate(shape) if size % fsdp == 0]
     if not axes:
         return PartitionSpec()
-    best = max(axes, key=lambda axis: (math.prod(shape[axis:]) // fsdp % BLOCK == 0, shape[axis], axis))
+    alike = [axis for axis in axes if ALIKE * shape[axis] >= max(shape[axis] for axis in axes)]
+    best = max(alike, key=lambda axis: (math.prod(shape[axis:]) // fsdp % BLOCK == 0, shape[axis], axis))
     return PartitionSpec(*(FSDP if axis == best else None for axis in range(len(shape))))
 
 

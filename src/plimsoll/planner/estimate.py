@@ -131,7 +131,7 @@ def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal
     for part, moved in static.on_host(plan.offload).items():
         if moved:
             state[OF_STATE[part]] -= moved
-    if (more := analysis.alias_bytes - static.state_bytes) > 0:  # a TPU pads rows to whole tiles
+    if (more := analysis.alias_bytes - sum(state.values())) > 0:  # a TPU pads rows to whole tiles
         state["padding of the state"] = more
     batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
     step = state | batches | {"step temporaries": analysis.beyond_state_bytes}
