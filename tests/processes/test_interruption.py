@@ -10,7 +10,8 @@ import pytest
 from plimsoll.processes.interruption import ONE_REQUEST_SECONDS
 
 WAITS = """
-import time
+import signal, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 from plimsoll.processes.interruption import Interruption
 with Interruption() as interruption:
     print("ready", flush=True)
