@@ -29,8 +29,8 @@ CARRY = "carry"
 SMALLEST_SPLIT = 2**16
 """Elements below which a leaf is held whole: splitting a norm's scale saves nothing and costs a transfer."""
 ALIKE = 4
-"""How much larger than another an axis may be to count as alike in size: a block's hidden layer is, its layers are not,
-of which a scan takes one after the other, nor is the rank of an adapter."""
+"""Ratio up to which two axes count as alike in size: width and hidden width of a layer are; the number of layers, which
+a scan takes one by one, and the rank of an adapter are not."""
 TOGETHER_BYTES = 4 * MIB
 """Bytes that are summed together. Between processes on CPUs a sum takes up to 4 ms besides its bytes: a thread of Gloo
 that has nothing to read into asks again and again, and holds its core until the kernel's next tick (2026-11-27)."""
