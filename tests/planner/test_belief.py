@@ -408,6 +408,8 @@ def test_what_a_refusal_may_advise_is_looked_for_no_longer_than_a_plan():
             one.run()
         took.append(compiler.now)
         assert "you could: --memory" in str(refused.value)
+        missed = ", or --within 10s, to find what else would help: 5 s did not do" in str(refused.value)
+        assert missed == (within == 5)
     assert took[1] <= 25 < took[0], "the floor, and as long again"
 
 

@@ -168,7 +168,7 @@ def test_a_run_over_its_budget_saves_plans_again_and_ends_at_the_same_losses(who
     assert WHEN <= overrun.step < STEPS
     assert checkpoint_steps(run)[0] == overrun.step
 
-    pinned = whole.run(run, "--micro-batch", "47")
+    pinned = whole.run(run, "--micro-batch", "47", "--within", "1h")  # it says what would fit, however busy all is
     assert pinned.returncode == 3
     assert f"went over its budget at step {overrun.step}" in pinned.stderr
     assert "leave out --async-save, --loss-chunk, --micro-batch" in pinned.stderr

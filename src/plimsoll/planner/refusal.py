@@ -28,7 +28,12 @@ WouldFit = Callable[..., Candidate | None]
 
 
 def refusal(
-    problem: Problem, static: Static, least: Candidate | None, failures: list[str], would_fit: WouldFit
+    problem: Problem,
+    static: Static,
+    least: Candidate | None,
+    failures: list[str],
+    would_fit: WouldFit,
+    seconds_missed: Callable[[], float] = float,
 ) -> BudgetError:
     """Returns the refusal.
 
@@ -38,6 +43,7 @@ def refusal(
         least: The smallest plan; None where nothing compiles.
         failures: Why what did not compile did not.
         would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
+        seconds_missed: Returns the seconds that `would_fit` was given, if they ended before an answer; 0 otherwise.
     """
     if least is None and failures and all(failure.startswith(CANNOT_RUN) for failure in failures):
         return BudgetError(
@@ -64,7 +70,10 @@ def refusal(
         parts = _components_text(least.ledger) + (f" and {format_bytes(spare)} kept free" if spare else "")
         parts += f"\n  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}"
         way_out = _way_out(problem, least, would_fit)
-        rest = _advice(problem, static, least, would_fit, one_pin_will_do=bool(way_out)) + way_out
+        rest = _advice(problem, static, least, would_fit, one_pin_will_do=bool(way_out))
+        if seconds := seconds_missed():
+            rest += f", or --within {2 * seconds:.0f}s, to find what else would help: {seconds:.0f} s did not do"
+        rest += way_out
     safe = floor + (LOADING_BYTES if option == "--memory" and least.ledger.phase == "load" else 0)  # starts differ
     enough = f"{-(-safe // MIB)}MiB" if safe < 64 * GIB else f"{-(-safe // GIB)}GiB"  # as the option takes it
     return BudgetError(

@@ -175,6 +175,8 @@ class Search:
         self.ended_early = self.interrupted = False
         self.advice_ends: float | None = None
         """Time until which is looked for what would fit, once a budget is refused: as long as planning may take."""
+        self.seconds_missed = 0.0
+        """Seconds that this was given, if they ended before an answer."""
 
     # What is decided.
 
@@ -184,7 +186,10 @@ class Search:
         if best is None:
             smallest = self.floor(enough=self._smallest_that_fits)  # whatever the time: it may be what fits
             if smallest is None or not smallest.ledger.fits:
-                raise refusal(self.problem, self.static, smallest, [*self.failed.values()], self._would_fit)
+                failures = [*self.failed.values()]
+                raise refusal(
+                    self.problem, self.static, smallest, failures, self._would_fit, lambda: self.seconds_missed
+                )
             best = self._decided(self._by_time, self._best) or smallest  # less was needed than had been believed
         return self._planned(best)
 
@@ -482,9 +487,12 @@ class Search:
         try:
             found = Search(changed, self.compiler, self.say, deadline=self.deadline, clock=self.clock)
             found.prices.processes |= self.prices.processes
-            return found._decided(found._by_time, found._best, gives_up=self.advice_ends)
+            best = found._decided(found._by_time, found._best, gives_up=self.advice_ends)
         except PlimsollError:
             return None
+        if best is None and self.clock() >= self.advice_ends:
+            self.seconds_missed = self.given
+        return best
 
     def _compared(self) -> list[Candidate]:
         """Returns the candidates that fit, as far as is known, with seconds that can be compared; the fastest first."""
