@@ -2,13 +2,14 @@
 
     PYTHONPATH=benchmarks python benchmarks/ours_text.py --tokens T.npy --order O.npy --config C.json --memory 600MiB
 
-Nothing is tuned by hand: the planner chooses a plan under --memory, compiles in children, times the best few in two
-minutes at most, as before a run of hours, whose steps these stand for; and a training process of its own does the
-steps (run.prepare_run, as `plimsoll train` does). Losses, seconds and the peak are read from its run folder. What
+Nothing is tuned by hand: the planner chooses a plan under --memory for a run of AS_LONG times the steps, for which these
+stand, compiles in children, times the best few in two minutes at most; and a training process of its own does the
+steps by that plan (run.prepare_run, as `plimsoll train --plan` does). Losses, seconds and the peak are read from its run folder. What
 differs from a user's run is the recipe, ours/given_text.py.
 float32 is `--numerics exact`, --bf16 is `--numerics mixed`.
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -25,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 ROPE_THETA, RMS_NORM_EPSILON = 10_000.0, 1e-6
 """What models/decoder.py computes with, and has no option for."""
 PLANNING = "120s"
+AS_LONG = 100
+"""The planner asks for less where training takes a minute or two: a faster step would save less than asking takes."""
 ABOVE_FLOOR = 1.1
 """At the floor itself only the slowest plan fits."""
 
@@ -66,14 +69,19 @@ def trained(options, run: Path) -> str:
 
 def result(options, run: Path, *, memory: str | None) -> str:
     """Plans and trains in `run` and reads what it wrote."""
+    import plimsoll
     from plimsoll.api.train import TrainOptions, prepare_run
 
     recipe = given_recipe(options)
     link_inputs(options, run)
+    numerics = "mixed" if options.bf16 else "exact"
+    longer = dataclasses.replace(recipe, steps=AS_LONG * recipe.steps)
+    planned = plimsoll.plan(longer, memory=memory, numerics=numerics, within=PLANNING, measure=True)
+    (run / "longer.json").write_text(json.dumps(planned.to_dict()))
     asked = TrainOptions(
         memory=memory,
-        numerics="mixed" if options.bf16 else "exact",
-        within=PLANNING,
+        numerics=numerics,
+        plan=str(run / "longer.json"),
         run=str(run),
         log_every=1,
         save_every=options.steps,
