@@ -45,9 +45,8 @@ def test_a_message_that_does_not_arrive_whole_is_none(ends, begun):
 def test_where_the_other_end_is_closed_nothing_is_sent(ends):
     first, other = ends
     first.close()
-    with pytest.raises(OSError):
-        for _ in range(100):
-            other.send(bytes(100_000))
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        other.send(bytes(100_000_000))
 
 
 def test_each_process_has_its_line_and_who_does_not_know_the_key_has_none():
