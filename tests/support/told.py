@@ -8,13 +8,18 @@ PATIENCE = 60
 
 
 class Told:
-    """Values are JSON, or bytes."""
+    """Values are JSON."""
+
+    host = "127.0.0.1"
 
     def __init__(self):
         self.values, self.changed = {}, threading.Condition()
 
     def write(self, name, value):
-        self.write_bytes(name, json.dumps(value))
+        with self.changed:
+            assert name not in self.values
+            self.values[name] = json.dumps(value)
+            self.changed.notify_all()
 
     def read(self, name):
         return self.read_first_of(name)[1]
@@ -24,14 +29,3 @@ class Told:
             assert self.changed.wait_for(lambda: any(name in self.values for name in names), PATIENCE)
             name = next(name for name in names if name in self.values)
             return name, json.loads(self.values[name])
-
-    def write_bytes(self, name, value):
-        with self.changed:
-            assert name not in self.values
-            self.values[name] = value
-            self.changed.notify_all()
-
-    def take_bytes(self, name, unless=None):
-        with self.changed:
-            assert self.changed.wait_for(lambda: name in self.values or unless in self.values, PATIENCE)
-            return self.values.pop(name, None)

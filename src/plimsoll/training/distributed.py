@@ -243,6 +243,11 @@ class Board:
     def __init__(self) -> None:
         self._client = _state().client
 
+    @property
+    def host(self) -> str:
+        """Name or address of the first process's machine, at which the others have reached it."""
+        return _state().coordinator_address.rpartition(":")[0].strip("[]")
+
     def write(self, name: str, value: Any) -> None:
         self._client.key_value_set(f"plimsoll/{name}", json.dumps(value))
 
@@ -270,27 +275,6 @@ class Board:
         with _unless("NOT_FOUND"):
             return json.loads(self._client.key_value_try_get(f"plimsoll/{name}"))
         return None
-
-    def write_bytes(self, name: str, value: bytes) -> None:
-        """Writes bytes, for one process to take."""
-        self._client.key_value_set_bytes(f"plimsoll/{name}", value)
-
-    def take_bytes(self, name: str, unless: str | None = None) -> bytes | None:
-        """Returns the bytes under a name once they are there, and removes them.
-
-        Args:
-            name: Of the bytes.
-            unless: Name of a value with which the wait is over, and the result None.
-        """
-        while True:
-            with _unless("DEADLINE_EXCEEDED"):
-                value = self._client.blocking_key_value_get_bytes(f"plimsoll/{name}", int(POLL_SECONDS * 1000))
-                self._client.key_value_delete(f"plimsoll/{name}")
-                return value
-            if unless is not None:
-                with _unless("NOT_FOUND"):
-                    self._client.key_value_try_get(f"plimsoll/{unless}")
-                    return None
 
     def wait_until_read(self, name: str) -> None:
         """Waits until all have read what was written, so that the end of one does not end another before."""

@@ -1,12 +1,13 @@
 """Text that the processes of a run encode together: the folder of one process, shared work, and what goes wrong."""
 
+import re
+import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plimsoll.data.packed import by_processes, encoding
+from plimsoll.data.packed import by_processes, encoding, lines
 from plimsoll.data.packed.by_processes import helped_by, receive_folder, send_folder, wait_and_encode
 from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.packed.packed import DOCUMENTS, TOKENS, VALIDATION
@@ -61,12 +62,10 @@ def test_the_folder_is_that_of_one_process_and_each_encoded_its_share(
         return message(ids, lengths)
 
     monkeypatch.setattr(by_processes, "_message", counted)
-    board = Told()
-    packed, _ = together(board, processes, text, byte_tokenizer)
+    packed, _ = together(Told(), processes, text, byte_tokenizer)
     assert contents(packed.folder) == alone
     others = sum(encoded) / (packed.tokens + packed.validation_tokens)
     assert others == pytest.approx(1 - 1 / processes, abs=0.02)
-    assert not [name for name in board.values if "/ids-" in name]
 
 
 def test_what_is_there_already_is_not_encoded_again(text, byte_tokenizer):
@@ -118,24 +117,11 @@ def test_a_text_that_changed_on_another_is_not_kept(text, byte_tokenizer, monkey
         together(Told(), 2, text, byte_tokenizer)
 
 
-def test_one_that_encodes_faster_than_the_first_takes_waits(text, byte_tokenizer, monkeypatch):
-    """It is AHEAD blocks ahead at most; and once the first takes no more, it encodes no more."""
-    board, most = Told(), 0
-    write = board.write_bytes
-
-    def counting(name, value):
-        nonlocal most
-        write(name, value)
-        most = max(most, sum("/ids-" in name for name in board.values))
-
-    board.write_bytes = counting
+def test_where_the_first_takes_no_more_the_others_encode_no_more(text, byte_tokenizer):
+    board = Told()
 
     def first():
         with helped_by(board, 2), by_processes.opened(open_documents(str(text)), byte_tokenizer, None, str):
-            deadline = time.monotonic() + PATIENCE
-            while most < by_processes.AHEAD:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
             raise RuntimeError("stopped")
 
     with ThreadPoolExecutor(1) as threads:
@@ -144,7 +130,35 @@ def test_one_that_encodes_faster_than_the_first_takes_waits(text, byte_tokenizer
             first()
         board.write("session", "begins")
         assert other.result(PATIENCE) == "begins"
-    assert most == by_processes.AHEAD
+
+
+def test_one_that_does_not_reach_the_first_does_not_help(text, byte_tokenizer, monkeypatch):
+    def unreachable(host, address, process):
+        with socket.socket() as bound:  # nothing listens there
+            bound.bind(("127.0.0.1", 0))
+            return lines.connected(host, address | {"port": bound.getsockname()[1]}, process)
+
+    alone = contents(tokenised(open_documents(str(text)), byte_tokenizer, str).folder)
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(text.with_name("other")))
+    monkeypatch.setattr(by_processes, "connected", unreachable)
+    packed, said = together(Told(), 2, text, byte_tokenizer)
+    assert contents(packed.folder) == alone
+    (line,) = (line for line in said if "does not take part" in line)
+    assert re.search(
+        r"process 1 does not reach port \d+ of 127\.0\.0\.1, the first process \(.*refused\): let ports", line
+    )
+
+
+def test_where_another_is_gone_the_first_waits_for_what_ends_the_run(text, byte_tokenizer, monkeypatch):
+    class Ends(Told):
+        def read(self, name):
+            if name.endswith("process-1-came-back"):
+                raise RuntimeError("ended by the watch")
+            return super().read(name)
+
+    monkeypatch.setattr(by_processes, "_send_share", lambda *of: None)
+    with pytest.raises(RuntimeError, match="ended by the watch"):
+        together(Ends(), 2, text, byte_tokenizer)
 
 
 def test_what_another_refuses_after_its_last_block_is_raised(text, byte_tokenizer, monkeypatch):
@@ -156,26 +170,65 @@ def test_what_another_refuses_after_its_last_block_is_raised(text, byte_tokenize
         together(Told(), 2, text, byte_tokenizer)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_the_folder_is_sent_to_a_process_with_another_cache(text, byte_tokenizer, monkeypatch, damaged):
-    monkeypatch.setattr(by_processes, "PIECE_BYTES", 1000)
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
-    there, here = threading.local(), text.with_name("cache")
-    there.folder = here
-    monkeypatch.setattr(by_processes.cache, "cache_folder", lambda: getattr(there, "folder", text.with_name("second")))
-    text.with_name("second").mkdir()
+@pytest.fixture
+def second(text, monkeypatch):
+    """The cache of the other process, which is any thread but this one."""
+    there = threading.local()
+    there.folder = text.with_name("cache")
+    folder = text.with_name("second")
+    there.folder.mkdir()
+    monkeypatch.setattr(by_processes.cache, "cache_folder", lambda: getattr(there, "folder", folder))
+    folder.mkdir()
+    return folder
+
+
+def sent(packed):
+    """Sends the folder to one other process; returns what becomes of that."""
     board = Told()
-    if damaged:
-        path = packed.folder / TOKENS
-        path.write_bytes(b"x" + path.read_bytes()[1:])
     with ThreadPoolExecutor(1) as threads:
         received = threads.submit(receive_folder, board, 1, packed.folder.name)
         send_folder(board, packed.folder.name, [1])
-        if damaged:
-            with pytest.raises(DataError, match=f"did not arrive as it was sent: {TOKENS} has another SHA-256"):
-                received.result(PATIENCE)
-        else:
-            received.result(PATIENCE)
-    assert [path.name for path in text.with_name("second").glob("tokens/*")] == [packed.folder.name] * (not damaged)
-    if not damaged:
-        assert contents(text.with_name("second") / "tokens" / packed.folder.name) == contents(packed.folder)
+    return received
+
+
+def test_the_folder_is_sent_to_a_process_with_another_cache(text, byte_tokenizer, monkeypatch, second):
+    monkeypatch.setattr(by_processes, "PIECE_BYTES", 1000)
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    sent(packed).result()
+    assert [path.name for path in second.glob("tokens/*")] == [packed.folder.name]
+    assert contents(second / "tokens" / packed.folder.name) == contents(packed.folder)
+
+
+def test_a_folder_that_was_damaged_before_it_was_sent_is_not_kept(text, byte_tokenizer, second):
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    path = packed.folder / TOKENS
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    with pytest.raises(DataError, match=f"did not arrive as it was sent: {TOKENS} has another SHA-256"):
+        sent(packed).result()
+    assert list(second.glob("tokens/*")) == []
+
+
+def test_a_folder_whose_end_does_not_arrive_is_not_kept(text, byte_tokenizer, monkeypatch, second):
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    monkeypatch.setattr(by_processes, "PIECE_BYTES", 1000)
+    send, count = lines.Line.send, 0
+
+    def cut(line, message):
+        nonlocal count
+        count += 1
+        if count == 2:
+            line.close()
+            raise BrokenPipeError
+        send(line, message)
+
+    monkeypatch.setattr(lines.Line, "send", cut)
+    with pytest.raises(DataError, match="did not arrive whole from the first process"):
+        sent(packed).result()
+    assert list(second.glob("tokens/*")) == []
+
+
+def test_without_room_for_it_a_folder_is_not_sent(text, byte_tokenizer, monkeypatch, second):
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+    monkeypatch.setattr(by_processes, "free_bytes", lambda folder: 0)
+    sent(packed).result()
+    assert list(second.glob("tokens/*")) == []

@@ -2,8 +2,8 @@
 
 The first process forms the blocks and takes their ids in order, as if its own threads had made them: the folder that it
 writes is the one that it would write alone. The others encode their share of the same blocks while they wait for the
-session (`wait_and_encode`), and send ids through the store that connects the processes. At the end each has the whole
-folder (`send_folder`, `receive_folder`), since the windows of a batch lie anywhere in it.
+session (`wait_and_encode`), and send their ids (lines.py). At the end each has the whole folder (`send_folder`,
+`receive_folder`), since the windows of a batch lie anywhere in it.
 
 What a process reads and encodes besides, a stream or `--no-use-streaming`, is not shared.
 """
@@ -26,6 +26,7 @@ import numpy as np
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes
+from plimsoll.data.packed.lines import Line, connected, door
 from plimsoll.data.same_data import files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
@@ -37,22 +38,20 @@ if TYPE_CHECKING:
     from plimsoll.data.packed.encoding import Encoded, Encoder
     from plimsoll.data.text.tokenizer import TextTokenizer
 
-AHEAD = 8
-"""Blocks that a process encodes before the first process has taken the first of them."""
-PIECE_BYTES, PIECES = MIB, 4
-"""Bytes of a piece of a file, and pieces that are in the store at a time: one is read while the next is written."""
+PIECE_BYTES = MIB
+"""Bytes of a file that are sent at a time."""
 REFUSED = b"refused "
 """How a message begins that stands for the ids of a block."""
 
 
 class Board(Protocol):
-    """A store that all processes read (`training.distributed.Board`): values are JSON, or bytes."""
+    """A store that all processes read (`training.distributed.Board`): values are JSON."""
 
+    @property
+    def host(self) -> str: ...
     def write(self, name: str, value: Any) -> None: ...
     def read(self, name: str) -> Any: ...
     def read_first_of(self, *names: str) -> tuple[str, Any]: ...
-    def write_bytes(self, name: str, value: bytes) -> None: ...
-    def take_bytes(self, name: str, unless: str | None = None) -> bytes | None: ...
 
 
 @dataclass
@@ -102,46 +101,64 @@ def opened(
             return
         job = f"encode-{team.jobs}"
         team.jobs += 1
-        team.board.write(job, _asked(documents, tokenizer, position))
-        answers = [team.board.read(f"{job}/answer-{process}") for process in range(1, team.processes)]
-        who = [0, *(process for process, why in enumerate(answers, 1) if why is None)]
-        team.board.write(f"{job}/who", who)
-        for process, why in enumerate(answers, 1):
+        with _lines_to_helpers(team, job, _asked(documents, tokenizer, position), say) as lines:
+            yield _shared(team.board, job, lines, own)
+            changed = [why for process, line in lines.items() if (why := _taken(team.board, job, process, line))]
+        if changed:
+            raise DataError(changed[0].removeprefix(REFUSED).decode())
+
+
+@contextlib.contextmanager
+def _lines_to_helpers(
+    team: _Team, job: str, asked: Mapping[str, Any], say: Callable[[str], None]
+) -> Iterator[dict[int, Line]]:
+    """Opens the lines to those who take part in a job, by their numbers."""
+    others = range(1, team.processes)
+    with door() as opened_door:
+        team.board.write(job, {**asked, "door": opened_door.address})
+        answers = {process: team.board.read(f"{job}/answer-{process}") for process in others}
+        for process, why in answers.items():
             if why is not None:
                 say(f"tokens: process {process} does not take part: {why}")
-        try:
-            yield _shared(team.board, job, len(who), own)
-            changed = [why for process in who[1:] if (why := team.board.read(f"{job}/done-{process}"))]
-        finally:
-            team.board.write(f"{job}/closed", True)
-        if changed:
-            raise DataError(changed[0])
+        lines = opened_door.lines([process for process in others if answers[process] is None])
+    try:
+        for share, line in enumerate(lines.values(), 1):
+            line.send(json.dumps([share, 1 + len(lines)]).encode())
+        yield lines
+    finally:
+        for line in lines.values():
+            line.close()
 
 
-def _shared(board: Board, job: str, processes: int, own: Encoder) -> Encoder:
+def _shared(board: Board, job: str, lines: Mapping[int, Line], own: Encoder) -> Encoder:
     """Returns an encoder that leaves all but every n-th block, from the first on, to the other processes."""
     from plimsoll.data.packed.encoding import Encoder
 
-    count = 0
+    turns = itertools.cycle([None, *lines.items()])
 
     def submit(texts: Sequence[str], ends: Sequence[bool]) -> Any:
-        nonlocal count
-        number, count = count, count + 1
-        return own.submit(texts, ends) if number % processes == 0 else partial(_taken, board, job, number)
+        turn = next(turns)
+        return own.submit(texts, ends) if turn is None else partial(_ids, board, job, *turn)
 
-    return Encoder(own.ahead * processes, submit)
+    return Encoder(own.ahead * (1 + len(lines)), submit)
 
 
-def _taken(board: Board, job: str, number: int) -> Encoded:
-    message = board.take_bytes(f"{job}/ids-{number}")
-    assert message is not None
-    board.write_bytes(f"{job}/taken-{number}", b".")
+def _ids(board: Board, job: str, process: int, line: Line) -> Encoded:
+    message = _taken(board, job, process, line)
     if message.startswith(REFUSED):
         raise DataError(message.removeprefix(REFUSED).decode())
     pieces, itemsize = np.frombuffer(message, np.int32, 2).tolist()
     lengths = np.frombuffer(message, np.int32, pieces, 8).astype(np.int64)
     ids = np.frombuffer(message, np.dtype(f"u{itemsize}"), offset=8 + 4 * pieces)
     return ids.astype(np.int32), lengths
+
+
+def _taken(board: Board, job: str, process: int, line: Line) -> bytes:
+    try:
+        return line.receive()
+    except OSError:  # it is gone: what ends this process, too, knows why (`processes.peers.Watch`)
+        board.read(f"{job}/process-{process}-came-back")
+        raise
 
 
 def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
@@ -161,36 +178,39 @@ def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
 
 
 def _encode_share(board: Board, process: int, job: str, asked: Mapping[str, Any]) -> None:
-    from plimsoll.data.packed.encoding import blocks, in_order, in_threads, tokenizer_of
 
     try:
         documents = _documents(asked)
+        line = connected(board.host, asked["door"], process)
     except (PlimsollError, OSError) as problem:  # the first encodes it without this one, and other data is found later
         board.write(f"{job}/answer-{process}", str(problem))
         return
-    board.write(f"{job}/answer-{process}", None)
-    who = board.read(f"{job}/who")
-    share, processes = who.index(process), len(who)
+    try:
+        board.write(f"{job}/answer-{process}", None)
+        with contextlib.suppress(ConnectionError):  # the first takes no more
+            share, processes = json.loads(line.receive())
+            _send_share(line, documents, asked, process, (share, processes))
+    finally:
+        line.close()
+
+
+def _send_share(
+    line: Line, documents: Documents, asked: Mapping[str, Any], process: int, share: tuple[int, int]
+) -> None:
+    """Sends the ids of every n-th block from one on, `share`, and at the end why they may not be right, or nothing."""
+    from plimsoll.data.packed.encoding import blocks, in_order, in_threads, tokenizer_of
+
     tokenizer = tokenizer_of(asked["tokenizer"], asked["end_of_text"])
-    number = share
     try:
         with in_threads(tokenizer, workers=None) as encoder:
-            mine = _every(blocks(documents.pieces(asked["position"])), share, processes)
-            for place, (_, ids, lengths) in enumerate(in_order(mine, encoder)):
-                if place >= AHEAD and not _is_taken(board, job, number - AHEAD * processes):
-                    return
-                board.write_bytes(f"{job}/ids-{number}", _message(ids, lengths))
-                number += processes
-        board.write(f"{job}/done-{process}", _why_not_the_same(documents, asked, process))
-    except (PlimsollError, OSError) as problem:  # where the first reads next: a block, or whether all is done
-        said = f"process {process} says: {problem}"
-        board.write_bytes(f"{job}/ids-{number}", REFUSED + said.encode())
-        board.write(f"{job}/done-{process}", said)
-
-
-def _is_taken(board: Board, job: str, number: int) -> bool:
-    """Waits until the first process has taken a block, and returns False if it takes none any more."""
-    return board.take_bytes(f"{job}/taken-{number}", unless=f"{job}/closed") is not None
+            mine = _every(blocks(documents.pieces(asked["position"])), *share)
+            for _, ids, lengths in in_order(mine, encoder):
+                line.send(_message(ids, lengths))
+        line.send(_why_not_the_same(documents, asked, process).encode())
+    except ConnectionError:
+        raise
+    except (PlimsollError, OSError) as problem:  # where the first reads next: a block, or whether all is right
+        line.send(REFUSED + f"process {process} says: {problem}".encode())
 
 
 def _every(of: Iterable[Any], first: int, step: int) -> Iterator[Any]:
@@ -198,7 +218,7 @@ def _every(of: Iterable[Any], first: int, step: int) -> Iterator[Any]:
 
 
 def _message(ids: np.ndarray, lengths: np.ndarray) -> bytes:
-    """Returns ids as bytes, two for each where they fit: the store compresses what it is sent, which takes its time."""
+    """Returns ids as bytes, two for each where they fit."""
     itemsize = 2 if not ids.size or ids.max() < 2**16 else 4
     head = np.array([len(lengths), itemsize, *lengths], np.int32)
     return head.tobytes() + ids.astype(np.dtype(f"u{itemsize}")).tobytes()
@@ -229,9 +249,9 @@ def _documents(asked: Mapping[str, Any]) -> Documents:
     return documents
 
 
-def _why_not_the_same(documents: Documents, asked: Mapping[str, Any], process: int) -> str | None:
+def _why_not_the_same(documents: Documents, asked: Mapping[str, Any], process: int) -> str:
     if files_facts(documents.paths or []) == asked["text"]:
-        return None
+        return ""
     return f"{documents.name} changed on process {process} while it was tokenised. Run the same command again"
 
 
@@ -240,60 +260,57 @@ def send_folder(board: Board, name: str, receivers: Sequence[int]) -> None:
     if not receivers:
         return
     folder = cache.cache_folder() / "tokens" / name
-    files = sorted(path.name for path in folder.iterdir() if path.name != CHECKED)
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != CHECKED}
     digests = {file: entry["sha256"] for file, entry in json.loads((folder / CHECKED).read_text()).items()}
-    board.write(f"{name}/files", {file: (folder / file).stat().st_size for file in files})
-    board.write(f"{name}/digests", digests)
-    count = 0
-    for piece in (piece for file in files for piece in _pieces(folder / file)):
-        if count >= PIECES:
-            _wait_for_taken(board, name, receivers, count - PIECES)
-        for process in receivers:
-            board.write_bytes(f"{name}/{process}/piece-{count}", piece)
-        count += 1
-    for number in range(max(0, count - PIECES), count):
-        _wait_for_taken(board, name, receivers, number)
-
-
-def _pieces(file: Path) -> Iterator[bytes]:
-    with open(file, "rb") as read:
-        while piece := read.read(PIECE_BYTES):
-            yield piece
-
-
-def _wait_for_taken(board: Board, name: str, receivers: Sequence[int], number: int) -> None:
-    for process in receivers:
-        board.take_bytes(f"{name}/{process}/taken-{number}")
+    with door() as opened_door:
+        board.write(f"{name}/sent", {"files": files, "digests": digests, "door": opened_door.address})
+        there = [process for process in receivers if board.read(f"{name}/reached-{process}")]
+        lines = opened_door.lines(there)
+    try:
+        for file in files:
+            with open(folder / file, "rb") as read:
+                while piece := read.read(PIECE_BYTES):
+                    for process in [*lines]:
+                        try:
+                            lines[process].send(piece)
+                        except ConnectionError:  # it is gone, or has no room for it
+                            lines.pop(process).close()
+    finally:
+        for line in lines.values():
+            line.close()
 
 
 def receive_folder(board: Board, process: int, name: str) -> None:
     """Writes the folder that `send_folder` sends into the cache, or leaves it out where that has no room.
 
     Raises:
-        DataError: What arrived is not what was sent.
+        DataError: The first process is not reached, or what arrived is not what was sent.
     """
     from plimsoll.data.packed.writer import LEAST_FREE
 
-    sizes, digests = board.read(f"{name}/files"), board.read(f"{name}/digests")
+    sent = board.read(f"{name}/sent")
     home = cache.cache_folder() / "tokens"
     home.mkdir(exist_ok=True)
     part, folder = home / f"{name}.{os.getpid()}.received", home / name
-    fits = sum(sizes.values()) < free_bytes(folder) - LEAST_FREE
-    count = 0
+    fits = sum(sent["files"].values()) < free_bytes(folder) - LEAST_FREE
+    line = None
+    try:
+        line = connected(board.host, sent["door"], process) if fits else None
+    finally:
+        board.write(f"{name}/reached-{process}", line is not None)
+    if line is None:
+        return
     try:
         part.mkdir()
-        for file, size in sizes.items():
+        for file, size in sent["files"].items():
             with open(part / file, "wb") as written:
-                while size > 0:
-                    piece = board.take_bytes(f"{name}/{process}/piece-{count}")
-                    assert piece is not None
-                    board.write_bytes(f"{name}/{process}/taken-{count}", b".")
-                    count, size = count + 1, size - len(piece)
-                    if fits:
-                        written.write(piece)
-        if fits:
-            _put(part, folder, digests)
+                while written.tell() < size:
+                    written.write(line.receive())
+        _put(part, folder, sent["digests"])
+    except ConnectionError as problem:
+        raise DataError(f"{folder} did not arrive whole from the first process: {problem}") from None
     finally:
+        line.close()
         shutil.rmtree(part, ignore_errors=True)
 
 
