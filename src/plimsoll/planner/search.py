@@ -42,6 +42,8 @@ SMALL = 0.05
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
 SMALL_AT_LAST = 0.15
 """The same when the time is nearly used up, where it is limited: it grows evenly until then."""
+SMALL_COMPILED = 0.02
+"""The same of a candidate that is compiled and fits: what is left is to time a step of it."""
 SMALL_BYTES = 0.01
 """Share of the smallest plan's bytes that an answer must be expected to gain, where the floor is looked for."""
 TRACED_FIRST = 0.9
@@ -269,7 +271,7 @@ class Search:
             if doubtful:
                 yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
                 return
-        small = self._worth_asking(small, best)
+        small, to_time = (self._worth_asking(least, best) for least in (small, SMALL_COMPILED))
         if late:  # of those that are sure to fit the fastest: it may be the only one that is looked at
             least = min((view.cost.likely for view in views), default=0.0)
             worth = (view.fits + (least / view.cost.likely if view.fits == 1 else 0.0) for view in views)
@@ -278,7 +280,8 @@ class Search:
         wanted, hurried = False, False
         for view, gain in zip(views, worth, strict=True):
             verb = self._next(view)
-            if verb is not None and view is not best and (best is None or (gain > small and not late)):
+            enough = min(small, to_time) if verb == "measure" else small
+            if verb is not None and view is not best and (best is None or (gain > enough and not late)):
                 wanted = True
                 yield self._question(view, verb, gain, first=best is None)
             hurried |= verb is not None and view is not best and gain > SMALL
