@@ -2,10 +2,10 @@
 
     PYTHONPATH=benchmarks python benchmarks/ours_text.py --tokens T.npy --order O.npy --config C.json --memory 600MiB
 
-Nothing is tuned by hand: the planner chooses a plan under --memory for a run of AS_LONG times the steps, for which these
-stand, compiles in children, times the best few in two minutes at most; and a training process of its own does the
-steps by that plan (run.prepare_run, as `plimsoll train --plan` does). Losses, seconds and the peak are read from its run folder. What
-differs from a user's run is the recipe, ours/given_text.py.
+Nothing is tuned by hand: the planner chooses a plan under --memory for a run of AS_LONG times the steps, for which
+these stand, compiles in children, times the best few in two minutes at most; and a training process of its own does
+the steps by that plan (run.prepare_run, as `plimsoll train --plan` does). Losses, seconds and the peak are read from
+its run folder. What differs from a user's run is the recipe, ours/given_text.py.
 float32 is `--numerics exact`, --bf16 is `--numerics mixed`.
 """
 
