@@ -1,5 +1,6 @@
 """Text that the processes of a run encode together: the folder of one process, shared work, and what goes wrong."""
 
+import errno
 import re
 import socket
 import threading
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plimsoll.data.packed import by_processes, encoding, lines
+from plimsoll.data.packed import by_processes, connections, encoding
 from plimsoll.data.packed.by_processes import helped_by, receive_folder, send_folder, wait_and_encode
 from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.packed.packed import DOCUMENTS, TOKENS, VALIDATION
@@ -98,6 +99,22 @@ def test_one_that_has_another_text_does_not_help(text, byte_tokenizer, monkeypat
     assert f"tokens: process 1 does not take part: {text} holds another text here" in said
 
 
+@pytest.mark.parametrize("change", ["other words", "shorter", "longer"])
+def test_another_text_with_the_same_facts_is_found_by_its_blocks(text, byte_tokenizer, monkeypatch, change):
+    """What is compared before is the beginning, middle and end of a large file."""
+    other = text.with_name("other.txt")
+    words = text.read_text()
+    changed = {"other words": words.replace("300 with", "300 What"), "shorter": words[: len(words) // 2]}
+    other.write_text(changed.get(change, 2 * words))
+    monkeypatch.setattr(by_processes, "files_facts", lambda paths: "alike")
+    documents = by_processes._documents
+    monkeypatch.setattr(
+        by_processes, "_documents", lambda asked: documents({**asked, "files": [[str(other), *asked["files"][0][1:]]]})
+    )
+    with pytest.raises(DataError, match="process 1 reads another text than the first process under the same name"):
+        together(Told(), 2, text, byte_tokenizer)
+
+
 def test_what_another_refuses_is_raised_and_nothing_is_kept(text, byte_tokenizer, monkeypatch):
     every = by_processes._every
 
@@ -112,8 +129,10 @@ def test_what_another_refuses_is_raised_and_nothing_is_kept(text, byte_tokenizer
 
 
 def test_a_text_that_changed_on_another_is_not_kept(text, byte_tokenizer, monkeypatch):
-    monkeypatch.setattr(by_processes, "_why_not_the_same", lambda *of: "a.txt changed on process 1")
-    with pytest.raises(DataError, match=r"a\.txt changed on process 1"):
+    facts = by_processes.files_facts
+    answers = iter([facts, facts, lambda paths: "other"])  # the first one's, the other's before it and after
+    monkeypatch.setattr(by_processes, "files_facts", lambda paths: next(answers)(paths))
+    with pytest.raises(DataError, match=r"process 1 says: .*a\.txt changed on process 1 while it was tokenised"):
         together(Told(), 2, text, byte_tokenizer)
 
 
@@ -136,11 +155,11 @@ def test_one_that_does_not_reach_the_first_does_not_help(text, byte_tokenizer, m
     def unreachable(host, address, process):
         with socket.socket() as bound:  # nothing listens there
             bound.bind(("127.0.0.1", 0))
-            return lines.connected(host, address | {"port": bound.getsockname()[1]}, process)
+            return connections.connect(host, address | {"port": bound.getsockname()[1]}, process)
 
     alone = contents(tokenised(open_documents(str(text)), byte_tokenizer, str).folder)
     monkeypatch.setenv("PLIMSOLL_CACHE", str(text.with_name("other")))
-    monkeypatch.setattr(by_processes, "connected", unreachable)
+    monkeypatch.setattr(by_processes, "connect", unreachable)
     packed, said = together(Told(), 2, text, byte_tokenizer)
     assert contents(packed.folder) == alone
     (line,) = (line for line in said if "does not take part" in line)
@@ -152,7 +171,7 @@ def test_one_that_does_not_reach_the_first_does_not_help(text, byte_tokenizer, m
 def test_where_another_is_gone_the_first_waits_for_what_ends_the_run(text, byte_tokenizer, monkeypatch):
     class Ends(Told):
         def read(self, name):
-            if name.endswith("process-1-came-back"):
+            if name == "process 1 is back":
                 raise RuntimeError("ended by the watch")
             return super().read(name)
 
@@ -165,7 +184,7 @@ def test_what_another_refuses_after_its_last_block_is_raised(text, byte_tokenize
     def gone(*of):
         raise FileNotFoundError("a.txt is gone")
 
-    monkeypatch.setattr(by_processes, "_why_not_the_same", gone)
+    monkeypatch.setattr(by_processes, "_require_unchanged", gone)
     with pytest.raises(DataError, match=r"process 1 says: a\.txt is gone"):
         together(Told(), 2, text, byte_tokenizer)
 
@@ -211,19 +230,30 @@ def test_a_folder_that_was_damaged_before_it_was_sent_is_not_kept(text, byte_tok
 def test_a_folder_whose_end_does_not_arrive_is_not_kept(text, byte_tokenizer, monkeypatch, second):
     packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
     monkeypatch.setattr(by_processes, "PIECE_BYTES", 1000)
-    send, count = lines.Line.send, 0
+    send, count = connections.Connection.send, 0
 
-    def cut(line, message):
+    def cut(connection, message):
         nonlocal count
         count += 1
         if count == 2:
-            line.close()
+            connection.close()
             raise BrokenPipeError
-        send(line, message)
+        send(connection, message)
 
-    monkeypatch.setattr(lines.Line, "send", cut)
+    monkeypatch.setattr(connections.Connection, "send", cut)
     with pytest.raises(DataError, match="did not arrive whole from the first process"):
         sent(packed).result()
+    assert list(second.glob("tokens/*")) == []
+
+
+def test_a_folder_for_which_others_took_the_room_is_left_out(text, byte_tokenizer, monkeypatch, second):
+    packed = tokenised(open_documents(str(text)), byte_tokenizer, str)
+
+    def full(*of):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(by_processes, "_put", full)
+    sent(packed).result()
     assert list(second.glob("tokens/*")) == []
 
 

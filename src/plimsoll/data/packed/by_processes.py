@@ -2,7 +2,7 @@
 
 The first process forms the blocks and takes their ids in order, as if its own threads had made them: the folder that it
 writes is the one that it would write alone. The others encode their share of the same blocks while they wait for the
-session (`wait_and_encode`), and send their ids (lines.py). At the end each has the whole folder (`send_folder`,
+session (`wait_and_encode`), and send their ids (connections.py). At the end each has the whole folder (`send_folder`,
 `receive_folder`), since the windows of a batch lie anywhere in it.
 
 What a process reads and encodes besides, a stream or `--no-use-streaming`, is not shared.
@@ -11,9 +11,11 @@ What a process reads and encodes besides, a stream or `--no-use-streaming`, is n
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import itertools
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -26,7 +28,7 @@ import numpy as np
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.lines import Line, connected, door
+from plimsoll.data.packed.connections import Connection, connect, open_port
 from plimsoll.data.same_data import files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = MIB
 """Bytes of a file that are sent at a time."""
-REFUSED = b"refused "
-"""How a message begins that stands for the ids of a block."""
+IDS, REFUSED, END = b"i", b"r", b"e"
+"""How a message begins: of the ids of a block, of a reason why there are none, after the last block."""
+DIGEST_BYTES = 16
 
 
 class Board(Protocol):
@@ -101,64 +104,88 @@ def opened(
             return
         job = f"encode-{team.jobs}"
         team.jobs += 1
-        with _lines_to_helpers(team, job, _asked(documents, tokenizer, position), say) as lines:
-            yield _shared(team.board, job, lines, own)
-            changed = [why for process, line in lines.items() if (why := _taken(team.board, job, process, line))]
-        if changed:
-            raise DataError(changed[0].removeprefix(REFUSED).decode())
+        with _helpers(team, job, _asked(documents, tokenizer, position), say) as helpers:
+            yield _shared(team.board, helpers, own)
+            for helper in helpers.items():
+                _received(team.board, *helper, END)
 
 
 @contextlib.contextmanager
-def _lines_to_helpers(
+def _helpers(
     team: _Team, job: str, asked: Mapping[str, Any], say: Callable[[str], None]
-) -> Iterator[dict[int, Line]]:
-    """Opens the lines to those who take part in a job, by their numbers."""
+) -> Iterator[dict[int, Connection]]:
+    """Opens connections to the processes that take part in a job, by their numbers."""
     others = range(1, team.processes)
-    with door() as opened_door:
-        team.board.write(job, {**asked, "door": opened_door.address})
+    with open_port(team.processes) as port:
+        team.board.write(job, {**asked, "port": port.address})
         answers = {process: team.board.read(f"{job}/answer-{process}") for process in others}
         for process, why in answers.items():
             if why is not None:
                 say(f"tokens: process {process} does not take part: {why}")
-        lines = opened_door.lines([process for process in others if answers[process] is None])
+        helpers = port.accepted([process for process in others if answers[process] is None])
     try:
-        for share, line in enumerate(lines.values(), 1):
-            line.send(json.dumps([share, 1 + len(lines)]).encode())
-        yield lines
+        for share, connection in enumerate(helpers.values(), 1):
+            with contextlib.suppress(OSError):  # it is gone: found out where its ids are awaited
+                connection.send(json.dumps([share, 1 + len(helpers)]).encode())
+        yield helpers
     finally:
-        for line in lines.values():
-            line.close()
+        for connection in helpers.values():
+            connection.close()
 
 
-def _shared(board: Board, job: str, lines: Mapping[int, Line], own: Encoder) -> Encoder:
+def _shared(board: Board, helpers: Mapping[int, Connection], own: Encoder) -> Encoder:
     """Returns an encoder that leaves all but every n-th block, from the first on, to the other processes."""
     from plimsoll.data.packed.encoding import Encoder
 
-    turns = itertools.cycle([None, *lines.items()])
+    turns = itertools.cycle([None, *helpers.items()])
 
     def submit(texts: Sequence[str], ends: Sequence[bool]) -> Any:
         turn = next(turns)
-        return own.submit(texts, ends) if turn is None else partial(_ids, board, job, *turn)
+        return own.submit(texts, ends) if turn is None else partial(_ids, board, *turn, _digest(texts))
 
-    return Encoder(own.ahead * (1 + len(lines)), submit)
+    return Encoder(own.ahead * (1 + len(helpers)), submit)
 
 
-def _ids(board: Board, job: str, process: int, line: Line) -> Encoded:
-    message = _taken(board, job, process, line)
-    if message.startswith(REFUSED):
-        raise DataError(message.removeprefix(REFUSED).decode())
-    pieces, itemsize = np.frombuffer(message, np.int32, 2).tolist()
-    lengths = np.frombuffer(message, np.int32, pieces, 8).astype(np.int64)
-    ids = np.frombuffer(message, np.dtype(f"u{itemsize}"), offset=8 + 4 * pieces)
+def _digest(texts: Sequence[str]) -> bytes:
+    """Returns what two processes have in common exactly if they cut the same block from the same text."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
+    return digest.digest()
+
+
+def _ids(board: Board, process: int, helper: Connection, digest: bytes) -> Encoded:
+    message = _received(board, process, helper, IDS)
+    if message[:DIGEST_BYTES] != digest:
+        raise _other_text(process)
+    pieces, itemsize = np.frombuffer(message, np.int32, 2, DIGEST_BYTES).tolist()
+    lengths = np.frombuffer(message, np.int32, pieces, DIGEST_BYTES + 8).astype(np.int64)
+    ids = np.frombuffer(message, np.dtype(f"u{itemsize}"), offset=DIGEST_BYTES + 8 + 4 * pieces)
     return ids.astype(np.int32), lengths
 
 
-def _taken(board: Board, job: str, process: int, line: Line) -> bytes:
+def _received(board: Board, process: int, helper: Connection, kind: bytes) -> bytes:
+    """Returns the next message of a process, of a kind. Raises DataError for its reason, or a message of another."""
     try:
-        return line.receive()
-    except OSError:  # it is gone: what ends this process, too, knows why (`processes.peers.Watch`)
-        board.read(f"{job}/process-{process}-came-back")
+        message = helper.receive()
+    except OSError:
+        # It is gone. Nobody writes this: the wait ends with this process, by who knows why (`processes.peers.Watch`).
+        board.read(f"process {process} is back")
         raise
+    if message[:1] == REFUSED:
+        raise DataError(message[1:].decode())
+    if message[:1] != kind:
+        raise _other_text(process)
+    return message[1:]
+
+
+def _other_text(process: int) -> DataError:
+    return DataError(
+        f"process {process} reads another text than the first process under the same name, of the same size: copy the"
+        " same files to every machine, and run the same command again"
+    )
 
 
 def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
@@ -181,36 +208,37 @@ def _encode_share(board: Board, process: int, job: str, asked: Mapping[str, Any]
 
     try:
         documents = _documents(asked)
-        line = connected(board.host, asked["door"], process)
+        connection = connect(board.host, asked["port"], process)
     except (PlimsollError, OSError) as problem:  # the first encodes it without this one, and other data is found later
         board.write(f"{job}/answer-{process}", str(problem))
         return
     try:
         board.write(f"{job}/answer-{process}", None)
         with contextlib.suppress(ConnectionError):  # the first takes no more
-            share, processes = json.loads(line.receive())
-            _send_share(line, documents, asked, process, (share, processes))
+            share, processes = json.loads(connection.receive())
+            _send_share(connection, documents, asked, process, (share, processes))
     finally:
-        line.close()
+        connection.close()
 
 
 def _send_share(
-    line: Line, documents: Documents, asked: Mapping[str, Any], process: int, share: tuple[int, int]
+    connection: Connection, documents: Documents, asked: Mapping[str, Any], process: int, share: tuple[int, int]
 ) -> None:
-    """Sends the ids of every n-th block from one on, `share`, and at the end why they may not be right, or nothing."""
+    """Sends the ids of every n-th block from one on (`share`: that one, n), or why it cannot."""
     from plimsoll.data.packed.encoding import blocks, in_order, in_threads, tokenizer_of
 
     tokenizer = tokenizer_of(asked["tokenizer"], asked["end_of_text"])
     try:
         with in_threads(tokenizer, workers=None) as encoder:
             mine = _every(blocks(documents.pieces(asked["position"])), *share)
-            for _, ids, lengths in in_order(mine, encoder):
-                line.send(_message(ids, lengths))
-        line.send(_why_not_the_same(documents, asked, process).encode())
+            for block, ids, lengths in in_order(mine, encoder):
+                connection.send(IDS + _digest([piece.text for piece in block]) + _message(ids, lengths))
+        _require_unchanged(documents, asked, process)
+        connection.send(END)
     except ConnectionError:
         raise
-    except (PlimsollError, OSError) as problem:  # where the first reads next: a block, or whether all is right
-        line.send(REFUSED + f"process {process} says: {problem}".encode())
+    except (PlimsollError, OSError) as problem:
+        connection.send(REFUSED + f"process {process} says: {problem}".encode())
 
 
 def _every(of: Iterable[Any], first: int, step: int) -> Iterator[Any]:
@@ -249,10 +277,11 @@ def _documents(asked: Mapping[str, Any]) -> Documents:
     return documents
 
 
-def _why_not_the_same(documents: Documents, asked: Mapping[str, Any], process: int) -> str:
-    if files_facts(documents.paths or []) == asked["text"]:
-        return ""
-    return f"{documents.name} changed on process {process} while it was tokenised. Run the same command again"
+def _require_unchanged(documents: Documents, asked: Mapping[str, Any], process: int) -> None:
+    if files_facts(documents.paths or []) != asked["text"]:
+        raise DataError(
+            f"{documents.name} changed on process {process} while it was tokenised. Run the same command again"
+        )
 
 
 def send_folder(board: Board, name: str, receivers: Sequence[int]) -> None:
@@ -262,22 +291,21 @@ def send_folder(board: Board, name: str, receivers: Sequence[int]) -> None:
     folder = cache.cache_folder() / "tokens" / name
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != CHECKED}
     digests = {file: entry["sha256"] for file, entry in json.loads((folder / CHECKED).read_text()).items()}
-    with door() as opened_door:
-        board.write(f"{name}/sent", {"files": files, "digests": digests, "door": opened_door.address})
-        there = [process for process in receivers if board.read(f"{name}/reached-{process}")]
-        lines = opened_door.lines(there)
+    with open_port(len(receivers)) as port:
+        board.write(f"{name}/sent", {"files": files, "digests": digests, "port": port.address})
+        connections = port.accepted([process for process in receivers if board.read(f"{name}/reached-{process}")])
     try:
         for file in files:
             with open(folder / file, "rb") as read:
                 while piece := read.read(PIECE_BYTES):
-                    for process in [*lines]:
+                    for process in [*connections]:
                         try:
-                            lines[process].send(piece)
-                        except ConnectionError:  # it is gone, or has no room for it
-                            lines.pop(process).close()
+                            connections[process].send(piece)
+                        except ConnectionError:  # it is gone, or has no room for more
+                            connections.pop(process).close()
     finally:
-        for line in lines.values():
-            line.close()
+        for connection in connections.values():
+            connection.close()
 
 
 def receive_folder(board: Board, process: int, name: str) -> None:
@@ -291,26 +319,29 @@ def receive_folder(board: Board, process: int, name: str) -> None:
     sent = board.read(f"{name}/sent")
     home = cache.cache_folder() / "tokens"
     home.mkdir(exist_ok=True)
-    part, folder = home / f"{name}.{os.getpid()}.received", home / name
+    part, folder = home / f"{name}.{secrets.token_hex(4)}.received", home / name
     fits = sum(sent["files"].values()) < free_bytes(folder) - LEAST_FREE
-    line = None
+    connection = None
     try:
-        line = connected(board.host, sent["door"], process) if fits else None
+        connection = connect(board.host, sent["port"], process) if fits else None
     finally:
-        board.write(f"{name}/reached-{process}", line is not None)
-    if line is None:
+        board.write(f"{name}/reached-{process}", connection is not None)
+    if connection is None:
         return
     try:
         part.mkdir()
         for file, size in sent["files"].items():
             with open(part / file, "wb") as written:
                 while written.tell() < size:
-                    written.write(line.receive())
+                    written.write(connection.receive())
         _put(part, folder, sent["digests"])
     except ConnectionError as problem:
         raise DataError(f"{folder} did not arrive whole from the first process: {problem}") from None
+    except OSError as problem:  # others filled the disk meanwhile
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
     finally:
-        line.close()
+        connection.close()
         shutil.rmtree(part, ignore_errors=True)
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plimsoll.data.packed import lines
-from plimsoll.data.packed.lines import connected, door
+from plimsoll.data.packed import connections
+from plimsoll.data.packed.connections import connect, open_port
 from plimsoll.errors import DataError
 
 HOST = "127.0.0.1"
@@ -14,10 +14,10 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def ends():
-    """Both ends of a line, the first process's and that of number 1."""
-    with door() as opened:
-        other = connected(HOST, opened.address, 1)
-        (first,) = opened.lines([1]).values()
+    """Both ends of a connection, the first process's and that of number 1."""
+    with open_port(3) as opened:
+        other = connect(HOST, opened.address, 1)
+        (first,) = opened.accepted([1]).values()
     yield first, other
     first.close()
     other.close()
@@ -33,7 +33,7 @@ def test_messages_arrive_whole_and_in_their_order(ends):
         assert received.result() == messages
 
 
-@pytest.mark.parametrize("begun", [b"", b"\0\0\0", lines.LENGTH.pack(10) + b"half"])
+@pytest.mark.parametrize("begun", [b"", b"\0\0\0", connections.LENGTH.pack(10) + b"half"])
 def test_a_message_that_does_not_arrive_whole_is_none(ends, begun):
     first, other = ends
     other._socket.sendall(begun)
@@ -49,32 +49,32 @@ def test_where_the_other_end_is_closed_nothing_is_sent(ends):
         other.send(bytes(100_000_000))
 
 
-def test_each_process_has_its_line_and_who_does_not_know_the_key_has_none():
-    with door() as opened:
+def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none():
+    with open_port(3) as opened:
         address = opened.address
         strangers = [socket.create_connection((HOST, address["port"])) for _ in range(3)]
         strangers[0].close()
-        strangers[1].sendall(bytes(lines.KEY_BYTES + 4))
+        strangers[1].sendall(bytes(connections.KEY_BYTES + 4))
         strangers[2].sendall(b"GET / HTTP/1.1\r\n\r\n")
         strangers[2].shutdown(socket.SHUT_WR)
-        others = {process: connected(HOST, address, process) for process in (3, 1)}
-        found = opened.lines([1, 3])
+        others = {process: connect(HOST, address, process) for process in (3, 1)}
+        found = opened.accepted([1, 3])
         assert found.keys() == {1, 3}
-        for process, line in found.items():
-            line.send(f"to {process}".encode())
+        for process, connection in found.items():
+            connection.send(f"to {process}".encode())
             assert others[process].receive() == f"to {process}".encode()
         for stranger in strangers[1:]:
             assert stranger.recv(1) == b""
 
 
 def test_one_that_has_not_connected_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(lines, "REACH_SECONDS", 0.01)
-    with door() as opened, pytest.raises(DataError, match="process 2 of this run said that it is connected"):
-        opened.lines([2])
+    monkeypatch.setattr(connections, "REACH_SECONDS", 0.01)
+    with open_port(3) as opened, pytest.raises(DataError, match="process 2 of this run said that it is connected"):
+        opened.accepted([2])
 
 
 def test_a_port_that_does_not_answer_is_a_sentence():
-    with door() as opened:
+    with open_port(3) as opened:
         address = opened.address
     with pytest.raises(DataError, match=rf"process 1 does not reach port {address['port']} of {HOST}"):
-        connected(HOST, address, 1)
+        connect(HOST, address, 1)

@@ -20,9 +20,11 @@ REACH_SECONDS = 10
 """Time within which a port of the first process answers."""
 LENGTH, NUMBER = struct.Struct("!Q"), struct.Struct("!I")
 KEY_BYTES = 16
+STRANGERS = 16
+"""Callers that may wait beside those of the run, like who scans ports."""
 
 
-class Line:
+class Connection:
     """A connection over which messages arrive whole and in their order, or not at all."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -49,35 +51,38 @@ class Line:
             self._socket.close()
 
 
-class Door:
+class Port:
     """An open port of the first process, for others that know its key."""
 
-    def __init__(self) -> None:
+    def __init__(self, callers: int) -> None:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
+        self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=callers + STRANGERS)
         self._key = secrets.token_bytes(KEY_BYTES)
 
     @property
     def address(self) -> dict[str, Any]:
-        """Port and key, as JSON for `connected`."""
+        """Port and key, as JSON for `connect`."""
         return {"port": self._server.getsockname()[1], "key": self._key.hex()}
 
-    def lines(self, processes: Sequence[int]) -> dict[int, Line]:
-        """Returns a line to each of these processes. All of them have connected already."""
-        found: dict[int, Line] = {}
+    def accepted(self, processes: Sequence[int]) -> dict[int, Connection]:
+        """Returns the connection to each of these processes, all of which have connected already."""
+        found: dict[int, Connection] = {}
         self._server.settimeout(REACH_SECONDS)
-        while missing := set(processes) - found.keys():
-            try:
+        try:
+            while missing := set(processes) - found.keys():
                 caller, _ = self._server.accept()
-            except TimeoutError:
-                raise DataError(
-                    f"process {min(missing)} of this run said that it is connected, and is not: start all again"
-                ) from None
-            if (process := _who(caller, self._key)) in missing:
-                found[process] = Line(caller)
-            else:
-                caller.close()
+                if (process := _who(caller, self._key)) in missing:
+                    found[process] = Connection(caller)
+                else:
+                    caller.close()
+        except OSError as problem:
+            for connection in found.values():
+                connection.close()
+            raise DataError(
+                f"process {min(set(processes) - found.keys())} of this run said that it is connected to the first one,"
+                f" and is not ({problem}): start all again"
+            ) from None
         return found
 
     def close(self) -> None:
@@ -85,9 +90,9 @@ class Door:
 
 
 @contextlib.contextmanager
-def door() -> Iterator[Door]:
-    """Opens a port until the end of the block."""
-    opened = Door()
+def open_port(callers: int) -> Iterator[Port]:
+    """Opens a port for so many processes until the end of the block."""
+    opened = Port(callers)
     try:
         yield opened
     finally:
@@ -107,19 +112,23 @@ def _who(caller: socket.socket, key: bytes) -> int | None:
     return NUMBER.unpack(said[KEY_BYTES:])[0]
 
 
-def connected(host: str, address: dict[str, Any], process: int) -> Line:
-    """Returns the line of process number `process` to the first one, whose `Door.address` it is.
+def connect(host: str, address: dict[str, Any], process: int) -> Connection:
+    """Returns the connection of process number `process` to the first one, whose `Port.address` it is.
 
     Raises:
         DataError: The port does not answer.
     """
     try:
-        line = socket.create_connection((host, address["port"]), timeout=REACH_SECONDS)
-        line.sendall(bytes.fromhex(address["key"]) + NUMBER.pack(process))
+        caller = socket.create_connection((host, address["port"]), timeout=REACH_SECONDS)
+        try:
+            caller.sendall(bytes.fromhex(address["key"]) + NUMBER.pack(process))
+        except OSError:
+            caller.close()
+            raise
     except OSError as problem:
         raise DataError(
             f"process {process} does not reach port {address['port']} of {host}, the first process ({problem}): let"
             " ports through between the machines of a run, as its sums need too"
         ) from None
-    line.settimeout(None)
-    return Line(line)
+    caller.settimeout(None)
+    return Connection(caller)
