@@ -70,6 +70,8 @@ def planned(name: str, words: list[str]) -> dict[str, Any]:
         "planned_bytes": train,
         "module_bytes": module,
         "hidden_share": found["hidden_share"],
+        "hidden_at_most": found["hidden_at_most"],
+        "sent_bytes": found["sent_bytes"],
         "scaled": scaled,
         "met": abs(off) <= NEAR and seconds <= GOALS.get(name, seconds),
     }

@@ -553,11 +553,23 @@ def mesh_plans() -> str:
                 f"{planned / GIB:.2f} GiB",
                 f"{module / GIB:.2f} GiB ({(planned - module) / module:+.2%})".replace("%", " %"),
                 f"{scaled['sent_bytes'] / GIB:.1f} GiB",
+                f"{row['hidden_at_most']:.0%}".replace("%", " %")
+                if not row["hidden_share"]
+                else f"{row['hidden_share']:.0%} of the time".replace("%", " %"),
                 f"{scaled['efficiency']:.0%} ({least:.0%} to {most:.0%})".replace("%", " %"),
                 f"{row['seconds']:.0f} s",
             ]
         )
-    head = ["", "chosen", "a device, planned", "by the compiled step", "each sends", "efficiency", "time to plan"]
+    head = [
+        "",
+        "chosen",
+        "a device, planned",
+        "by the compiled step",
+        "each sends",
+        "beside other work",
+        "efficiency",
+        "time to plan",
+    ]
     return table(head, rows) + "\n" + source("mesh_plans", "python benchmarks/mesh_plans.py")
 
 

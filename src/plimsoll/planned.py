@@ -426,9 +426,11 @@ class Planned:
     scaling: tuple[Scaled, ...] = ()
     """The step on 1 to 32 devices, where the chip's links have a rate."""
     sent_bytes: int = 0
-    """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for GPUs has seen it."""
+    """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for several has seen it."""
     hidden_share: float = 0.0
-    """Part of the time of sending them in which kernels run beside it, 0 to 1."""
+    """Part of the time of sending them in which kernels run beside it, 0 to 1; 0 where their times are not known."""
+    hidden_at_most: float = 1.0
+    """Largest part of it that may be hidden, by the order in which the compiled step does things."""
     margin_bytes: int = 0
     """Margin for the run's own overruns, in `ledger.learned`."""
     error_band: Mapping[str, int] | None = None
@@ -527,6 +529,7 @@ class Planned:
             "scaling": [dataclasses.asdict(scaled) for scaled in self.scaling],
             "sent_bytes": self.sent_bytes,
             "hidden_share": self.hidden_share,
+            "hidden_at_most": self.hidden_at_most,
             "other_budgets": [
                 {
                     "budget_bytes": other.budget_bytes,

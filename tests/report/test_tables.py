@@ -115,6 +115,10 @@ def test_an_estimated_time_is_shown_with_its_range():
 def test_what_devices_send_is_shown_with_the_part_that_is_hidden():
     text = plan_table(replace(PLANNED, sent_bytes=2**30, hidden_share=0.69))
     assert "sent, as compiled   1.0 GiB by each device in a step; 69% of the time that takes is hidden" in text
+    of_a_tpu = " ".join(plan_table(replace(PLANNED, sent_bytes=2**30, hidden_at_most=0.88)).split())
+    assert (
+        "1.0 GiB by each device in a step; 88% of that beside other work, by the compiled order, and 12% al" in of_a_tpu
+    )
 
 
 def test_bytes_of_several_devices_are_said_to_be_of_each():

@@ -32,7 +32,7 @@ from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.kernels import kernels
 from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.hlo.sent import sent
+from plimsoll.planner.hlo.sent import sending, sent
 from plimsoll.planner.kernel_seconds import kernel_seconds, seconds_of
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
@@ -94,20 +94,23 @@ class CrossCompiler(LocalCompiler):
         assert stats is not None
         return analysis_of(
             compiled,
-            **self._of_kernels(compiled),
+            **self._of_schedule(compiled),
             peak_bytes=stats.peak_memory_in_bytes - stats.host_argument_size_in_bytes - stats.host_temp_size_in_bytes,
             host_temp_bytes=stats.host_temp_size_in_bytes,
             flops=flops,
             moved_bytes=moved,
         )
 
-    def _of_kernels(self, compiled: jax.stages.Compiled) -> dict[str, float]:
-        """Returns what the kernels of a step that was compiled for GPUs say; nothing of another chip's."""
-        if not self.chip.kernels:
+    def _of_schedule(self, compiled: jax.stages.Compiled) -> dict[str, float]:
+        """Returns what the kernels of a step say, and what is sent beside them; of one for TPUs only what is sent."""
+        if not self.chip.kernels and (self.chip.platform != "tpu" or self.chip.devices == 1):
             return {}
         executable: Any = compiled.runtime_executable()
         (serialized,) = executable.hlo_modules()
         module = Module(serialized.as_serialized_hlo_module_proto())
+        if not self.chip.kernels:
+            found_sending = sending(module, devices=self.chip.devices)
+            return {"sent_bytes": found_sending.sent_bytes, "hidden_at_most": found_sending.hidden_at_most}
         counted = kernels(module)
         found: dict[str, float] = {
             "kernels": sum(counted.values()),

@@ -198,6 +198,7 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
             kernels=low.kernels / share,
             sent_bytes=low.sent_bytes if share == 1 else 0.0,
             hidden_share=low.hidden_share if share == 1 else 0.0,
+            hidden_at_most=low.hidden_at_most if share == 1 else 1.0,
         )
     slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
     temp = max(low.temp_bytes + slope * (micro - smallest), low.temp_bytes * min(1.0, micro / smallest))
@@ -218,4 +219,5 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
         kernel_seconds=seconds,
         sent_bytes=max(0.0, sent),
         hidden_share=min(1.0, max(0.0, hidden)),
+        hidden_at_most=1.0,
     )

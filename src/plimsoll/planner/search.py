@@ -548,6 +548,7 @@ class Search:
             scaling=scaling(chosen.plan, analysis, static, self.prices.rates) if several else (),
             sent_bytes=round(analysis.sent_bytes),
             hidden_share=analysis.hidden_share,
+            hidden_at_most=analysis.hidden_at_most,
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys([*self.failed.values(), *self.notes])),
             not_compiled=self._not_compiled(),

@@ -120,7 +120,7 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
 
     A device has fewer examples the more there are, never more than now, and the state is split among as many as now, or
     among all where it is that. Where a compiled step says what is sent and what is hidden, both are in proportion to
-    it. The range of an efficiency is from nothing hidden to all of it. Not in it: slower links between machines.
+    it. The range of an efficiency is from nothing hidden to all that may be. Not in it: slower links between machines.
     """
     scaled: list[Scaled] = []
     now = plan.micro_batch // plan.devices
@@ -144,7 +144,7 @@ def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tup
             kernel_seconds=analysis.kernel_seconds * plan.devices / count,
             sent_bytes=over_formula * sent_bytes(spread, held, devices=count) if count > 1 else 0.0,
         )
-        shares = (analysis.hidden_share, 0.0, 1.0)
+        shares = (analysis.hidden_share, 0.0, analysis.hidden_at_most)
         seconds, *ends = (
             step_seconds(spread, replace(one, hidden_share=share), held, rates, devices=count) for share in shares
         )

@@ -75,9 +75,11 @@ class Analysis:
     """Their time on it, each at the rate of its own shape, without what starting them costs; 0 where no compiler has
     seen the step. It has the update and the sum of the gradients in it, and nothing that goes over a link."""
     sent_bytes: float = 0.0
-    """Bytes that one GPU sends to the others in a step, as compiled; 0 where no compiler has seen it."""
+    """Bytes that one device sends to the others in a step, as compiled; 0 where no compiler has seen it."""
     hidden_share: float = 0.0
     """Part of the time of sending them in which kernels run, by the compiled step's schedule."""
+    hidden_at_most: float = 1.0
+    """Largest part that may be hidden, by the schedule of a step that was compiled for TPUs; else 1."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
     the host's memory."""

@@ -54,7 +54,7 @@ def plan_table(planned: Planned) -> str:
     if planned.scaling:
         title = (
             "the same step on other numbers of devices, estimated from the chip's rates (from nothing that is sent"
-            " hidden behind arithmetic to all of it)"
+            " hidden behind arithmetic to all that may be)"
         )
         lines += ["", title, *table(planned.scaling, SCALING), ""]
     lines += labelled("why", planned.reason)
@@ -166,6 +166,8 @@ def expected_rows(planned: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("disk", f"{format_bytes(total)} for {count} checkpoints of {format_bytes(size)} at once"))
     if sent := planned.get("sent_bytes"):
         hidden = f"{planned['hidden_share']:.0%} of the time that takes is hidden behind kernels"
+        if (most := planned.get("hidden_at_most", 1.0)) < 1:
+            hidden = f"{most:.0%} of that beside other work, by the compiled order, and {1 - most:.0%} alone"
         rows.append(("sent, as compiled", f"{format_bytes(sent)} by each device in a step; {hidden}"))
     text = "time unknown: no rates for this chip (`plimsoll plan --measure` times it)"
     if seconds := planned.get("step_seconds"):

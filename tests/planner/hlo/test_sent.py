@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from plimsoll.planner.hlo.sent import Sent, sent
+from plimsoll.planner.hlo.sent import Sent, sending, sent
 from written_modules import ANY_MORE, written
 
 BYTES = 4 * 1024
@@ -162,3 +162,70 @@ ENTRY main {{
 def test_where_nothing_is_sent():
     found = read(f"ENTRY main {{\n  x = f32[1024] parameter(0)\n{kernels(2)}  ROOT y = f32[1024] copy(k1)\n}}")
     assert found == Sent(kernel_seconds=3 * KERNEL_SECONDS)
+
+
+GATHERED = """
+fused {
+  a = f32[1024] parameter(0)
+  b = f32[4096] all-gather(a), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT c = f32[1024] slice(b), slice={[0:1024]}
+}
+"""
+START = "  s = f32[1024] all-reduce-start(x), replica_groups={{0,1,2,3}}, to_apply=sum\n"
+RING = 2 * 3 / 4 * BYTES
+
+
+@pytest.mark.parametrize(
+    ("body", "sent_bytes", "alone"),
+    [
+        ("ROOT d = f32[1024] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum\n", RING, 1.0),
+        (START + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 1.0),
+        (START + kernels(1) + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 0.0),
+        (kernels(1) + START + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 1.0),
+        ("ROOT f = f32[1024] fusion(x), kind=kOutput, calls=fused\n", 3 * BYTES, 0.0),
+        (
+            "f = f32[1024] fusion(x), kind=kOutput, calls=fused\n"
+            "ROOT g = f32[1024] fusion(f), kind=kOutput, calls=fused\n",
+            3 * BYTES,  # one gathering, in two fusions
+            0.0,
+        ),
+        (kernels(2), 0.0, 0.0),
+    ],
+    ids=["at once", "nothing between", "a kernel between", "a kernel before", "in a fusion", "in two", "nothing"],
+)
+def test_of_a_tpu_what_has_something_to_run_beside_it(body, sent_bytes, alone):
+    found = sending(written(SUM + GATHERED + "ENTRY main {\n  x = f32[1024] parameter(0)\n" + body + "}"), devices=8)
+    assert found.sent_bytes == pytest.approx(sent_bytes)
+    assert found.alone_bytes == pytest.approx(alone * sent_bytes)
+    assert found.hidden_at_most == pytest.approx(1 - alone)
+
+
+def test_of_a_tpu_a_loop_counts_as_often_as_its_condition_says():
+    """libtpu notes no count of its rounds."""
+    found = sending(
+        written(
+            SUM
+            + """
+below {
+  p = (s32[], f32[1024]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(5)
+  ROOT lt = pred[] compare(i, n), direction=LT
+}
+round {
+  p = (s32[], f32[1024]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[1024] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  s = f32[1024] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum
+  ROOT t = (s32[], f32[1024]) tuple(j, s)
+}
+ENTRY main {
+  p = (s32[], f32[1024]) parameter(0)
+  ROOT w = (s32[], f32[1024]) while(p), condition=below, body=round
+}"""
+        ),
+        devices=8,
+    )
+    assert found.sent_bytes == found.alone_bytes == pytest.approx(5 * RING)

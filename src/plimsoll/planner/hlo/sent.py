@@ -1,4 +1,4 @@
-"""What a device sends to the others in a step that was compiled for GPUs, and the kernels that run beside it.
+"""What a device sends to the others in a compiled step, and what runs beside it: on GPUs for how long, too.
 
 By the compiled module's schedule: what is sent goes from its `-start` to its `-done`, one after another over one link,
 and the kernels between the two run meanwhile. Where the next kernel needs what is still under way, the device waits.
@@ -60,6 +60,75 @@ def sent(module: Module, *, devices: int, seconds_of: Callable[[Kernel], float],
     return _Walk(Reader(module), devices, seconds_of, link_bytes).of(module.entry)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """Bytes that one device sends in a step that was compiled for TPUs, whose kernels have no times here."""
+
+    sent_bytes: float = 0.0
+    alone_bytes: float = 0.0
+    """Those of them beside which the schedule has nothing to run."""
+
+    @property
+    def hidden_at_most(self) -> float:
+        """Largest part of the time of sending that may be hidden, 0 to 1: whether the rest takes as long is unknown."""
+        return 1 - self.alone_bytes / self.sent_bytes if self.sent_bytes else 1.0
+
+    def and_then(self, other: Sending, times: int = 1) -> Sending:
+        return Sending(
+            sent_bytes=self.sent_bytes + times * other.sent_bytes,
+            alone_bytes=self.alone_bytes + times * other.alone_bytes,
+        )
+
+
+def sending(module: Module, *, devices: int) -> Sending:
+    """Returns what a device sends in one call of a scheduled module.
+
+    What stands between a start and its done may run beside, and so does what the compiler has put into one fusion with
+    a collective (`async_collective_fusion`), whose parts lie in several fusions and are sent once.
+    """
+    return _sending(_Walk(Reader(module), devices, lambda _kernel: 0.0, 1.0), module.entry)
+
+
+def _sending(walk: _Walk, computation: int) -> Sending:
+    module, whole = walk.reader.module, Sending()
+    begun: dict[int, float] = {}
+    """Bytes under way beside which nothing ran so far, by what has started them."""
+    in_fusions: dict[int, float] = {}
+    """Bytes of collectives inside fusions, by their channel."""
+    for identity in module.schedule[computation]:
+        instruction = module.instructions[identity]
+        opcode, called = instruction.opcode, module.scheduled_calls(identity)
+        if (carried := walk.collective(instruction)) is not None:
+            starts = opcode.endswith("-start")
+            whole = whole.and_then(Sending(sent_bytes=carried, alone_bytes=0.0 if starts else carried))
+            if starts:
+                begun[identity] = carried
+        elif opcode.endswith("-done") and instruction.operand_ids:
+            whole = whole.and_then(Sending(alone_bytes=begun.pop(instruction.operand_ids[0], 0.0)))
+        elif opcode == "fusion":
+            begun.clear()
+            for body in instruction.called_computation_ids:
+                for inside in map(module.instructions.__getitem__, module.bodies[body]):
+                    if (carried := walk.collective(inside)) is not None:
+                        in_fusions[inside.channel_id or inside.id] = carried
+        elif opcode in ("dot", "convolution", "custom-call", "while", "call", "conditional"):
+            begun.clear()
+            if called:  # of branches, the first: they differ in what is computed
+                whole = whole.and_then(
+                    _sending(walk, called[0]), times=_rounds(module, instruction) if opcode == "while" else 1
+                )
+    return whole.and_then(Sending(sent_bytes=sum(in_fusions.values()), alone_bytes=sum(begun.values())))
+
+
+def _rounds(module: Module, loop: Any) -> int:
+    """Returns how often a loop runs: where the compiler has noted nothing, its counter goes from 0 to a constant."""
+    if (known := trips(loop)) > 1 or len(loop.called_computation_ids) < 2:
+        return known
+    condition = (module.instructions[each] for each in module.bodies[loop.called_computation_ids[1]])
+    constants = [limit for each in condition if each.opcode == "constant" for limit in each.literal.s32s]
+    return constants[0] if len(constants) == 1 else 1
+
+
 @dataclass(frozen=True)
 class _Walk:
     reader: Reader
@@ -95,7 +164,7 @@ class _Walk:
         for identity in module.schedule[computation]:
             instruction = module.instructions[identity]
             opcode = instruction.opcode
-            if (carried := self._collective(instruction)) is not None:
+            if (carried := self.collective(instruction)) is not None:
                 seconds = carried / self.link_bytes
                 whole = whole.and_then(Sent(sent_bytes=carried, seconds=seconds))
                 under_way.append([identity, seconds])
@@ -121,13 +190,13 @@ class _Walk:
             return max(each, key=lambda branch: branch.kernel_seconds + branch.waited_seconds, default=Sent())
         return reduce(Sent.and_then, each, Sent())
 
-    def _collective(self, instruction: Any) -> float | None:
+    def collective(self, instruction: Any) -> float | None:
         """Returns the bytes that a device sends in a collective, or in one that it starts; None of any other."""
         opcode = instruction.opcode
         if opcode == "async-start":
             bodies = (self.reader.module.bodies[called] for called in instruction.called_computation_ids)
             inside = (self.reader.module.instructions[identity] for body in bodies for identity in body)
-            return next((found for each in inside if (found := self._collective(each)) is not None), None)
+            return next((found for each in inside if (found := self.collective(each)) is not None), None)
         kind = opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             return None
