@@ -546,6 +546,8 @@ def mesh_plans() -> str:
         planned, module = row["planned_bytes"], row["module_bytes"]
         scaled = row["scaled"]
         least, most = scaled["efficiency_range"]
+        timed = row["hidden_share"]
+        beside = f"{timed:.0%} of the time" if timed else f"{row['hidden_at_most']:.0%} at most"
         rows.append(
             [
                 f"`{row['chip']}`",
@@ -553,9 +555,7 @@ def mesh_plans() -> str:
                 f"{planned / GIB:.2f} GiB",
                 f"{module / GIB:.2f} GiB ({(planned - module) / module:+.2%})".replace("%", " %"),
                 f"{scaled['sent_bytes'] / GIB:.1f} GiB",
-                f"{row['hidden_at_most']:.0%}".replace("%", " %")
-                if not row["hidden_share"]
-                else f"{row['hidden_share']:.0%} of the time".replace("%", " %"),
+                beside.replace("%", " %"),
                 f"{scaled['efficiency']:.0%} ({least:.0%} to {most:.0%})".replace("%", " %"),
                 f"{row['seconds']:.0f} s",
             ]
