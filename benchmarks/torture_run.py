@@ -112,7 +112,8 @@ class Tortured:
         }
         row |= {"planned_again": self.planned_again, "lost": code != 0, "steps_different": 0}
         if code == 0:
-            row |= self._compared(Learned.of(self.run))
+            self.planned_again &= self._plan_is_the_other()  # that life may have ended before it was made
+            row |= {"planned_again": self.planned_again} | self._compared(Learned.of(self.run))
         if self.troubles:
             copy_for_inspection(self.run, self.world.scratch / f"trouble-{self.number}")
         shutil.rmtree(self.run)
@@ -128,6 +129,10 @@ class Tortured:
         if not said:
             self.troubles.append("its ledger does not say that it was planned again")
         return {"distance": apart, "steps_different": 0 if apart <= CLOSE else 1, "ledger_says_so": said}
+
+    def _plan_is_the_other(self) -> bool:
+        plan = json.loads((self.run / "plan.json").read_text())["plan"]
+        return plan["micro_batch"] == int(OTHER_PLAN[-1])
 
     def finished(self) -> bool:
         return any(int(path.name[5:]) == STEPS for path in checkpoints(self.run))
