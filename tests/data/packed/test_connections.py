@@ -2,11 +2,12 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from plimsoll.data.packed import connections
-from plimsoll.data.packed.connections import connect, open_port
+from plimsoll.data.packed.connections import Port, connect
 from plimsoll.errors import DataError
 
 HOST = "127.0.0.1"
@@ -15,7 +16,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def ends():
     """Both ends of a connection, the first process's and that of number 1."""
-    with open_port(3) as opened:
+    with closing(Port(3)) as opened:
         other = connect(HOST, opened.address, 1)
         (first,) = opened.accepted([1]).values()
     yield first, other
@@ -50,7 +51,7 @@ def test_where_the_other_end_is_closed_nothing_is_sent(ends):
 
 
 def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none():
-    with open_port(3) as opened:
+    with closing(Port(3)) as opened:
         address = opened.address
         strangers = [socket.create_connection((HOST, address["port"])) for _ in range(3)]
         strangers[0].close()
@@ -69,12 +70,12 @@ def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none(
 
 def test_one_that_has_not_connected_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(connections, "REACH_SECONDS", 0.01)
-    with open_port(3) as opened, pytest.raises(DataError, match="process 2 of this run said that it is connected"):
+    with closing(Port(3)) as opened, pytest.raises(DataError, match="process 2 of this run said that it is connected"):
         opened.accepted([2])
 
 
 def test_a_port_that_does_not_answer_is_a_sentence():
-    with open_port(3) as opened:
+    with closing(Port(3)) as opened:
         address = opened.address
     with pytest.raises(DataError, match=rf"process 1 does not reach port {address['port']} of {HOST}"):
         connect(HOST, address, 1)

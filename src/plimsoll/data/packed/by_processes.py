@@ -28,7 +28,7 @@ import numpy as np
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.connections import Connection, connect, open_port
+from plimsoll.data.packed.connections import Connection, Port, connect
 from plimsoll.data.same_data import files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
@@ -116,7 +116,7 @@ def _helpers(
 ) -> Iterator[dict[int, Connection]]:
     """Opens connections to the processes that take part in a job, by their numbers."""
     others = range(1, team.processes)
-    with open_port(team.processes) as port:
+    with contextlib.closing(Port(team.processes)) as port:
         team.board.write(job, {**asked, "port": port.address})
         answers = {process: team.board.read(f"{job}/answer-{process}") for process in others}
         for process, why in answers.items():
@@ -205,7 +205,6 @@ def wait_and_encode(board: Board, process: int, awaited: str) -> Any:
 
 
 def _encode_share(board: Board, process: int, job: str, asked: Mapping[str, Any]) -> None:
-
     try:
         documents = _documents(asked)
         connection = connect(board.host, asked["port"], process)
@@ -291,7 +290,7 @@ def send_folder(board: Board, name: str, receivers: Sequence[int]) -> None:
     folder = cache.cache_folder() / "tokens" / name
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != CHECKED}
     digests = {file: entry["sha256"] for file, entry in json.loads((folder / CHECKED).read_text()).items()}
-    with open_port(len(receivers)) as port:
+    with contextlib.closing(Port(len(receivers))) as port:
         board.write(f"{name}/sent", {"files": files, "digests": digests, "port": port.address})
         connections = port.accepted([process for process in receivers if board.read(f"{name}/reached-{process}")])
     try:

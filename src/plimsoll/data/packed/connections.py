@@ -11,7 +11,7 @@ import hmac
 import secrets
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plimsoll.errors import DataError
@@ -52,7 +52,7 @@ class Connection:
 
 
 class Port:
-    """An open port of the first process, for others that know its key."""
+    """An open port of the first process, for so many others that know its key."""
 
     def __init__(self, callers: int) -> None:
         both = socket.has_dualstack_ipv6()
@@ -87,16 +87,6 @@ class Port:
 
     def close(self) -> None:
         self._server.close()
-
-
-@contextlib.contextmanager
-def open_port(callers: int) -> Iterator[Port]:
-    """Opens a port for so many processes until the end of the block."""
-    opened = Port(callers)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def _who(caller: socket.socket, key: bytes) -> int | None:
