@@ -70,6 +70,13 @@ def test_what_the_compiled_step_sends_and_hides_is_taken_from_it():
     assert hidden.step_seconds == pytest.approx(plain.step_seconds - 0.25 * by_formula / RATES.link_bytes)
 
 
+def test_the_range_of_an_efficiency_ends_where_the_schedule_lets_nothing_more_be_hidden():
+    bounded = scaling(PLAN, dataclasses.replace(SENT, hidden_at_most=0.4), STATIC, RATES)[-1]
+    hidden = scaling(PLAN, dataclasses.replace(SENT, hidden_share=0.4), STATIC, RATES)[-1]
+    nothing = scaling(PLAN, SENT, STATIC, RATES)[-1]
+    assert bounded.efficiency_range == pytest.approx((nothing.efficiency, hidden.efficiency))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_an_efficiency_is_between_that_of_nothing_hidden_and_of_all(share):
     for one in scaling(PLAN, dataclasses.replace(SENT, hidden_share=share), STATIC, RATES):

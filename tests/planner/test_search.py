@@ -14,6 +14,7 @@ from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner import refusal as refusals
+from plimsoll.planner import search as planner_search
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, SLICES_BYTES, interpolated, ledger
 from plimsoll.planner.search import SMALL, search
@@ -91,6 +92,23 @@ def test_what_the_rates_do_not_know_the_clock_shows():
     assert planned.plan.remat != "none"
     assert planned.step_seconds == pytest.approx(0.5)
     assert found(budget, FakeCompiler(seconds=slow | fast)).plan.remat == "none"  # by the rates alone
+
+
+def test_what_is_compiled_and_fits_is_timed_where_less_may_be_gained_than_is_compiled_for(monkeypatch):
+    budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
+    slow = {(micro, "none"): 9.0 / micro for micro in (1, 2, 4, 8, 16)}
+    fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
+
+    def asked():
+        compiler = FakeCompiler(seconds=slow | fast)
+        found(budget, compiler, measure=True)
+        return [{one for verb, one in compiler.asked if verb == which} for which in ("analyse", "measure")]
+
+    compiled, timed = asked()
+    monkeypatch.setattr(planner_search, "SMALL_COMPILED", SMALL)
+    compiled_as_before, timed_as_before = asked()
+    assert compiled == compiled_as_before
+    assert timed > timed_as_before
 
 
 def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():

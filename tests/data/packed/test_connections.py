@@ -55,7 +55,7 @@ def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none(
         address = opened.address
         strangers = [socket.create_connection((HOST, address["port"])) for _ in range(3)]
         strangers[0].close()
-        strangers[1].sendall(bytes(connections.KEY_BYTES + 4))
+        strangers[1].sendall(bytes(connections.KEY_BYTES) + connections.NUMBER.pack(1))  # another key
         strangers[2].sendall(b"GET / HTTP/1.1\r\n\r\n")
         strangers[2].shutdown(socket.SHUT_WR)
         others = {process: connect(HOST, address, process) for process in (3, 1)}
@@ -63,6 +63,7 @@ def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none(
         assert found.keys() == {1, 3}
         for process, connection in found.items():
             connection.send(f"to {process}".encode())
+            others[process]._socket.settimeout(10)  # should a stranger have its place
             assert others[process].receive() == f"to {process}".encode()
         for stranger in strangers[1:]:
             assert stranger.recv(1) == b""
