@@ -229,8 +229,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     except Exception as problem:
         of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
         if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
-            peers.show_error(watch.why(str(problem)))
-            code = LOST
+            said, code = watch.why(str(problem))
+            peers.show_error(said)
         else:
             with contextlib.suppress(OSError):
                 traceback.print_exc()
