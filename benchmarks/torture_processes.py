@@ -43,6 +43,8 @@ NAMES, ADDRESSES = ("plimsoll-a", "plimsoll-b"), ("10.77.0.1", "10.77.0.2")
 SILENT_SECONDS = 45
 """Longer than the silence after which a process counts as gone."""
 LOST = (3,)
+NEVER_MET = "did not find one another"
+"""Words of one that has waited 300 s for another, which was killed before they met: it ends with 2."""
 
 
 class Wire:
@@ -315,7 +317,7 @@ class Tortured:
             words = f"after {why}: process {process}, code {code}: {said.strip()[-1500:]}"
             if code is None:
                 self.troubles.append(f"stuck {words}")
-            elif code not in allowed[process]:
+            elif code not in allowed[process] and not (code == 2 and NEVER_MET in said and "killed" in why):
                 self.troubles.append(f"ended {words}")
             elif "Traceback" in said and "KeyboardInterrupt" not in said:  # that is of Python's own start
                 self.troubles.append(f"a traceback {words}: {said}")
