@@ -44,7 +44,7 @@ SILENT_SECONDS = 45
 """Longer than the silence after which a process counts as gone."""
 LOST = (3,)
 NEVER_MET = "did not find one another"
-"""Words of one that has waited 300 s for another, which was killed before they met: it ends with 2."""
+"""Words of one that has waited 300 s for another, which was killed or stopped before they met: it ends with 2."""
 
 
 class Wire:
@@ -317,7 +317,7 @@ class Tortured:
             words = f"after {why}: process {process}, code {code}: {said.strip()[-1500:]}"
             if code is None:
                 self.troubles.append(f"stuck {words}")
-            elif code not in allowed[process] and not (code == 2 and NEVER_MET in said and "killed" in why):
+            elif code not in allowed[process] and not (code == 2 and NEVER_MET in said and why != "nothing"):
                 self.troubles.append(f"ended {words}")
             elif "Traceback" in said and "KeyboardInterrupt" not in said:  # that is of Python's own start
                 self.troubles.append(f"a traceback {words}: {said}")

@@ -304,8 +304,9 @@ def test_new_processes_of_a_run_wait_for_less_time_and_end_as_where_one_is_gone(
     monkeypatch.setattr(distributed, "COME_BACK_SECONDS", 0.05)
     joined = threading.Event()
     joining.answer = joined.wait
-    with pytest.raises(StoppedError, match="all became new ones, and it has not come to host:1 in 0 s") as lost:
-        distributed.join("host:1", 2, 1, again=True)
+    said = "process 0 .a., which trains with this one, is gone .all became new ones, and it has not come to host:1 in 0"
+    with pytest.raises(StoppedError, match=said) as lost:
+        distributed.join("host:1", 2, 1, again=["a", "b"])
     joined.set()
     assert lost.value.exit_code == peers.LOST
     assert peers.says_gone(f"error: {lost.value}")
@@ -344,6 +345,11 @@ def test_a_signal_while_a_process_waits_for_the_others_ends_it_with_its_number(j
         distributed.join("host:1", 2, 1, signal=lambda: next(looks))
     joined.set()
     assert stopped.value.exit_code == 128 + 2
+    assert str(stopped.value).endswith("nothing was begun")
+    joined.clear()
+    with pytest.raises(RunError, match="stopped while it waited for the other processes: what was saved is whole"):
+        distributed.join("host:1", 2, 0, signal=lambda: 2, again=["a", "b"])
+    joined.set()
 
 
 def test_where_orbax_would_wait_for_the_others_the_first_seems_to_be_alone(one_of, monkeypatch):

@@ -184,7 +184,7 @@ def _explained(code: int, kept: peers.Kept) -> int:
     return code
 
 
-def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
+def train_together(question: dict[str, Any], interruption: Any) -> NoReturn:
     """Trains in this process, together with the others, and ends it with its exit code.
 
     It is ended by `os._exit`: threads that still wait for the other processes are not joined.
@@ -207,7 +207,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     os.close(nowhere)
     try:
         member = (question["coordinator"], question["processes"], question["process"])
-        distributed.join(*member, lambda: interruption.signal, again="again" in question)
+        distributed.join(*member, lambda: interruption.signal, again=question.get("again", ()))
         outcome = _train(question, interruption, watch)
         if isinstance(outcome, int):
             distributed.of_first("done", True)  # the first one has written all of the run
@@ -217,7 +217,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         else:
             distributed.leave(watch.end)
             if interruption.signal is None:
-                _begin_afresh(question, outcome)
+                _begin_afresh(question | {"again": [*watch.hosts]}, outcome)
             outcome = 128 + interruption.signal
         code = outcome
     except PlimsollError as problem:
@@ -251,7 +251,7 @@ def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> No
         stream.flush()
         os.dup2(stream.fileno(), number)
     lock = session["lock"]
-    question = {**question, "again": True, "session": None if lock is None else session}
+    question = {**question, "session": None if lock is None else session}
     command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
     replace_process(command, os.environ, () if lock is None else (lock,))
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError, StoppedError
-from plimsoll.processes.peers import lost
+from plimsoll.processes.peers import ALL_AGAIN, lost
 
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
@@ -55,13 +55,13 @@ def join(
     process: int | None,
     signal: Callable[[], int | None] = lambda: None,
     *,
-    again: bool = False,
+    again: Sequence[str] = (),
 ) -> None:
     """Connects the processes of a run. Call it before anything else touches JAX.
 
     None: as the variables of Slurm, MPI, Kubernetes or a TPU give it. JAX waits for the others where no signal handler
-    of Python's runs: in a thread here, while this one looks whether `signal` returns one. `again`: all of them were
-    connected before, and have become new processes.
+    of Python's runs: in a thread here, while this one looks whether `signal` returns one. `again`: names of all
+    processes' machines where they were connected before, and have become new processes.
 
     Raises:
         RunError: The others do not come in time, the port is taken, or this process of the run is there already. The
@@ -71,7 +71,8 @@ def join(
 
     def heed() -> None:
         if (number := signal()) is not None:
-            stopped = RunError("stopped while it waited for the other processes: nothing was begun")
+            what = ALL_AGAIN if again else "nothing was begun"
+            stopped = RunError(f"stopped while it waited for the other processes: {what}")
             stopped.exit_code = 128 + number
             raise stopped
 
@@ -117,7 +118,9 @@ def join(
         if isinstance(problem, RunError):
             raise problem
         if again and isinstance(problem, TimeoutError):
-            raise StoppedError(lost([], (), f"all became new ones, and it has not come to {where} in {waited:.0f} s"))
+            other = [1 - process] if process is not None and len(again) == 2 else []
+            how = f"all became new ones, and it has not come to {where} in {waited:.0f} s"
+            raise StoppedError(lost(other, again, how))
         raise RunError(
             f"the processes of this run did not find one another at {where} in {waited:.0f} s:"
             f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
