@@ -10,7 +10,8 @@ once, each of one process and with half the batch, which is the most that these 
 calls cores may be one). In turn; of each the median step after the first quarter. Efficiency is the time of one process
 over twice that of two. The losses of both are compared: the second process changes who computes, not what is learned.
 Writes bench-out/processes.json. `--before` compares one process of another checkout's `src` with one of this, in turn:
-the time of a step and the peak; writes bench-out/one_process.json.
+the time of a step, the peak, and the time from the command to the end of a run of eight steps that are saved four
+times, whose plan and compiled steps are in the cache; writes bench-out/one_process.json.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -114,6 +116,13 @@ def beside(given: argparse.Namespace) -> None:
             {name: trained(given, 1, Path(folder) / f"{number}-{name}", source) for name, source in sources.items()}
             for number in range(given.rounds)
         ]
+        short = [
+            {
+                name: whole_run(given, Path(folder) / f"short-{number}-{name}", source)
+                for name, source in sources.items()
+            }
+            for number in range(given.rounds + 1)
+        ][1:]
     seconds = {name: [each[name]["seconds"] for each in rounds] for name in sources}
     peaks = {name: [each[name]["peak"] for each in rounds] for name in sources}
     ratios = [now / before for before, now in zip(seconds["before"], seconds["now"], strict=True)]
@@ -121,11 +130,24 @@ def beside(given: argparse.Namespace) -> None:
         ["git", "-C", given.before, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
     losses = {each[name]["losses"][-1] for each in rounds for name in sources}
+    whole = {name: [each[name] for each in short] for name in sources}
+    of_whole = [now / before for before, now in zip(whole["before"], whole["now"], strict=True)]
     found = {"before": commit, "seconds": seconds, "peaks": peaks, "ratio": median(ratios), "losses": sorted(losses)}
-    write("one_process", given, found)
+    write("one_process", given, found | {"whole_seconds": whole, "whole_ratio": median(of_whole)})
     for name in sources:
-        print(f"{name:7} {median(seconds[name]):.4f} s a step, peak {median(peaks[name]) / MIB:.1f} MiB")
+        peak = median(peaks[name]) / MIB
+        print(f"{name:7} {median(seconds[name]):.4f} s a step, peak {peak:.1f} MiB; {median(whole[name]):.2f} s in all")
     print(f"now over before: {median(ratios):.3f} of {', '.join(f'{each:.3f}' for each in ratios)}; losses {losses}")
+    print(f"from command to end: {median(of_whole):.3f} of {', '.join(f'{each:.3f}' for each in of_whole)}")
+
+
+def whole_run(given: argparse.Namespace, run: Path, source: Path) -> float:
+    """Returns the seconds of a run of eight steps that are saved four times, from the command to its end."""
+    words = words_of(argparse.Namespace(**{**vars(given), "steps": 8}))
+    words[words.index("--save-every") + 1] = "2"
+    begun = time.monotonic()
+    started(words, 1, run, source)
+    return time.monotonic() - begun
 
 
 def write(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:

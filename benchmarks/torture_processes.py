@@ -3,8 +3,9 @@
     python benchmarks/torture_processes.py --faults 100 --seed 1 [--minutes 60] [--resume]
 
 Each process is a `plimsoll train --process I` in a network namespace of its own, where root may make them, so that the
-wire between them can be cut; the folder of the run is a small file system that both see. After each fault the same two
-commands continue. A run's last state must have the fingerprint of an undisturbed one, and every step its loss. Every
+wire between them can be cut. The folder of the run is a small file system that both see, and each has one of its own
+for temporary files, where the second keeps all that is not a checkpoint. After each fault the same two commands
+continue. A run's last state must have the fingerprint of an undisturbed one, and every step its loss. Every
 fault and run is a row of bench-out/torture_processes.jsonl, and torture_processes.json counts them. Ends with 1 if
 anything is not as it should be.
 """
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from torture_faults import checkpoints, copy_for_inspection, damage_checkpoint, moment, result
 from torture_run import Learned
-from torture_world import STEPS, Course, World, rows_of
+from torture_world import STEPS, Course, FileLimit, Tmpfs, World, rows_of, small_disk
 
 PATIENCE = 900
 """Seconds until processes that do not end count as stuck."""
@@ -42,6 +43,8 @@ NAMES, ADDRESSES = ("plimsoll-a", "plimsoll-b"), ("10.77.0.1", "10.77.0.2")
 SILENT_SECONDS = 45
 """Longer than the silence after which a process counts as gone."""
 LOST = (3,)
+NEVER_MET = "did not find one another"
+"""Words of one that has waited 300 s for another, which was killed or stopped before they met: it ends with 2."""
 
 
 class Wire:
@@ -97,6 +100,20 @@ def wired() -> Iterator[Wire | NoWire]:
         yield Wire()
 
 
+class Disks(World):
+    """A small disk for the run, and one for each process."""
+
+    own: Sequence[Tmpfs | FileLimit]
+
+    def __enter__(self) -> Disks:
+        super().__enter__()
+        self.own = [self.outside.enter_context(small_disk(self.own_folder(process))) for process in range(2)]
+        return self
+
+    def own_folder(self, process: int) -> Path:
+        return self.scratch / f"disk-{process}"
+
+
 @dataclass(frozen=True)
 class Ended:
     """Ends of the two processes: exit codes, None for one that was stuck, and what they said as errors."""
@@ -108,7 +125,7 @@ class Ended:
 class Pair:
     """Two processes of a run, from their start to their end."""
 
-    def __init__(self, world: World, wire: Wire | NoWire, course: Course, run: Path) -> None:
+    def __init__(self, world: Disks, wire: Wire | NoWire, course: Course, run: Path) -> None:
         self.run, self.files = run, [world.scratch / f"stderr-{process}" for process in range(2)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -120,7 +137,7 @@ class Pair:
                 self.processes.append(
                     subprocess.Popen(
                         [*wire.command(process), *course.command(run, *where)],
-                        env=dict(world.environment),
+                        env={**world.environment, "TMPDIR": str(world.own_folder(process))},
                         stdout=subprocess.DEVNULL,
                         stderr=file,
                         start_new_session=True,
@@ -192,7 +209,7 @@ def signalled(number: signal.Signals, *, all_of_it: bool = False) -> Any:
 
 
 def frozen(least: float, most: float) -> Any:
-    def strike(pair: Pair, process: int, _world: World, _wire: Any, drawn: random.Random) -> str:
+    def strike(pair: Pair, process: int, _world: Disks, _wire: Any, drawn: random.Random) -> str:
         seconds = drawn.uniform(least, most)
         pair.signal(process, signal.SIGSTOP, all_of_it=True)
         pair.wait(lambda: False, seconds=seconds, interval=0.1)
@@ -203,7 +220,7 @@ def frozen(least: float, most: float) -> Any:
 
 
 def cut_off(least: float, most: float) -> Any:
-    def strike(pair: Pair, _process: int, _world: World, wire: Wire | NoWire, drawn: random.Random) -> str:
+    def strike(pair: Pair, _process: int, _world: Disks, wire: Wire | NoWire, drawn: random.Random) -> str:
         seconds = drawn.uniform(least, most)
         wire.cut(cut=True)
         pair.wait(lambda: False, seconds=seconds, interval=0.1)
@@ -213,13 +230,17 @@ def cut_off(least: float, most: float) -> Any:
     return strike
 
 
-def full_disk(pair: Pair, _process: int, world: World, _wire: Any, drawn: random.Random) -> str:
-    leave = drawn.choice((0, 4_096, 65_536))
-    world.disk.fill(None, leave=leave)
-    first = pair.step()
-    pair.wait(lambda: pair.step() >= min(STEPS, first + 12))
-    world.disk.free(None)
-    return f"{leave:,} bytes left"
+def full_disk(*, own: bool) -> Any:
+    def strike(pair: Pair, process: int, world: Disks, _wire: Any, drawn: random.Random) -> str:
+        leave = drawn.choice((0, 4_096) if own else (0, 4_096, 65_536))
+        disk = world.own[process] if own else world.disk
+        disk.fill(None, leave=leave)
+        first = pair.step()
+        pair.wait(lambda: pair.step() >= min(STEPS, first + 12))
+        disk.free(None)
+        return f"{leave:,} bytes left" + (f" to process {process}" if own else "")
+
+    return strike
 
 
 TERMINATED, INTERRUPTED, KILLED = (143, -15), (130, -2), (-9,)
@@ -232,7 +253,8 @@ FAULTS = [
     Fault("one frozen for long", LOST, LOST, frozen(SILENT_SECONDS, SILENT_SECONDS + 5)),
     Fault("wire cut for a moment", LOST, LOST, cut_off(0.1, 5), ends=False),
     Fault("wire cut for long", LOST, LOST, cut_off(SILENT_SECONDS, SILENT_SECONDS + 5)),
-    Fault("disk full", (2, 3), (2, 3), full_disk),
+    Fault("disk full", (2, 3), (2, 3), full_disk(own=False)),
+    Fault("own disk full", (2, 3), LOST, full_disk(own=True)),
 ]
 
 
@@ -240,7 +262,7 @@ FAULTS = [
 class Tortured:
     """A run of two processes in the making."""
 
-    world: World
+    world: Disks
     wire: Wire | NoWire
     course: Course
     prepared: Path
@@ -268,10 +290,9 @@ class Tortured:
         pair, struck = self.start(), list[tuple[Fault, str, int]]()
         allowed: list[set[int]] = [{0}, {0}]
         while moment(pair, self.run, self.drawn):
-            fault = self.drawn.choice(
-                [each for each in FAULTS if "wire" not in each.kind or isinstance(self.wire, Wire)]
-            )
-            process = self.drawn.randrange(2)
+            cannot = ["wire"] * isinstance(self.wire, NoWire) + ["disk"] * isinstance(self.world.disk, FileLimit)
+            fault = self.drawn.choice([each for each in FAULTS if not any(word in each.kind for word in cannot)])
+            process = 1 if "own" in fault.kind else self.drawn.randrange(2)  # the first writes all into the run
             at = pair.step()
             words = fault.strike(pair, process, self.world, self.wire, self.drawn)
             struck.append((fault, words, at))
@@ -296,7 +317,7 @@ class Tortured:
             words = f"after {why}: process {process}, code {code}: {said.strip()[-1500:]}"
             if code is None:
                 self.troubles.append(f"stuck {words}")
-            elif code not in allowed[process]:
+            elif code not in allowed[process] and not (code == 2 and NEVER_MET in said and why != "nothing"):
                 self.troubles.append(f"ended {words}")
             elif "Traceback" in said and "KeyboardInterrupt" not in said:  # that is of Python's own start
                 self.troubles.append(f"a traceback {words}: {said}")
@@ -345,7 +366,7 @@ class Tortured:
         return found[-1]["step"] if found else 0
 
 
-def prepared(world: World, wire: Wire | NoWire, course: Course) -> tuple[Path, Learned]:
+def prepared(world: Disks, wire: Wire | NoWire, course: Course) -> tuple[Path, Learned]:
     """Returns a run that is planned and has taken no step; and what two processes learn that nobody disturbs."""
     run, fresh = world.runs / "undisturbed", world.scratch / "prepared"
     begun = time.monotonic()
@@ -395,7 +416,7 @@ def main() -> int:
     def over() -> bool:
         return time.monotonic() >= deadline or sum("fault" in row for row in rows) >= given.faults
 
-    with tempfile.TemporaryDirectory() as folder, World(Path(folder)) as world, wired() as wire, open(out, "a") as file:
+    with tempfile.TemporaryDirectory() as folder, Disks(Path(folder)) as world, wired() as wire, open(out, "a") as file:
         print(f"disk: {world.said['disk']}; network: {wire.words}", flush=True)
         course = world.courses["stories"]
         run, learned = prepared(world, wire, course)

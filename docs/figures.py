@@ -584,7 +584,9 @@ def one_process() -> str:
     return (
         f"* One process pays nothing for the others: {seconds[1]:.3f} s a step and {peaks[1] / 2**20:.1f} MiB, where"
         f" {before}, of before the work on several, takes {seconds[0]:.3f} s and {peaks[0] / 2**20:.1f} MiB (a step's"
-        f" time over that of before {read('one_process', 'ratio'):.3f}, median of pairs in turn). {told}"
+        f" time over that of before {read('one_process', 'ratio'):.3f}, and that of a run of eight steps and four"
+        f" saves, from the command to its end, {read('one_process', 'whole_ratio'):.3f}; medians of pairs in turn)."
+        f" {told}"
     )
 
 
@@ -603,10 +605,13 @@ def processes_recipes() -> str:
 def shared_tokens() -> str:
     """Returns how much faster two processes tokenise than one, each of them on a core of its own."""
     medians, copies = read("shared_tokens", "medians"), read("shared_tokens", "conditions", "options", "copies")
+    busiest = read("shared_tokens", "busiest")
     return (
         f"Two processes on one machine, a core each, had the ids of {read('shared_tokens', 'text_bytes') / 1e6:.0f} MB"
         f" of source code in {medians['2']:.1f} s, one in {medians['1']:.1f}: {medians['1'] / medians['2']:.2f} times"
-        f" as fast. {source('shared_tokens', f'python benchmarks/shared_tokens.py --copies {copies}')}"
+        f" as fast. The processor time of the one with most to do was {busiest['1']:.1f} s alone, {busiest['2']:.1f} of"
+        f" two and {busiest['4']:.1f} of four."
+        f" {source('shared_tokens', f'python benchmarks/shared_tokens.py --copies {copies}')}"
     )
 
 

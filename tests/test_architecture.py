@@ -13,12 +13,12 @@ SOURCE = Path(__file__).parents[1] / "src/plimsoll"
 GROUND = {"cache", "errors", "units", "types", "planned"}
 """What every room may import that it does not stand on: `planned` stands on `levers`."""
 MAY_IMPORT = {
+    "processes": set(),
     "levers": set(),
     "optimizers": {"levers"},
-    "data": set(),
+    "data": {"processes"},
     "models": {"levers"},
     "planner": {"levers"},
-    "processes": set(),
     "report": {"levers"},
     "runs": {"processes"},
     "recipes": {"models", "data", "optimizers", "levers", "report"},

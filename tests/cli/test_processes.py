@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from commands import called, plimsoll
-from plimsoll.api.cluster import Membership, _explained, _where_to_save, membership
+from plimsoll.api.cluster import Membership, _explained, _send_tokens, _where_to_save, membership
+from plimsoll.data.packed import by_processes
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
@@ -246,15 +247,33 @@ told["grown"] = memory.peak_resident_bytes() - before
 checkpoints.save(3, large, {})
 checkpoints.wait()
 like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), large)
-jax.tree.map(lambda leaf: leaf.delete(), large)
-gc.collect()
-memory.trim()
-memory.settle(patience=3.0, interval=0.1)  # other threads free, too
-distributed.barrier("deleted")
-Path("/proc/self/clear_refs").write_text("5")
-before = memory.resident_bytes()
-large = _load_own(checkpoints.all()[0], like)
-told["read"] = memory.peak_resident_bytes() - before
+
+class Again(distributed.Board):  # a session reads once
+    def write(self, name, value):
+        super().write(f"again-{name}", value)
+    def read_first_of(self, *names):
+        name, value = super().read_first_of(*(f"again-{name}" for name in names))
+        return name.removeprefix("again-"), value
+    def read(self, name):
+        return self.read_first_of(name)[1]
+
+def received():
+    with mock.patch.object(distributed, "Board", Again):
+        return Checkpoints(folder / "unseen", in_background=False).newest(like)[1]
+
+readings = {"read": lambda: _load_own(checkpoints.all()[0], like), "received": received}
+for name, read in readings.items():
+    jax.tree.map(lambda leaf: leaf.delete(), large)
+    gc.collect()
+    memory.trim()
+    memory.settle(patience=3.0, interval=0.1)  # other threads free, too
+    distributed.barrier("deleted")
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory.resident_bytes()
+    large = read()
+    told[name] = memory.peak_resident_bytes() - before
+    for at, leaf in large.items():
+        assert (np.asarray(leaf.addressable_shards[0].data) == float(at)).all()
 print(json.dumps(told))
 distributed.leave()
 """
@@ -324,6 +343,14 @@ def test_of_a_state_that_is_gathered_only_the_first_process_keeps_more_than_a_le
 def test_a_process_that_continues_holds_its_half_and_a_few_leaves(two):
     """Half of 128 MiB: 90 beside what was there, less where a library still held what it had saved."""
     assert all(8 * MIB < told["read"] < 128 * MIB for told in two[1])
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_see_the_checkpoint_receives_its_half_and_no_more(two):
+    """Half of 128 MiB; the first one reads leaves of 16 MiB besides."""
+    first, second = (told["received"] for told in two[1])
+    assert first < 128 * MIB
+    assert second < 84 * MIB
 
 
 @pytest.mark.slow
@@ -566,6 +593,46 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
     assert not list((tmp_path / "run/checkpoints").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("caches", "receivers"),
+    [
+        (["a /c", "b /c", "b /c", "c /c"], [1, 3]),
+        (["a /c", "a /c", "a /d", "a /d"], [2]),
+        (["a /c", "b /c there", "b /d", "c /c"], [2, 3]),
+        (["a /c"] * 4, []),
+    ],
+)
+def test_a_cache_that_several_processes_use_receives_tokens_once(tmp_path, monkeypatch, caches, receivers):
+    number, board, did = threading.local(), Told(), []
+    places = [cache.split() for cache in caches]
+    monkeypatch.setattr(distributed, "process", lambda: number.own)
+    monkeypatch.setattr(distributed, "processes", lambda: len(places))
+
+    def of_each(name, value, board):
+        if name == "has-tokens":
+            has = places[number.own] == places[0] or "there" in places[number.own]
+            value = [has, " ".join(places[number.own][:2])]
+        else:
+            did.append("waits")
+        board.write(f"{name}-{number.own}", value)
+        return [board.read(f"{name}-{each}") for each in range(len(places))]
+
+    monkeypatch.setattr(distributed, "of_each", of_each)
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(by_processes, "send_folder", lambda board, name, to: did.append(to))
+    monkeypatch.setattr(by_processes, "receive_folder", lambda board, process, name: did.append(process))
+
+    def send(own):
+        number.own = own
+        _send_tokens(board, ["tokens"])
+
+    with ThreadPoolExecutor(len(places)) as threads:
+        list(threads.map(send, range(len(places))))
+    assert sorted(each for each in did if isinstance(each, int)) == receivers
+    assert [each for each in did if isinstance(each, list)] == [receivers]
+    assert did.count("waits") == len(places)
+
+
 FULL = """
 import errno, os
 from plimsoll.api import cluster
@@ -574,7 +641,7 @@ from plimsoll.training import distributed
 def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "ledger.json")
 
-distributed.join = lambda *_: None
+distributed.join = lambda *_, **__: None
 cluster._train = full
 cluster.train_together({"coordinator": "a:1", "processes": 2, "process": 0, "scratch": "."}, None)
 """
@@ -626,6 +693,20 @@ def refused_if(fault):
         jnp.zeros(2**45).block_until_ready()
 
 
+class Batches:
+    def __init__(self, source):
+        self.source, self.taken = source, 0
+
+    def __getattr__(self, name):
+        return getattr(self.source, name)
+
+    def __next__(self):
+        self.taken += 1
+        if self.taken == 4:
+            refused_if("training")
+        return next(self.source)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Faulty(plimsoll.OwnRecipe):
     def init(self, key):
@@ -644,7 +725,7 @@ class Faulty(plimsoll.OwnRecipe):
 
     def source(self, folder, *, prefetch):
         refused_if("starting")
-        return super().source(folder, prefetch=prefetch)
+        return Batches(super().source(folder, prefetch=prefetch))
 
     def validation(self, folder, *, examples):
         refused_if("evaluating")
@@ -655,13 +736,15 @@ class Faulty(plimsoll.OwnRecipe):
         return super().validation(folder, examples=examples)
 
 
-recipe = Faulty(batch_size=8, steps=6)
+recipe = Faulty(batch_size=8, steps=10)
 """
 
 
 @pytest.mark.slow
 def test_what_memory_one_lacks_or_holds_stops_all_which_say_which_it_was(tmp_path):
-    """Its process 1 is refused memory before the first step, then in an evaluation, and then goes over the budget.
+    """Its process 1 is refused memory before the first step, then after three, then in an evaluation, whose state it
+    saves, and then goes over the budget.
+
 
     At last process 0 cannot write what it has measured, when the other one has nothing more to do.
     """
@@ -689,12 +772,12 @@ def test_what_memory_one_lacks_or_holds_stops_all_which_say_which_it_was(tmp_pat
         return said
 
     host = socket.gethostname()
-    for fault in ("starting", "evaluating"):
+    for fault, saved in {"starting": [], "training": [2], "evaluating": [4, 2]}.items():
         first, second = ended(fault)
         assert "training stopped: this process gets no more memory (RESOURCE_EXHAUSTED" in second
         assert f"process 1 ({host}), which trains with this one, has ended. It says: training stopped: this" in first
         assert "planning again" not in first + second
-        assert not steps_saved(run)
+        assert steps_saved(run) == saved
 
     first, _ = ended("holding")
     (overrun,) = overruns.read(RunFolder(run))

@@ -1,6 +1,7 @@
 """Files for clusters in docs/examples: what they start is a command of today. docs/scale.md says by which schemas the
 rest was checked."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from plimsoll.api.cluster import Membership, membership
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.planner.chips import chip
@@ -35,3 +37,14 @@ def test_it_starts_a_command_of_today_on_as_many_machines_as_the_chip_has(name):
     _, options = parse_with_recipe(TrainOptions, words, command="train")
     assert (options.processes, options.process) == (2, 0)
     assert chip(options.chip).hosts == options.processes
+
+
+def test_the_script_of_a_tpu_starts_a_command_of_today_for_the_chip_that_is_requested():
+    (spec,) = json.loads((EXAMPLES / "cloud-tpu.json").read_text())["tpu"]["nodeSpec"]
+    *_, last = spec["node"]["metadata"]["startup-script"].splitlines()
+    first, program, command, *words = shlex.split(last)
+    assert [first, Path(program).name, command] == ["exec", "plimsoll", "train"]
+    _, options = parse_with_recipe(TrainOptions, words, command="train")
+    assert options.chip == f"tpu-{spec['node']['acceleratorType']}"
+    # JAX asks the machine for its place among the others.
+    assert membership(None, None, None, chip=options.chip, variables={}) == Membership()

@@ -200,6 +200,36 @@ def test_a_signal_before_training_ends_both_with_its_number(board, exits, monkey
     assert f"process {told} ({HERE}), which trains with this one, has ended. It says: stopped by SIGTERM" in said
 
 
+@ENDS_ITS_THREAD
+def test_what_fails_as_the_others_end_at_a_signal_has_its_number_too(board, exits):
+    """The others' end takes the store with it: what waits there fails before the thread ends this process."""
+    told, failed = threading.Event(), []
+
+    class Slow(Board):
+        def write(self, name, value):
+            told.set()
+            super().write(name, value)
+            while not failed:
+                threading.Event().wait(0.001)
+
+    stopped = watching(Slow(), 1, ("a", "b"), lambda: signal.SIGINT)
+    assert told.wait(30)
+
+    def fail():
+        failed.append(threading.current_thread())
+        stopped.why("Socket closed")
+        exits["after"] = stopped._thread.is_alive()
+
+    main = threading.Thread(target=fail)
+    main.start()
+    main.join(30)
+    assert exits == {stopped._thread: 130, "after": False}
+
+    other = watching(board, 0, ("a", "b"))
+    board.write(peers.ENDED, [1, "b", "stopped by SIGINT", 130])
+    assert other.why("Socket closed")[1] == 130
+
+
 def test_a_signal_after_that_is_left_to_training(board, monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it was ended"))
     number = None
@@ -225,22 +255,21 @@ def test_one_that_ends_itself_in_time_keeps_its_own_words(board, monkeypatch):
 def test_a_failed_sum_is_explained_by_the_error_of_the_other(board):
     watch = watching(board, 0)
     board.write(peers.ENDED, [1, "b", "no memory", 3])
-    assert watch.why("Gloo: connection closed").startswith(
-        "process 1 (b), which trains with this one, has ended. It says: no"
-    )
+    said, code = watch.why("Gloo: connection closed")
+    assert said.startswith("process 1 (b), which trains with this one, has ended. It says: no")
+    assert code == 3
 
 
 def test_of_two_it_is_the_other_one_that_is_gone(board):
     watch = watching(board, 1, ("a", "b"))
-    assert watch.why("Gloo: connection closed\nmore").startswith(
-        "process 0 (a), which trains with this one, is gone (Gloo: connection closed)"
-    )
+    said, code = watch.why("Gloo: connection closed\nmore")
+    assert said.startswith("process 0 (a), which trains with this one, is gone (Gloo: connection closed)")
+    assert code == 3
 
 
 def test_of_three_nobody_is_guessed(board):
-    assert (
-        watching(board, 1).why("Gloo: closed").startswith("a process that trains with this one is gone (Gloo: closed)")
-    )
+    said, _ = watching(board, 1).why("Gloo: closed")
+    assert said.startswith("a process that trains with this one is gone (Gloo: closed)")
 
 
 def test_the_first_one_waits_until_the_others_have_left(board, monkeypatch):

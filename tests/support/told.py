@@ -21,6 +21,12 @@ class Told:
             self.values[name] = json.dumps(value)
             self.changed.notify_all()
 
+    def claim(self, name):
+        with self.changed:
+            claimed = name not in self.values
+            self.values.setdefault(name, "true")
+            return claimed
+
     def read(self, name):
         return self.read_first_of(name)[1]
 

@@ -156,6 +156,64 @@ def test_several_processes_each_read_a_share_and_find_what_one_would(saved_twice
     assert max(sizes) - min(sizes) <= 2
 
 
+@pytest.fixture
+def three(monkeypatch):
+    """Runs a function of a process's number in three threads, each a process."""
+    store, own = Told(), threading.local()
+    monkeypatch.setattr(distributed, "Board", lambda: store)
+    monkeypatch.setattr(distributed, "process", lambda: own.number)
+    monkeypatch.setattr(distributed, "processes", lambda: 3)
+
+    def run(of):
+        def one(number):
+            own.number = number
+            return of(number)
+
+        with ThreadPoolExecutor(3) as threads:
+            return [*threads.map(one, range(3))]
+
+    return run
+
+
+@pytest.mark.parametrize("who", [{0}, {1}, {0, 1, 2}])
+def test_one_of_several_saves_alone_what_it_holds_whole(three, tmp_path, who):
+    """The others are in an evaluation, and take no part."""
+
+    def save(number):
+        checkpoints = Checkpoints(tmp_path / str(number), in_background=True, shared=tmp_path)
+        if number in who:
+            checkpoints.save_alone(1, make_state(1), POSITION)
+            assert [saved.step for saved in checkpoints.all()] == [1]
+
+    three(save)
+    saved = Checkpoints(tmp_path, in_background=False).all()[0]
+    assert damage(saved) is None
+    assert_same_bits(load_part(saved, shapes(make_state(1))), make_state(1))
+    assert loader_position(saved) == POSITION
+
+
+@pytest.mark.parametrize(("split", "sees", "who", "saved"), [
+    (False, True, 1, [1]), (True, True, 1, []), (False, False, 1, []), (False, False, 0, [1]), (True, False, 0, []),
+])  # fmt: skip
+def test_what_one_of_several_does_not_hold_whole_or_has_no_folder_for_is_not_saved(
+    three, tmp_path, split, sees, who, saved
+):
+    class Leaf:
+        shape, dtype, is_fully_replicated = (2,), np.dtype("float32"), not split
+
+        def __array__(self, dtype=None, copy=None):
+            return np.ones(2, np.float32)
+
+    def save(number):
+        own = tmp_path if number == 0 else tmp_path / str(number)
+        checkpoints = Checkpoints(own, in_background=False, shared=tmp_path if sees else None)
+        if number == who:
+            checkpoints.save_alone(1, {"params": Leaf()}, POSITION)
+
+    three(save)
+    assert [each.step for each in Checkpoints(tmp_path, in_background=False).all()] == saved
+
+
 def truncate(saved):
     path = max(files_of(saved), key=lambda path: path.stat().st_size)
     path.write_bytes(path.read_bytes()[:-100])

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from jax.experimental import multihost_utils
 
-from plimsoll.errors import RunError
+from plimsoll.errors import RunError, StoppedError
+from plimsoll.processes import peers
 from plimsoll.training import distributed
 from plimsoll.training.distributed import Agreement, Board
 
@@ -78,6 +78,22 @@ def test_a_process_alone_is_number_0_of_one():
 def test_each_of_several_knows_its_number(one_of, process):
     one_of(3, process)
     assert (distributed.processes(), distributed.process()) == (3, process)
+
+
+def test_a_name_is_claimed_by_one_even_where_the_store_hears_it_twice(one_of, monkeypatch):
+    store, _ = one_of(2, process=1)
+    board, set_once = Board(), store.key_value_set
+
+    def heard_twice(name, value):
+        set_once(name, value)
+        raise jax.errors.JaxRuntimeError("ALREADY_EXISTS: key is there")
+
+    assert board.claim("one")
+    monkeypatch.setattr(store, "key_value_set", heard_twice)
+    assert board.claim("two")
+    store.values["plimsoll/three"] = "0"
+    monkeypatch.setattr(store, "key_value_set", lambda name, value: heard_twice(f"{name}-lost", value))
+    assert not board.claim("three")
 
 
 def test_a_barrier_is_passed_each_time_once_all_have_come(one_of):
@@ -232,27 +248,6 @@ def test_several_follow_the_largest_request_of_all_one_step_later(monkeypatch):
     assert [agreed(request) for request in (0, 0, 15, 0)] == [0, 0, 101, 15]
 
 
-@pytest.mark.parametrize("process", [0, 1])
-@pytest.mark.parametrize(("addressable", "replicated"), [(True, False), (False, True), (True, True)])
-def test_what_the_first_one_has_whole_is_asked_of_nobody_and_copied_there_alone(
-    monkeypatch, addressable, replicated, process
-):
-    class Leaf:
-        is_fully_addressable, is_fully_replicated = addressable, replicated
-        copies = 0
-
-        def __array__(self, dtype=None, copy=None):
-            self.copies += 1
-            return np.arange(3)
-
-    monkeypatch.setattr(multihost_utils, "process_allgather", lambda leaf, tiled: pytest.fail("asked"))
-    monkeypatch.setattr(distributed, "process", lambda: process)
-    leaf = Leaf()
-    found = distributed.on_first(leaf)
-    assert leaf.copies == (process == 0)
-    assert found is None if process else found.tolist() == [0, 1, 2]
-
-
 @pytest.fixture
 def joining(monkeypatch, tmp_path):
     """What JAX is told as processes join; to be answered by `answer`."""
@@ -305,6 +300,18 @@ def test_a_wait_for_the_others_is_said_and_ends_here_before_jax_aborts(joining, 
     assert capsys.readouterr().err == "waiting for all 2 processes at host:1, for 0.05 s at most\n"
 
 
+def test_new_processes_of_a_run_wait_for_less_time_and_end_as_where_one_is_gone(joining, monkeypatch):
+    monkeypatch.setattr(distributed, "COME_BACK_SECONDS", 0.05)
+    joined = threading.Event()
+    joining.answer = joined.wait
+    said = "process 0 .a., which trains with this one, is gone .all became new ones, and it has not come to host:1 in 0"
+    with pytest.raises(StoppedError, match=said) as lost:
+        distributed.join("host:1", 2, 1, again=["a", "b"])
+    joined.set()
+    assert lost.value.exit_code == peers.LOST
+    assert peers.says_gone(f"error: {lost.value}")
+
+
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")])
 def test_a_port_in_use_is_refused_by_the_process_that_is_to_listen(joining, family, host):
     with socket.socket(family) as listening:
@@ -338,27 +345,11 @@ def test_a_signal_while_a_process_waits_for_the_others_ends_it_with_its_number(j
         distributed.join("host:1", 2, 1, signal=lambda: next(looks))
     joined.set()
     assert stopped.value.exit_code == 128 + 2
-
-
-def test_the_first_processs_array_is_sent_in_pieces_of_4_mib(monkeypatch):
-    sizes = []
-
-    def broadcast(piece):
-        sizes.append(len(piece))
-        return piece
-
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
-    whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    for given, expected in ((values, values), (values.T, values.T), (None, np.zeros((3, 4)))):
-        like = SimpleNamespace(shape=expected.shape, dtype=np.dtype("float32"), sharding=whole)
-        found = distributed.from_first(given, like)
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, expected)
-    assert sizes == [48] * 3
-    monkeypatch.setattr(jax, "make_array_from_callback", lambda shape, sharding, values: None)
-    distributed.from_first(None, SimpleNamespace(shape=(5, 2**22), dtype=np.dtype("uint16"), sharding=whole))
-    assert sizes[3:] == [2**22] * 10
+    assert str(stopped.value).endswith("nothing was begun")
+    joined.clear()
+    with pytest.raises(RunError, match="stopped while it waited for the other processes: what was saved is whole"):
+        distributed.join("host:1", 2, 0, signal=lambda: 2, again=["a", "b"])
+    joined.set()
 
 
 def test_where_orbax_would_wait_for_the_others_the_first_seems_to_be_alone(one_of, monkeypatch):

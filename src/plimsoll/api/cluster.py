@@ -184,7 +184,7 @@ def _explained(code: int, kept: peers.Kept) -> int:
     return code
 
 
-def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
+def train_together(question: dict[str, Any], interruption: Any) -> NoReturn:
     """Trains in this process, together with the others, and ends it with its exit code.
 
     It is ended by `os._exit`: threads that still wait for the other processes are not joined.
@@ -207,7 +207,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     os.close(nowhere)
     try:
         member = (question["coordinator"], question["processes"], question["process"])
-        distributed.join(*member, lambda: interruption.signal)
+        distributed.join(*member, lambda: interruption.signal, again=question.get("again", ()))
         outcome = _train(question, interruption, watch)
         if isinstance(outcome, int):
             distributed.of_first("done", True)  # the first one has written all of the run
@@ -217,7 +217,7 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
         else:
             distributed.leave(watch.end)
             if interruption.signal is None:
-                _begin_afresh(question, outcome)
+                _begin_afresh(question | {"again": [*watch.hosts]}, outcome)
             outcome = 128 + interruption.signal
         code = outcome
     except PlimsollError as problem:
@@ -229,8 +229,8 @@ def train_together(question: Mapping[str, Any], interruption: Any) -> NoReturn:
     except Exception as problem:
         of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
         if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
-            peers.show_error(watch.why(str(problem)))
-            code = LOST
+            said, code = watch.why(str(problem))
+            peers.show_error(said)
         else:
             with contextlib.suppress(OSError):
                 traceback.print_exc()
@@ -268,6 +268,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     from plimsoll.engine.session import train_here
     from plimsoll.recipes.own.recipe import OwnRecipe
     from plimsoll.training import distributed
+    from plimsoll.training.crossing import Crossing
 
     recipe = from_dict(question["recipe"])
     board = distributed.Board()
@@ -301,6 +302,9 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
+    if "shared" not in session:
+        with contextlib.closing(Crossing()) as crossing:
+            crossing.connect()  # what could not cross at the first save is refused now
     watch.training()
     ending = train_here(session, interruption)
     if ending.afresh is None:
@@ -381,17 +385,32 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
 
 
 def _send_tokens(board: Any, names: Sequence[str]) -> None:
-    """Gives folders of the first process's tokens to those whose cache does not have them."""
+    """Gives folders of the first process's tokens to caches that do not have them, to each once."""
     from plimsoll.data.packed.by_processes import receive_folder, send_folder
     from plimsoll.training.distributed import of_each, process
 
     tokens = cache.cache_folder() / "tokens"
+    tokens.mkdir(parents=True, exist_ok=True)
     for name in names:
-        has = of_each(f"has-{name}", (tokens / name).is_dir(), board)
+        each = of_each(f"has-{name}", [(tokens / name).is_dir(), _place(tokens)], board)
+        lacking: dict[str, int] = {}
+        for number, (there, place) in enumerate(each):
+            if not there:
+                lacking.setdefault(place, number)
+        receivers = [*lacking.values()] if each[0][0] else []
         if process() == 0:
-            send_folder(board, name, [number for number, there in enumerate(has) if has[0] and not there])
-        elif has[0] and not has[process()]:
+            send_folder(board, name, receivers)
+        elif process() in receivers:
             receive_folder(board, process(), name)
+        of_each(f"received-{name}", True, board)  # others use it
+
+
+def _place(folder: Path) -> str:
+    """Returns what two processes have in common for the same folder on a disk of the same machine."""
+    booted = Path("/proc/sys/kernel/random/boot_id")
+    machine = booted.read_text().strip() if booted.exists() else socket.gethostname()
+    found = folder.stat()
+    return f"{machine} {found.st_dev} {found.st_ino}"
 
 
 def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:

@@ -90,6 +90,12 @@ def answered(command: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return 2
+    except RuntimeError as problem:
+        if "home directory" not in str(problem):  # pathlib's words for `~nobody`
+            raise
+        said = "error: a path begins with ~ and a user that this machine does not know: give it in full"
+        print(said, file=sys.stderr)
+        return 2
 
 
 def usage() -> str:

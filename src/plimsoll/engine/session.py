@@ -118,8 +118,11 @@ class _Training:
         if self._compiled_beyond_plan():
             return Ended(0, None, False, afresh=True)
         shared = None if self.session.shared is None else Path(self.session.shared)
-        # While steps send, nothing else may: what only the first process writes is sent to it.
         in_background = self.plan.async_save and (distributed.processes() == 1 or shared is not None)
+        if self.plan.async_save and not in_background:  # the plan does not count what it would hold beside training
+            self.notes.append(
+                "--async-save: training waits for each save, as the first process puts the state together"
+            )
         checkpoints = Checkpoints(
             self.folder.checkpoints,
             in_background=in_background,

@@ -207,6 +207,8 @@ class Watch:
         self.hosts: Sequence[str] = ()
         """Names of the machines of all processes, once they are known."""
         self._over = threading.Event()
+        self._stopping = False
+        """Whether the thread ends this process at a signal."""
         self._thread: threading.Thread | None = None
 
     def begin(self, board: Any, process: int, processes: int, signal: Callable[[], int | None]) -> None:
@@ -259,23 +261,27 @@ class Watch:
         with contextlib.suppress(RuntimeError):
             self._board.write(f"left-{self._process}", True)
 
-    def why(self, said: str) -> str:
-        """Returns the paragraph of this process where working with the others has failed.
+    def why(self, said: str) -> tuple[str, int]:
+        """Returns the paragraph of this process where working with the others has failed, and its exit code.
 
-        Of more than two it waits for JAX to say who is gone, which ends this process before it returns.
+        Of more than two it waits for JAX to say who is gone, which ends this process before it returns. Where a signal
+        ends this process, the others have heard of it first, and it does not return either.
 
         Args:
             said: The exception's words.
         """
         self._over.set()
+        if self._stopping:
+            assert self._thread is not None
+            self._thread.join()
         if ended := self._ended():
-            return ended[0]
+            return ended
         if explained := ended_by_jax(said, self.hosts, self._process):
-            return explained
+            return explained, LOST
         if len(self.hosts) > 2:
             time.sleep(SILENT_SECONDS)
         other = [1 - self._process] if len(self.hosts) == 2 else []
-        return lost(other, self.hosts, said.strip().partition("\n")[0][:200])
+        return lost(other, self.hosts, said.strip().partition("\n")[0][:200]), LOST
 
     def _ended(self) -> tuple[str, int] | None:
         """Returns the paragraph on another process that has ended by itself, and our exit code; None where none has."""
@@ -291,6 +297,7 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             if number := self._signal():
+                self._stopping = True
                 stopped = f"stopped by {signal_name(number)} before the first step"
                 show_error(f"{stopped}: {ALL_AGAIN}")
                 self.tell(stopped, 128 + number)

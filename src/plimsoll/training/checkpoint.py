@@ -17,6 +17,7 @@ A damaged checkpoint is set aside, and the one before it is used.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -38,6 +39,7 @@ from plimsoll.errors import CheckpointError, StoppedError, ended_by_memory
 from plimsoll.runs.contents import content_of
 from plimsoll.runs.folder import replace_file
 from plimsoll.training import allocator, distributed, saved_arrays
+from plimsoll.training.crossing import Crossing
 from plimsoll.training.disk import KEPT
 from plimsoll.training.saved_arrays import (
     Part,
@@ -152,14 +154,49 @@ class Checkpoints:
             return
         # Of several processes all send what they hold, and the first one keeps and writes it.
         each = _leaves(state if self.frozen else without_frozen(state))
-        leaves = [(path, whole) for path, leaf in each if (whole := distributed.on_first(leaf)) is not None]
+        with contextlib.closing(Crossing()) as crossing:
+            leaves = [(path, whole) for path, leaf in each if (whole := crossing.on_first(leaf)) is not None]
         if distributed.process() == 0 and all(saved.step != step for saved in self.all()):
             self._write(step, leaves, loader_state)
         distributed.barrier("saved")
 
-    def _write(self, step: int, leaves: list[tuple[str, np.ndarray]], loader_state: dict[str, Any]) -> None:
+    def save_alone(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        """Saves the state if this process can without the others, who may wait for it within an evaluation.
+
+        It can where it holds all of it and sees the folder of the run: of what is split the others would have to save
+        their parts. Of several that ask at the same step one saves, and the others wait for that.
+        """
+        if distributed.processes() == 1:
+            self.save(step, state, loader_state)
+            return
+        self.wait()
+        leaves = _leaves(state if self.frozen else without_frozen(state))
+        sees = self._together or distributed.process() == 0
+        if not sees or not all(leaf.is_fully_replicated for _, leaf in leaves):
+            return
+        topic, board = f"saved-alone-{step}", distributed.Board()
+        if not board.claim(topic):
+            board.read(f"{topic}-ended")
+            return
+        if all(saved.step != step for saved in self.all()):
+            whole = [(path, np.asarray(leaf)) for path, leaf in leaves]
+            alone = Checkpoints(self._steps, in_background=False, plan=self._plan)
+            write = partial(alone._write, step, whole, loader_state, self._unfinished(step, "-alone"))
+            # In a thread, whose end is waited for only while there is memory for what it begins.
+            beside = Checkpoints(self._steps, in_background=True)
+            beside._finish(write)
+            beside.wait()
+        board.write(f"{topic}-ended", True)
+
+    def _write(
+        self,
+        step: int,
+        leaves: list[tuple[str, np.ndarray]],
+        loader_state: dict[str, Any],
+        unfinished: Path | None = None,
+    ) -> None:
         require_finite(leaves, step)
-        unfinished = self._unfinished(step)
+        unfinished = unfinished or self._unfinished(step)
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
@@ -219,8 +256,8 @@ class Checkpoints:
             board.wait_until_read(f"{topic}-ended")
             self._failure = StoppedError(refused)
 
-    def _unfinished(self, step: int) -> Path:
-        return self._steps / f".partial-{step:08d}"
+    def _unfinished(self, step: int, more: str = "") -> Path:
+        return self._steps / f".partial-{step:08d}{more}"
 
     def _state_json(self, step: int, loader_state: dict[str, Any], leaves: list[dict[str, Any]]) -> str:
         return json.dumps({"step": step, "plan": self._plan, "loader": loader_state, "leaves": leaves})
@@ -312,7 +349,8 @@ class Checkpoints:
         if self._together:
             return step, _load_own(Saved(self._steps / f"step-{step:08d}"), like), position, notes
         shapes, tree = jax.tree.flatten(like)
-        loaded = [distributed.from_first(next(leaves)[1] if leaves else None, shape) for shape in shapes]
+        with contextlib.closing(Crossing()) as crossing:
+            loaded = [crossing.from_first(next(leaves)[1] if leaves else None, shape) for shape in shapes]
         return step, jax.tree.unflatten(tree, loaded), position, notes
 
     def _damage_by_all(self, saved: Saved) -> str | None:

@@ -1,7 +1,7 @@
 """Several processes that train one run: how they connect, what the first sends to the others, what they agree on.
 
 JAX's own runtime connects them. Small things go through its key-value store, which needs no device: a process may wait
-there for minutes while the first one plans. Leaves of a state go from device to device.
+there for minutes while the first one plans. Leaves of a state go over connections of their own (crossing.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plimsoll.errors import RunError
-from plimsoll.levers.sharding import gathered, on_devices
+from plimsoll.errors import RunError, StoppedError
+from plimsoll.processes.peers import ALL_AGAIN, lost
 
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
 CONNECT_SECONDS = 300
 """Time that processes have to find one another. JAX is given more: it would abort the process, with another reason."""
+COME_BACK_SECONDS = 90
+"""Time that processes have to find one another again where all have become new ones."""
 JAX_WAITS_SECONDS = 2 * CONNECT_SECONDS
 SAID_AFTER_SECONDS = 30
 """Time after which a process says for whom it waits."""
@@ -45,8 +47,6 @@ POLL_SECONDS = 0.2
 WOKEN_WAITS = 50
 """Waits of `POLL_SECONDS` which the value itself ends. After them it is looked for: the store keeps a wait that was
 given up, until the value is there."""
-PIECE_BYTES = 4 * 2**20
-"""Bytes of a leaf that are sent to the other processes at a time."""
 
 
 def join(
@@ -54,20 +54,25 @@ def join(
     processes: int | None,
     process: int | None,
     signal: Callable[[], int | None] = lambda: None,
+    *,
+    again: Sequence[str] = (),
 ) -> None:
     """Connects the processes of a run. Call it before anything else touches JAX.
 
     None: as the variables of Slurm, MPI, Kubernetes or a TPU give it. JAX waits for the others where no signal handler
-    of Python's runs: in a thread here, while this one looks whether `signal` returns one.
+    of Python's runs: in a thread here, while this one looks whether `signal` returns one. `again`: names of all
+    processes' machines where they were connected before, and have become new processes.
 
     Raises:
         RunError: The others do not come in time, the port is taken, or this process of the run is there already. The
             thread may still wait then: end the process by `os._exit`.
+        StoppedError: They do not come back in time.
     """
 
     def heed() -> None:
         if (number := signal()) is not None:
-            stopped = RunError("stopped while it waited for the other processes: nothing was begun")
+            what = ALL_AGAIN if again else "nothing was begun"
+            stopped = RunError(f"stopped while it waited for the other processes: {what}")
             stopped.exit_code = 128 + number
             raise stopped
 
@@ -93,6 +98,7 @@ def join(
 
     where = coordinator or "the coordinator that this cluster names"
     many = "the others" if processes is None else f"all {processes} processes"
+    limit = COME_BACK_SECONDS if again else CONNECT_SECONDS
     started, waited, said = time.monotonic(), 0.0, False
     waiting = threading.Thread(target=initialize, daemon=True)
     waiting.start()
@@ -104,13 +110,17 @@ def join(
         waited = time.monotonic() - started
         if waited > SAID_AFTER_SECONDS and not said:
             said = True
-            print(f"waiting for {many} at {where}, for {CONNECT_SECONDS} s at most", file=sys.stderr, flush=True)
-        if waited > CONNECT_SECONDS:
+            print(f"waiting for {many} at {where}, for {limit} s at most", file=sys.stderr, flush=True)
+        if waited > limit:
             failures.append(TimeoutError("not all have come"))
             break
     for problem in failures:
         if isinstance(problem, RunError):
             raise problem
+        if again and isinstance(problem, TimeoutError):
+            other = [1 - process] if process is not None and len(again) == 2 else []
+            how = f"all became new ones, and it has not come to {where} in {waited:.0f} s"
+            raise StoppedError(lost(other, again, how))
         raise RunError(
             f"the processes of this run did not find one another at {where} in {waited:.0f} s:"
             f" {str(problem).splitlines()[0][:200]}. Start all of them with the same --coordinator and --processes,"
@@ -251,6 +261,15 @@ class Board:
     def write(self, name: str, value: Any) -> None:
         self._client.key_value_set(f"plimsoll/{name}", json.dumps(value))
 
+    def claim(self, name: str) -> bool:
+        """Returns whether this process is the first that claims a name."""
+        try:
+            self.write(name, process())
+        except jax.errors.JaxRuntimeError as problem:
+            if not str(problem).startswith("ALREADY_EXISTS"):
+                raise
+        return self.latest(name) == process()  # the store may have heard a claim twice
+
     def read(self, name: str) -> Any:
         """Returns the value under a name once it is there."""
         for _ in range(WOKEN_WAITS):
@@ -362,27 +381,6 @@ class Agreement:
         own = np.full(1, request, np.int32)
         self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, own, (processes(),)))
         return agreed
-
-
-def on_first(leaf: Any) -> np.ndarray | None:
-    """Returns the whole of an array on the first process, to which the others send what they hold; None on those."""
-    leaf = gathered(leaf)
-    return np.asarray(leaf) if process() == 0 else None
-
-
-def from_first(values: np.ndarray | None, like: Any) -> jax.Array:
-    """Returns the first process's array, bit for bit, with the shape and sharding of `like`."""
-    from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
-
-    size = int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize
-    sends = values is not None
-    whole = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if sends else np.empty(size, np.uint8)
-    for at in range(0, size, PIECE_BYTES):
-        piece = whole[at : at + PIECE_BYTES]
-        received = multihost_utils.broadcast_one_to_all(piece if sends else np.zeros_like(piece))
-        if not sends:
-            piece[:] = received
-    return on_devices(whole.view(like.dtype).reshape(like.shape), like.sharding)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from plimsoll.levers.loss_scale import SMALLEST
 from plimsoll.processes.interruption import NUMBERS, Interruption
 from plimsoll.training import allocator, memory
 from plimsoll.training.checkpoint import Checkpoints
-from plimsoll.training.distributed import Agreement, processes
+from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
 from plimsoll.training.schedule import FIRST_SAVE_SECONDS, SAVE_SECONDS, SAVE_SHARE, EarlyStopping, Schedule
 from plimsoll.training.step import Report, evaluated
@@ -175,10 +175,8 @@ def _evaluate(
     except EvaluationStopped as stopped:
         return stopped.args[0]
     except Exception as problem:
-        # The state is whole: an evaluation donates nothing. Several would have to save it together, and the others wait
-        # for this one within the evaluation.
-        if allocator.refused(problem) and processes() == 1:
-            checkpoints.save(step, state, loader.state())
+        if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
+            checkpoints.save_alone(step, state, loader.state())
         raise
     memory.trim()
     if not metrics:

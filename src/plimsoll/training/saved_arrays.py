@@ -51,15 +51,20 @@ def saved_parts(leaves: Iterable[tuple[str, jax.Array]]) -> dict[str, list[Saved
     busy: Counter[int] = Counter()
     found: dict[str, list[SavedPart]] = {}
     for path, leaf in leaves:
-        holders: dict[Part, set[int]] = {}
-        for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
-            holders.setdefault(part_of(index, leaf.shape), set()).add(device.process_index)
         found[path] = []
-        for part, processes in sorted(holders.items()):
+        for part, processes in holders(leaf):
             process = min(processes, key=lambda process: (busy[process], process))
             busy[process] += prod(size_of(part)) * leaf.dtype.itemsize
             found[path].append(SavedPart(process, part))
     return found
+
+
+def holders(leaf: Any) -> list[tuple[Part, set[int]]]:
+    """Returns the parts of an array by its sharding, in their order, each with the processes that hold it."""
+    found: dict[Part, set[int]] = {}
+    for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
+        found.setdefault(part_of(index, leaf.shape), set()).add(device.process_index)
+    return sorted(found.items())
 
 
 def part_of(index: Sequence[slice], shape: Sequence[int]) -> Part:

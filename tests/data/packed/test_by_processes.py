@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plimsoll.data.packed import by_processes, connections, encoding
+from plimsoll.data.packed import by_processes, encoding
 from plimsoll.data.packed.by_processes import helped_by, receive_folder, send_folder, wait_and_encode
 from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.packed.packed import DOCUMENTS, TOKENS, VALIDATION
 from plimsoll.data.text.opening import open_documents
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, RunError
+from plimsoll.processes import connections
 from told import PATIENCE, Told
 
 FILES = TOKENS, VALIDATION, DOCUMENTS
@@ -168,16 +169,11 @@ def test_one_that_does_not_reach_the_first_does_not_help(text, byte_tokenizer, m
     )
 
 
-def test_where_another_is_gone_the_first_waits_for_what_ends_the_run(text, byte_tokenizer, monkeypatch):
-    class Ends(Told):
-        def read(self, name):
-            if name == "process 1 is back":
-                raise RuntimeError("ended by the watch")
-            return super().read(name)
-
+def test_where_the_connection_to_another_breaks_the_first_says_so_once_nobody_has(text, byte_tokenizer, monkeypatch):
     monkeypatch.setattr(by_processes, "_send_share", lambda *of: None)
-    with pytest.raises(RuntimeError, match="ended by the watch"):
-        together(Ends(), 2, text, byte_tokenizer)
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.01)
+    with pytest.raises(RunError, match=r"connection to process 1 broke \(the other end is closed\), and nobody says"):
+        together(Told(), 2, text, byte_tokenizer)
 
 
 def test_what_another_refuses_after_its_last_block_is_raised(text, byte_tokenizer, monkeypatch):
@@ -241,7 +237,8 @@ def test_a_folder_whose_end_does_not_arrive_is_not_kept(text, byte_tokenizer, mo
         send(connection, message)
 
     monkeypatch.setattr(connections.Connection, "send", cut)
-    with pytest.raises(DataError, match="did not arrive whole from the first process"):
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.01)
+    with pytest.raises(RunError, match="the connection to process 0 broke"):
         sent(packed).result()
     assert list(second.glob("tokens/*")) == []
 

@@ -2,8 +2,8 @@
 
 The first process forms the blocks and takes their ids in order, as if its own threads had made them: the folder that it
 writes is the one that it would write alone. The others encode their share of the same blocks while they wait for the
-session (`wait_and_encode`), and send their ids (connections.py). At the end each has the whole folder (`send_folder`,
-`receive_folder`), since the windows of a batch lie anywhere in it.
+session (`wait_and_encode`), and send their ids (`processes.connections`). At the end each has the whole folder
+(`send_folder`, `receive_folder`), since the windows of a batch lie anywhere in it.
 
 What a process reads and encodes besides, a stream or `--no-use-streaming`, is not shared.
 """
@@ -28,12 +28,12 @@ import numpy as np
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes
-from plimsoll.data.packed.connections import Connection, Port, connect
 from plimsoll.data.same_data import files_facts
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
 from plimsoll.data.unchanged import CHECKED, note_unchanged
 from plimsoll.errors import DataError, PlimsollError
+from plimsoll.processes.connections import Connection, Port, breaking, connect
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def opened(
         job = f"encode-{team.jobs}"
         team.jobs += 1
         with _helpers(team, job, _asked(documents, tokenizer, position), say) as helpers:
-            yield _shared(team.board, helpers, own)
+            yield _shared(helpers, own)
             for helper in helpers.items():
-                _received(team.board, *helper, END)
+                _received(*helper, END)
 
 
 @contextlib.contextmanager
@@ -133,7 +133,7 @@ def _helpers(
             connection.close()
 
 
-def _shared(board: Board, helpers: Mapping[int, Connection], own: Encoder) -> Encoder:
+def _shared(helpers: Mapping[int, Connection], own: Encoder) -> Encoder:
     """Returns an encoder that leaves all but every n-th block, from the first on, to the other processes."""
     from plimsoll.data.packed.encoding import Encoder
 
@@ -141,7 +141,7 @@ def _shared(board: Board, helpers: Mapping[int, Connection], own: Encoder) -> En
 
     def submit(texts: Sequence[str], ends: Sequence[bool]) -> Any:
         turn = next(turns)
-        return own.submit(texts, ends) if turn is None else partial(_ids, board, *turn, _digest(texts))
+        return own.submit(texts, ends) if turn is None else partial(_ids, *turn, _digest(texts))
 
     return Encoder(own.ahead * (1 + len(helpers)), submit)
 
@@ -156,8 +156,8 @@ def _digest(texts: Sequence[str]) -> bytes:
     return digest.digest()
 
 
-def _ids(board: Board, process: int, helper: Connection, digest: bytes) -> Encoded:
-    message = _received(board, process, helper, IDS)
+def _ids(process: int, helper: Connection, digest: bytes) -> Encoded:
+    message = _received(process, helper, IDS)
     if message[:DIGEST_BYTES] != digest:
         raise _other_text(process)
     pieces, itemsize = np.frombuffer(message, np.int32, 2, DIGEST_BYTES).tolist()
@@ -166,14 +166,10 @@ def _ids(board: Board, process: int, helper: Connection, digest: bytes) -> Encod
     return ids.astype(np.int32), lengths
 
 
-def _received(board: Board, process: int, helper: Connection, kind: bytes) -> bytes:
+def _received(process: int, helper: Connection, kind: bytes) -> bytes:
     """Returns the next message of a process, of a kind. Raises DataError for its reason, or a message of another."""
-    try:
+    with breaking(process):
         message = helper.receive()
-    except OSError:
-        # It is gone. Nobody writes this: the wait ends with this process, by who knows why (`processes.peers.Watch`).
-        board.read(f"process {process} is back")
-        raise
     if message[:1] == REFUSED:
         raise DataError(message[1:].decode())
     if message[:1] != kind:
@@ -311,7 +307,8 @@ def receive_folder(board: Board, process: int, name: str) -> None:
     """Writes the folder that `send_folder` sends into the cache, or leaves it out where that has no room.
 
     Raises:
-        DataError: The first process is not reached, or what arrived is not what was sent.
+        DataError: What arrived is not what was sent.
+        RunError: The first process is not reached, or its connection breaks.
     """
     from plimsoll.data.packed.writer import LEAST_FREE
 
@@ -332,10 +329,10 @@ def receive_folder(board: Board, process: int, name: str) -> None:
         for file, size in sent["files"].items():
             with open(part / file, "wb") as written:
                 while written.tell() < size:
-                    written.write(connection.receive())
+                    with breaking(0):
+                        piece = connection.receive()
+                    written.write(piece)
         _put(part, folder, sent["digests"])
-    except ConnectionError as problem:
-        raise DataError(f"{folder} did not arrive whole from the first process: {problem}") from None
     except OSError as problem:  # others filled the disk meanwhile
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

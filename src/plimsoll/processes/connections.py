@@ -1,4 +1,4 @@
-"""Connections from the first process of a run to the others: text and ids cross without JAX's store.
+"""Connections from the first process of a run to the others: ids and parts of a state cross without JAX's store.
 
 The store compresses each message with zlib, and keeps it in the first process until it is taken. What has to be secret,
 a key that shows who belongs to the run, still goes through it.
@@ -11,10 +11,12 @@ import hmac
 import secrets
 import socket
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plimsoll.errors import DataError
+from plimsoll.errors import RunError
+from plimsoll.processes.peers import SILENT_SECONDS
 
 REACH_SECONDS = 10
 """Time within which a port of the first process answers."""
@@ -31,7 +33,7 @@ class Connection:
         self._socket = connected
         self._file = connected.makefile("rb")
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes | memoryview) -> None:
         """Sends a message; waits while the other end takes none. Raises OSError where that is closed."""
         self._socket.sendall(LENGTH.pack(len(message)))
         self._socket.sendall(message)
@@ -39,6 +41,17 @@ class Connection:
     def receive(self) -> bytes:
         """Returns the next message. Raises OSError where the other end is closed."""
         return self._whole(LENGTH.unpack(self._whole(LENGTH.size))[0])
+
+    def receive_into(self, out: memoryview) -> None:
+        """Receives the next message, which has the size of `out`. Raises OSError where the other end is closed."""
+        (size,) = LENGTH.unpack(self._whole(LENGTH.size))
+        if size != len(out):
+            raise ConnectionAbortedError(f"{size} bytes have come for {len(out)}")
+        at = 0
+        while at < size:
+            if not (more := self._file.readinto(out[at:])):
+                raise ConnectionResetError("the other end is closed")
+            at += more
 
     def _whole(self, size: int) -> bytes:
         if len(read := self._file.read(size)) < size:
@@ -49,6 +62,22 @@ class Connection:
         with contextlib.suppress(OSError):
             self._file.close()
             self._socket.close()
+
+
+@contextlib.contextmanager
+def breaking(process: int) -> Iterator[None]:
+    """Raises RunError where the connection to a process breaks in the block and the process is there.
+
+    Where it is gone, `peers.Watch` or JAX end this one while it waits, and say so.
+    """
+    try:
+        yield
+    except OSError as problem:
+        time.sleep(SILENT_SECONDS)
+        raise RunError(
+            f"the connection to process {process} broke ({problem}), and nobody says that it is gone: what was saved"
+            " is whole. Start all of them again with the same command"
+        ) from None
 
 
 class Port:
@@ -79,7 +108,7 @@ class Port:
         except OSError as problem:
             for connection in found.values():
                 connection.close()
-            raise DataError(
+            raise RunError(
                 f"process {min(set(processes) - found.keys())} of this run said that it is connected to the first one,"
                 f" and is not ({problem}): start all again"
             ) from None
@@ -106,7 +135,7 @@ def connect(host: str, address: dict[str, Any], process: int) -> Connection:
     """Returns the connection of process number `process` to the first one, whose `Port.address` it is.
 
     Raises:
-        DataError: The port does not answer.
+        RunError: The port does not answer.
     """
     try:
         caller = socket.create_connection((host, address["port"]), timeout=REACH_SECONDS)
@@ -116,7 +145,7 @@ def connect(host: str, address: dict[str, Any], process: int) -> Connection:
             caller.close()
             raise
     except OSError as problem:
-        raise DataError(
+        raise RunError(
             f"process {process} does not reach port {address['port']} of {host}, the first process ({problem}): let"
             " ports through between the machines of a run, as its sums need too"
         ) from None

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from plimsoll.data.packed import connections
-from plimsoll.data.packed.connections import Port, connect
-from plimsoll.errors import DataError
+from plimsoll.errors import RunError
+from plimsoll.processes import connections
+from plimsoll.processes.connections import Port, connect
 
 HOST = "127.0.0.1"
 
@@ -34,13 +34,27 @@ def test_messages_arrive_whole_and_in_their_order(ends):
         assert received.result() == messages
 
 
+def test_a_message_is_received_into_an_array_of_its_size_alone(ends):
+    first, other = ends
+    message, out = bytes(range(256)) * 8_000, bytearray(256 * 8_000)
+    with ThreadPoolExecutor(1) as threads:
+        received = threads.submit(first.receive_into, memoryview(out))
+        other.send(message)
+        received.result()
+    assert out == message
+    other.send(b"abc")
+    with pytest.raises(OSError, match="3 bytes have come for 2"):
+        first.receive_into(memoryview(bytearray(2)))
+
+
 @pytest.mark.parametrize("begun", [b"", b"\0\0\0", connections.LENGTH.pack(10) + b"half"])
-def test_a_message_that_does_not_arrive_whole_is_none(ends, begun):
+@pytest.mark.parametrize("into", [False, True])
+def test_a_message_that_does_not_arrive_whole_is_none(ends, begun, into):
     first, other = ends
     other._socket.sendall(begun)
     other.close()
     with pytest.raises(OSError, match="the other end is closed"):
-        first.receive()
+        first.receive_into(memoryview(bytearray(10))) if into else first.receive()
 
 
 def test_where_the_other_end_is_closed_nothing_is_sent(ends):
@@ -71,12 +85,12 @@ def test_each_process_has_its_connection_and_who_does_not_know_the_key_has_none(
 
 def test_one_that_has_not_connected_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(connections, "REACH_SECONDS", 0.01)
-    with closing(Port(3)) as opened, pytest.raises(DataError, match="process 2 of this run said that it is connected"):
+    with closing(Port(3)) as opened, pytest.raises(RunError, match="process 2 of this run said that it is connected"):
         opened.accepted([2])
 
 
 def test_a_port_that_does_not_answer_is_a_sentence():
     with closing(Port(3)) as opened:
         address = opened.address
-    with pytest.raises(DataError, match=rf"process 1 does not reach port {address['port']} of {HOST}"):
+    with pytest.raises(RunError, match=rf"process 1 does not reach port {address['port']} of {HOST}"):
         connect(HOST, address, 1)
