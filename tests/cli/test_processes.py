@@ -32,6 +32,7 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import distributed, overruns
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.crossing import Crossing
 from plimsoll.units import MIB, format_bytes
 from told import Told
 
@@ -566,7 +567,8 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
     monkeypatch.setattr(distributed, "process", lambda: number.own)
     monkeypatch.setattr(distributed, "processes", lambda: 2)
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    board = Told()
+    board, reached = Told(), []
+    monkeypatch.setattr(Crossing, "connect", lambda crossing: reached.append(number.own))
 
     class Elsewhere:
         write = board.write
@@ -590,6 +592,7 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
         assert said.startswith("process 1 (b) cannot write to ")
         assert "the first process writes all of each checkpoint" in said
         assert "shared" not in found[0] | found[1]
+    assert sorted(reached) == ([] if sees else [0, 1])  # what could not cross at a save is refused before training
     assert not list((tmp_path / "run/checkpoints").iterdir())
 
 

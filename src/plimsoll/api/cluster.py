@@ -268,7 +268,6 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     from plimsoll.engine.session import train_here
     from plimsoll.recipes.own.recipe import OwnRecipe
     from plimsoll.training import distributed
-    from plimsoll.training.crossing import Crossing
 
     recipe = from_dict(question["recipe"])
     board = distributed.Board()
@@ -302,9 +301,6 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
-    if "shared" not in session:
-        with contextlib.closing(Crossing()) as crossing:
-            crossing.connect()  # what could not cross at the first save is refused now
     watch.training()
     ending = train_here(session, interruption)
     if ending.afresh is None:
@@ -390,8 +386,8 @@ def _send_tokens(board: Any, names: Sequence[str]) -> None:
     from plimsoll.training.distributed import of_each, process
 
     tokens = cache.cache_folder() / "tokens"
-    tokens.mkdir(parents=True, exist_ok=True)
     for name in names:
+        tokens.mkdir(parents=True, exist_ok=True)
         each = of_each(f"has-{name}", [(tokens / name).is_dir(), _place(tokens)], board)
         lacking: dict[str, int] = {}
         for number, (there, place) in enumerate(each):
@@ -417,8 +413,9 @@ def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str])
     """Returns the options of the session that say whether the processes save together, in the first one's folder.
 
     Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
-    process writes what the others send it, and the run's notes say so.
+    process writes what the others send it, and the run's notes say so. Raises RunError where they do not reach it.
     """
+    from plimsoll.training.crossing import Crossing
     from plimsoll.training.distributed import of_each, process
 
     if process() == 0:
@@ -439,6 +436,8 @@ def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str])
     blind = board.read("who-does-not-see")
     if not blind:
         return {"shared": str(folder)}
+    with contextlib.closing(Crossing()) as crossing:
+        crossing.connect()
     who = ", ".join(f"process {number} ({hosts[number]})" for number in blind)
     note = (
         f"{who} cannot write to {folder}: the first process writes all of each checkpoint, and its memory must hold the"

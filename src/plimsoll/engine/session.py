@@ -120,9 +120,7 @@ class _Training:
         shared = None if self.session.shared is None else Path(self.session.shared)
         in_background = self.plan.async_save and (distributed.processes() == 1 or shared is not None)
         if self.plan.async_save and not in_background:  # the plan does not count what it would hold beside training
-            self.notes.append(
-                "--async-save: training waits for each save, as the first process puts the state together"
-            )
+            self.notes.append("saves beside training are off: the first process puts each together, and training waits")
         checkpoints = Checkpoints(
             self.folder.checkpoints,
             in_background=in_background,

@@ -31,6 +31,8 @@ SMALLEST_SPLIT = 2**16
 ALIKE = 4
 """Ratio up to which two axes count as alike in size: width and hidden width of a layer are; the number of layers, which
 a scan takes one by one, and the rank of an adapter are not."""
+ALIGNED = 64
+"""Bytes to which memory must be aligned for JAX to take it over on a CPU without a copy."""
 TOGETHER_BYTES = 4 * MIB
 """Bytes that are summed together. Between processes on CPUs a sum takes up to 4 ms besides its bytes: a thread of Gloo
 that has nothing to read into asks again and again, and holds its core until the kernel's next tick (2026-11-27)."""
@@ -87,6 +89,14 @@ def device_bytes(shapes: Any, *, fsdp: int) -> int:
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
         held += leaf.size * leaf.dtype.itemsize // split
     return held
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Returns memory that is not resident yet and that JAX on a CPU takes over as it is."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + ALIGNED, np.uint8)
+    start = -room.ctypes.data % ALIGNED
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def on_devices(values: np.ndarray, sharding: Sharding) -> Array:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import jax
 import numpy as np
 
+from plimsoll.levers.sharding import aligned_empty
 from plimsoll.processes.connections import Connection, Port, breaking, connect
 from plimsoll.training import distributed
 from plimsoll.training.saved_arrays import Part, holders, part_of, size_of
 
-ALIGNMENT = 64
-"""Bytes."""
 _numbers = itertools.count()
 
 
@@ -64,7 +61,7 @@ class Crossing:
         if isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated:
             return None if process else np.asarray(leaf)
         held = {part_of(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
-        whole = None if process else _aligned(leaf.shape, leaf.dtype)
+        whole = None if process else aligned_empty(leaf.shape, leaf.dtype)
         parts = [(part, min(processes)) for part, processes in holders(leaf)]
         if any(sender for _, sender in parts):
             self.connect()  # those that send nothing, too: the first waits for all
@@ -113,14 +110,6 @@ class Crossing:
             self._connections[process].receive_into(received.reshape(-1).view(np.uint8).data)
         if received is not out:
             out[...] = received
-
-
-def _aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Returns an empty array which JAX on a CPU takes as it is, to write it, and does not copy."""
-    size = prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT
-    return memory[first : first + size].view(dtype).reshape(shape)
 
 
 def _slices(part: Part) -> tuple[slice, ...]:

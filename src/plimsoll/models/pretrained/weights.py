@@ -6,7 +6,6 @@ and written into their place in the stack of layers.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
-from plimsoll.levers.sharding import on_devices
+from plimsoll.levers.sharding import aligned_empty, on_devices
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.model import Pretrained, norm_start
 from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
@@ -25,8 +24,6 @@ from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PACKED_PIECE = 2**16
 """Numbers that are packed at a time."""
-ALIGNED = 64
-"""Bytes to which a buffer must be aligned for JAX to take it on a CPU without a copy."""
 
 
 def stored_like(shape: PretrainedShape, bits: FrozenBits) -> Any:
@@ -149,7 +146,7 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
     """Returns a leaf: of one tensor, or of a tensor for each layer. `transposed`: it is (in, out) here."""
     stacked = like.ndim > len(tensors[0].shape)
     if isinstance(like, Packed):
-        codes, scales = (_buffer(part.shape, part.dtype) for part in (like.codes, like.scales))
+        codes, scales = (aligned_empty(part.shape, part.dtype) for part in (like.codes, like.scales))
         for number, tensor in enumerate(tensors):
             place = (number,) if stacked else ()
             for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # rows as published, columns here
@@ -157,7 +154,7 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
                 for part, rows in zip((codes, scales), packed, strict=True):
                     part[place][:, first:last] = rows.T
         return Packed(_placed(codes, like.codes), _placed(scales, like.scales), like.bits, like.rows)
-    whole = _buffer(like.shape, like.dtype)
+    whole = aligned_empty(like.shape, like.dtype)
     for number, tensor in enumerate(tensors):
         place = whole[number] if stacked else whole
         for first, last in pieces_of(tensor.shape, PIECE):
@@ -179,12 +176,3 @@ def _placed(values: np.ndarray, like: Any) -> jax.Array:
 def _numbers(tensor: Tensor, first: int, last: int) -> np.ndarray:
     rows = tensor.rows(first, last)
     return rows.view(jnp.bfloat16) if tensor.kind == "BF16" else rows
-
-
-def _buffer(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Returns memory that is not resident yet and that JAX takes over as it is."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + ALIGNED, np.uint8)
-    start = -room.ctypes.data % ALIGNED
-    return room[start : start + size].view(dtype).reshape(shape)
