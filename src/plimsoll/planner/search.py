@@ -3,7 +3,7 @@
 The search keeps beliefs about every candidate (belief.py) and what they cost (prices.py). Its loop asks one question
 after another, or as many at once as there are compile processes: about the candidate that is expected to gain most
 over the best one known. It ends when no answer is expected to gain SMALL of that, which grows to SMALL_AT_LAST as the
-time is used up.
+time is used up; where plans are timed for a long run, SMALL_OF_LONG.
 
 What holds at every turn: the best one known was compiled and, where plans are timed, timed; it fits as far as is known;
 and no candidate is left out but those that do not compile, and those whose least bytes are over the budget. A plan is
@@ -42,6 +42,8 @@ SMALL = 0.05
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
 SMALL_AT_LAST = 0.15
 """The same when the time is nearly used up, where it is limited: it grows evenly until then."""
+SMALL_OF_LONG, TIMES_ASKING = 0.01, 4
+"""Least such share where plans are timed for a run so long that it saves as many times what asking takes."""
 SMALL_COMPILED = 0.02
 """The same of a candidate that is compiled and fits: what is left is to time a step of it."""
 SMALL_BYTES = 0.01
@@ -331,11 +333,11 @@ class Search:
         return SMALL + (SMALL_AT_LAST - SMALL) * min(1.0, max(0.0, 1 - self._seconds_left() / self.given))
 
     def _worth_asking(self, small: float, best: View | None) -> float:
-        """Returns the least gain worth a question, `small` or more: a run must save what asking takes."""
+        """Returns the least gain worth a question: `small`, but less for a long run, and more for one too short."""
         if best is None or self.problem.steps is None or not self.problem.measure:
             return small
-        training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
-        return max(small, ASKING_SECONDS / training)
+        asking = ASKING_SECONDS / (self.problem.steps * self.prices.seconds(best.combination, best.micro).likely)
+        return max(asking, min(small, max(SMALL_OF_LONG, TIMES_ASKING * asking)))
 
     def _take_time(self) -> None:
         """Puts the deadline off for a run that will take so long that a faster step is worth it."""
