@@ -2,25 +2,27 @@
 
     python benchmarks/processes.py [--rounds 3] [--steps 40]
     python benchmarks/processes.py --every-recipe [--only code control]
-    python benchmarks/processes.py --before SRC [--rounds 5]
+    python benchmarks/processes.py --before COMMIT [--rounds 5]
 
 The same command line, data, effective batch and number of micro-batches; two processes join by `--coordinator`, have
 half of every micro-batch each, and add up their gradients over Gloo. Beside them two that share nothing: two runs at
 once, each of one process and with half the batch, which is the most that these cores could give (two that a machine
 calls cores may be one). In turn; of each the median step after the first quarter. Efficiency is the time of one process
 over twice that of two. The losses of both are compared: the second process changes who computes, not what is learned.
-Writes bench-out/processes.json. `--before` compares one process of another checkout's `src` with one of this, in turn:
-the time of a step, the peak, and the time from the command to the end of a run of eight steps that are saved four
-times, whose plan and compiled steps are in the cache; writes bench-out/one_process.json.
+Writes bench-out/processes.json. `--before` compares one process of an earlier commit with one of this checkout, in
+turn: the time of a step, the peak, and the time from the command to the end of a run of eight steps that are saved
+four times, whose plan and compiled steps are in the cache; writes bench-out/one_process.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import socket
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -75,7 +77,7 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=4)
     options.add_argument("--every-recipe", action="store_true")
     options.add_argument("--only", nargs="+", choices=sorted(EVERY), default=list(EVERY), help="of --every-recipe")
-    options.add_argument("--before", type=Path, metavar="SRC", help="`src` of another checkout")
+    options.add_argument("--before", metavar="COMMIT", help="of this repository")
     given = options.parse_args()
     if given.every_recipe:
         every_recipe(given.only)
@@ -109,9 +111,13 @@ def main() -> None:
 
 
 def beside(given: argparse.Namespace) -> None:
-    """Compares one process of the checkout before with one of this: the time of a step, and the peak."""
-    sources = {"before": given.before.resolve(), "now": SOURCE}
+    """Compares one process of the commit before with one of this checkout: the time of a step, and the peak."""
+    git = ["git", "-C", ROOT]
+    archive = subprocess.run([*git, "archive", given.before, "src"], check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory(prefix="plimsoll-processes-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(folder, filter="data")
+        sources = {"before": Path(folder) / "src", "now": SOURCE}
         rounds = [
             {name: trained(given, 1, Path(folder) / f"{number}-{name}", source) for name, source in sources.items()}
             for number in range(given.rounds)
@@ -127,7 +133,7 @@ def beside(given: argparse.Namespace) -> None:
     peaks = {name: [each[name]["peak"] for each in rounds] for name in sources}
     ratios = [now / before for before, now in zip(seconds["before"], seconds["now"], strict=True)]
     commit = subprocess.run(
-        ["git", "-C", given.before, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        [*git, "rev-parse", given.before], check=True, capture_output=True, text=True
     ).stdout.strip()
     losses = {each[name]["losses"][-1] for each in rounds for name in sources}
     whole = {name: [each[name] for each in short] for name in sources}

@@ -228,22 +228,17 @@ def table(results: dict[str, dict]) -> str:
             losses = f"{row['first_loss']:.4f}", f"{row['final_loss']:.4f}"
             lines.append(_line(name, side, speed, seconds, peak, *losses, others))
         if "ratios" in result:
-            lines += _ratio_lines(result["ratios"], result["met"], result["configuration"])
+            lines += _ratio_lines(name, result["ratios"], result["met"], result["configuration"])
     return "\n".join(lines)
 
 
-def _ratio_lines(ratios: dict, met: dict, configuration: dict) -> list[str]:
-    speed, peak = f"{ratios['tokens_per_second']:.2f}x", f"{ratios['peak_resident_bytes']:.2f}x"
-    losses = f"{ratios['first_loss']:.5f}", f"{ratios['final_loss']:.5f}"
-    verdicts = {goal: "met" if reached else "missed" for goal, reached in met.items()}
-    goals = (
-        f">= {configuration['goal_speed']:g}x {verdicts['speed']}",
-        f"<= {configuration['goal_memory']:g}x {verdicts['memory']}",
-        f"1 +- {LOSS_TOLERANCE:g} {verdicts['loss']}",
-    )
+def _ratio_lines(name: str, ratios: dict, met: dict, configuration: dict) -> list[str]:
+    said = {goal: "met" if reached else "missed" for goal, reached in met.items()}
     return [
-        _line("", "ratio", speed, "", peak, *losses, ""),
-        _line("", "goal", goals[0], "", goals[1], "", goals[2], ""),
+        f"{name:14} over the peer: {ratios['tokens_per_second']:.2f} times its tokens/s (goal"
+        f" {configuration['goal_speed']:g}: {said['speed']}), {ratios['peak_resident_bytes']:.2f} of its peak (goal"
+        f" {configuration['goal_memory']:g}: {said['memory']}), losses {ratios['first_loss']:.5f} and"
+        f" {ratios['final_loss']:.5f} of its (goal 1 +- {LOSS_TOLERANCE:g}: {said['loss']})"
     ]
 
 

@@ -579,8 +579,12 @@ def one_process() -> str:
         [statistics.median(read("one_process", what, name)) for name in ("before", "now")]
         for what in ("seconds", "peaks")
     )
-    told = source("one_process", "python benchmarks/processes.py --before SRC")
     before = read("one_process", "before")[:8]
+    options = read("one_process", "options")
+    size = " ".join(
+        f"--{name.replace('_', '-')} {options[name]}" for name in ("rounds", "width", "layers", "micro_batch")
+    )
+    told = source("one_process", f"python benchmarks/processes.py --before {before} {size}")
     return (
         f"* One process pays nothing for the others: {seconds[1]:.3f} s a step and {peaks[1] / 2**20:.1f} MiB, where"
         f" {before}, of before the work on several, takes {seconds[0]:.3f} s and {peaks[0] / 2**20:.1f} MiB (a step's"
@@ -736,14 +740,15 @@ def control_quality() -> str:
     """Returns what a run of `control` reached: the mean over families, what driving costs, time and memory."""
     r2, cost = read("control_quality", "r2"), read("control_quality", "cost")
     cheap, words = _at_most(cost, AS_CHEAP), read("control_quality", "words")
+    peak, predicted = read("control_quality", "peak_bytes") / MIB, read("control_quality", "predicted_bytes") / MIB
     rows = [
         ["R^2 on held-out variants, mean of the families", f"{read('control_quality', 'macro_r2'):.4f}"],
         ["the same, median", f"{statistics.median(r2.values()):.4f}"],
         [f"systems whose driving costs at most {AS_CHEAP} times the optimal", f"{cheap} of {len(cost)}"],
         ["steps", f"{read('control_quality', 'steps'):,}"],
         ["time, evaluations included", f"{read('control_quality', 'seconds') / 60:.1f} min"],
-        ["memory, measured", f"{read('control_quality', 'peak_bytes') / MIB:.1f} MiB"],
-        ["memory, predicted", f"{read('control_quality', 'predicted_bytes') / MIB:.1f} MiB"],
+        ["memory, measured", f"{peak:.1f} MiB{_above(peak, predicted)}"],
+        ["memory, predicted", f"{predicted:.1f} MiB"],
     ]
     command = "python benchmarks/control_quality.py --data windows.h5" + (" -- " + " ".join(words) if words else "")
     return table(["", ""], rows) + "\n" + source("control_quality", command)

@@ -58,6 +58,8 @@ class Card(FakeCompiler):
 class Slow(Card):
     """Which takes its time: its own clock has the seconds."""
 
+    compile_seconds: float = 5
+
     def trace(self, plan):
         now = self.now
         found = super().trace(plan)
@@ -65,7 +67,7 @@ class Slow(Card):
         return found
 
     def analyse(self, plan):
-        self.now += 5
+        self.now += self.compile_seconds
         return super().analyse(plan)
 
     def rehearse(self, plan):
@@ -333,6 +335,19 @@ def test_for_a_long_run_it_is_looked_closer():
             lost.setdefault(steps, []).append(planned.step_seconds / limit * (1 + SMALL) * NEAR - 1)
     assert mean(lost[10**9]) <= SMALL_OF_LONG
     assert mean(lost[10**9]) < mean(lost[None]) / 2
+
+
+def test_what_a_compile_takes_here_is_what_a_run_has_to_save():
+    """Of the same run more is asked where a compile takes 5 s than where it takes a minute."""
+    asked_for = []
+    for compile_seconds in (5, 60):
+        slow = Slow(
+            loop_seconds=0.02, traced=off_by(1.0, [0.3]), slower=(1.3, 0.8, 1.0), compile_seconds=compile_seconds
+        )
+        one, _ = limited(400, 10_000, slow, measure=True, steps=1_000)
+        assert one.run().ledger.fits
+        asked_for.append(sum(verb == "analyse" for verb, _ in slow.asked))
+    assert asked_for[0] > asked_for[1]
 
 
 def test_with_time_enough_nothing_is_said_of_it():

@@ -51,7 +51,7 @@ SMALL_BYTES = 0.01
 TRACED_FIRST = 0.9
 """Worth of a trace over that of a compile, which must follow it; half of that while no plan is known that fits."""
 ASKING_SECONDS = 5.0
-"""Seconds that a compile and its timing are taken to need, where a run is short."""
+"""Seconds that a compile and its timing are taken to need, at least."""
 CONFIRMING_SECONDS = 6.0
 """Seconds that confirming a plan is taken to need, of those that planning is given, before one was confirmed."""
 GIVEN_UP = 12
@@ -336,7 +336,8 @@ class Search:
         """Returns the least gain worth a question: `small`, but less for a long run, and more for one too short."""
         if best is None or self.problem.steps is None or not self.problem.measure:
             return small
-        asking = ASKING_SECONDS / (self.problem.steps * self.prices.seconds(best.combination, best.micro).likely)
+        training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
+        asking = max(ASKING_SECONDS, self.compiling_seconds) / training
         return max(asking, min(small, max(SMALL_OF_LONG, TIMES_ASKING * asking)))
 
     def _take_time(self) -> None:
