@@ -323,8 +323,8 @@ def test_a_run_that_takes_long_is_planned_for_longer():
 
 def test_for_a_long_run_it_is_looked_closer():
     """What is asked of a run of months is paid by a gain of a hundredth: its plans are as fast as any that fit."""
-    lost = {}
-    for steps in (10**9, None):
+    lost, compiles = {}, {}
+    for steps in (10**9, 300, None):
         draws = random.Random(7)
         for _ in range(24):
             slower = tuple(draws.uniform(0.7, 1.4) for _ in range(FACTORS))
@@ -333,19 +333,23 @@ def test_for_a_long_run_it_is_looked_closer():
             planned = found(question, compiler)
             limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
             lost.setdefault(steps, []).append(planned.step_seconds / limit * (1 + SMALL) * NEAR - 1)
+            compiles.setdefault(steps, []).append(len({step for verb, step in compiler.asked if verb == "analyse"}))
     assert mean(lost[10**9]) <= SMALL_OF_LONG
     assert mean(lost[10**9]) < mean(lost[None]) / 2
+    assert mean(compiles[300]) < mean(compiles[10**9]) <= 2 * mean(compiles[None]), "some minutes pay fewer questions"
 
 
 def test_what_a_compile_takes_here_is_what_a_run_has_to_save():
-    """Of the same run more is asked where a compile takes 5 s than where it takes a minute."""
+    """Of the same run more is asked where a compile takes 5 s than where it takes a minute; and no time was lacking."""
     asked_for = []
     for compile_seconds in (5, 60):
         slow = Slow(
             loop_seconds=0.02, traced=off_by(1.0, [0.3]), slower=(1.3, 0.8, 1.0), compile_seconds=compile_seconds
         )
         one, _ = limited(400, 10_000, slow, measure=True, steps=1_000)
-        assert one.run().ledger.fits
+        planned = one.run()
+        assert planned.ledger.fits
+        assert "time limit" not in planned.reason
         asked_for.append(sum(verb == "analyse" for verb, _ in slow.asked))
     assert asked_for[0] > asked_for[1]
 

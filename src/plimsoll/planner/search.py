@@ -273,7 +273,9 @@ class Search:
             if doubtful:
                 yield self._question(max(doubtful, key=lambda view: view.fits), "rehearse", 1.0)
                 return
-        small, to_time = (self._worth_asking(least, best) for least in (small, SMALL_COMPILED))
+        compiling = max(ASKING_SECONDS, self.compiling_seconds)
+        usual, small = (self._worth_asking(least, best, compiling) for least in (SMALL, small))
+        to_time = self._worth_asking(SMALL_COMPILED, best, ASKING_SECONDS)
         if late:  # of those that are sure to fit the fastest: it may be the only one that is looked at
             least = min((view.cost.likely for view in views), default=0.0)
             worth = (view.fits + (least / view.cost.likely if view.fits == 1 else 0.0) for view in views)
@@ -286,7 +288,7 @@ class Search:
             if verb is not None and view is not best and (best is None or (gain > enough and not late)):
                 wanted = True
                 yield self._question(view, verb, gain, first=best is None)
-            hurried |= verb is not None and view is not best and gain > SMALL
+            hurried |= verb is not None and view is not best and gain > usual
         self.ended_early = hurried and not wanted
         if best is not None and not wanted and self._next(best) == "rehearse":
             yield self._question(best, "rehearse", 0.0)
@@ -332,12 +334,13 @@ class Search:
             return SMALL
         return SMALL + (SMALL_AT_LAST - SMALL) * min(1.0, max(0.0, 1 - self._seconds_left() / self.given))
 
-    def _worth_asking(self, small: float, best: View | None) -> float:
-        """Returns the least gain worth a question: `small`, but less for a long run, and more for one too short."""
+    def _worth_asking(self, small: float, best: View | None, seconds: float) -> float:
+        """Returns the least gain worth a question that takes `seconds`: `small`, less for a long run, more for a short
+        one.
+        """
         if best is None or self.problem.steps is None or not self.problem.measure:
             return small
-        training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
-        asking = max(ASKING_SECONDS, self.compiling_seconds) / training
+        asking = seconds / (self.problem.steps * self.prices.seconds(best.combination, best.micro).likely)
         return max(asking, min(small, max(SMALL_OF_LONG, TIMES_ASKING * asking)))
 
     def _take_time(self) -> None:
