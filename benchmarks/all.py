@@ -73,7 +73,7 @@ PREDICTIONS = (
     prediction("--seed 11 --count 40 --near-floor --steps 24", needs=TEXT),
     prediction("--windows {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
     prediction("--puzzles {made}/sets --count 8", first=SETS),
-    prediction("--packed {made}/packed --count 7", first=PACKED),
+    prediction("--packed {made}/packed --count 6", first=PACKED),
     prediction(
         f"--interactions {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --count 4",
         first=ITEMS,
@@ -123,7 +123,7 @@ BENCHMARKS = [
         "within -24 and +28 % for one device, -54 and +73 % for several",
     ),
     Benchmark("card_steps", "", None, "within 0.75 and 1.3 of what an H100 took"),
-    Benchmark("card_steps", "--rates", "--rates", "within 0.37 and 1.06 of it"),
+    Benchmark("card_steps", "--rates", None, "each of its lines within 0.37 and 1.06 of what an H100 took"),
     Benchmark("offline_card", "", None, "the bytes that an H100 took, within 1 %"),
     Benchmark("collectives", "", None, "each collective named"),
     Benchmark("levers", "", None, "every table of docs/levers.md"),
@@ -141,14 +141,15 @@ BENCHMARKS = [
     Benchmark(
         "longcontext",
         "--lengths 2048 8192 --tokens 8192 --rounds 3 --out bench-out/longcontext_attention.json",
-        "--lengths 2048 8192 --tokens 8192 --rounds 2",
+        "--lengths 2048 8192 --tokens 8192 --rounds 2 --out bench-out/longcontext_attention.json",
         "linear in the length: at most 1.3",
+        shows="ours         8,192",
     ),
     Benchmark(
         "longcontext",
         "--lengths 32768 --sides attention --rounds 1 --out bench-out/longcontext_attention32.json",
         None,
-        "19 times the recurrence's time",
+        "a token of attention; that of the recurrence is the first longcontext line's",
     ),
     Benchmark("finetune_beside_peft", "--rounds 3", None),
     Benchmark("finetune_gguf", "", None),
@@ -227,7 +228,7 @@ BENCHMARKS = [
     Benchmark("line_holds", f"--text {{shared}}/{TEXT}", None, "none killed at its line", needs=TEXT),
     # What cannot be broken.
     Benchmark("growth", "--steps 20000", "--steps 3000"),
-    Benchmark("save_growth", "", "--saves 60", "what TensorStore alone keeps of a save"),
+    Benchmark("save_growth", "", "--saves 60", "nothing kept: it is TensorStore's", shows="TensorStore"),
     Benchmark("fuzz", "--count 2000", "--count 60", "0 troubles"),
     Benchmark("torture", "--minutes 60", "--minutes 4", "0 troubles"),
     Benchmark("torture_processes", "--faults 100 --minutes 150", None, "none lost, every fingerprint the same"),
@@ -251,6 +252,9 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     missed = 0
     with tempfile.TemporaryDirectory() as made:
+        if not given.list:
+            for rows in (ROOT / "bench-out").glob("prediction-*.jsonl"):  # it refuses to go on behind those of before
+                rows.replace(rows.with_name(f"{rows.name}.earlier"))
         if (SHARED / TEXT).exists():
             write_records(SHARED / TEXT, Path(made) / "records.jsonl")
         for benchmark, file in zip(BENCHMARKS, output_files(BENCHMARKS), strict=True):

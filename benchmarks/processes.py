@@ -133,7 +133,7 @@ def beside(given: argparse.Namespace) -> None:
     peaks = {name: [each[name]["peak"] for each in rounds] for name in sources}
     ratios = [now / before for before, now in zip(seconds["before"], seconds["now"], strict=True)]
     commit = subprocess.run(
-        [*git, "rev-parse", given.before], check=True, capture_output=True, text=True
+        [*git, "rev-parse", f"{given.before}^{{commit}}"], check=True, capture_output=True, text=True
     ).stdout.strip()
     losses = {each[name]["losses"][-1] for each in rounds for name in sources}
     whole = {name: [each[name] for each in short] for name in sources}

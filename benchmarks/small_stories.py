@@ -23,7 +23,7 @@ from training_process import plimsoll, trained
 
 HELD_OUT = 20
 FIRST = 10
-"""By default stories 10, 30, 50, ... are held out, which no choice of the setting below had looked at."""
+"""By default stories 10, 30, 50, ... are held out, by which no setting was scored before the one below was chosen."""
 SEPARATOR = "<|endoftext|>"
 OPTIONS = (
     "--width 128 --layers 2 --heads 8 --vocab-size 2048 --seq-len 512 --batch-size 8 --micro-batch 4 --epochs 22"

@@ -5,8 +5,8 @@
 
 Each side is a program of its own in an environment of its own (benchmarks/peers/contract.py says what it is
 given and must print). Our budget is the share of the peer's measured peak that is our goal; if that is refused,
-a tenth above the smallest that is not, and the JSON has both (refused_bytes, floor_bytes). Prints one table and
-writes bench-out/text_vs_trainer.json with every round in it.
+a tenth above the smallest that is not, and the JSON has both (refused_bytes, floor_bytes). Prints the
+figures and each ratio beside its goal, and writes bench-out/text_vs_trainer.json with every round in it.
 "others, cores" is what other programs took meanwhile: figures taken while it is not near 0 prove nothing.
 """
 
@@ -219,7 +219,7 @@ def summary(configuration: Configuration, rounds: list[dict[str, dict]]) -> dict
 
 
 def table(results: dict[str, dict]) -> str:
-    """One block of lines for each configuration: the sides, then ratios (ours over the peer's) and goals."""
+    """Returns lines for each configuration: the sides, then each ratio beside its goal."""
     lines = [_line("", "", "tokens/s", "step, s", "peak, MiB", "first loss", "final loss", "others, cores")]
     for name, result in results.items():
         for side, row in result["medians"].items():
@@ -234,11 +234,12 @@ def table(results: dict[str, dict]) -> str:
 
 def _ratio_lines(name: str, ratios: dict, met: dict, configuration: dict) -> list[str]:
     said = {goal: "met" if reached else "missed" for goal, reached in met.items()}
+    speed, peak, loss = (ratios[figure] for figure in ("tokens_per_second", "peak_resident_bytes", "final_loss"))
+    least, most = configuration["goal_speed"], configuration["goal_memory"]
     return [
-        f"{name:14} over the peer: {ratios['tokens_per_second']:.2f} times its tokens/s (goal"
-        f" {configuration['goal_speed']:g}: {said['speed']}), {ratios['peak_resident_bytes']:.2f} of its peak (goal"
-        f" {configuration['goal_memory']:g}: {said['memory']}), losses {ratios['first_loss']:.5f} and"
-        f" {ratios['final_loss']:.5f} of its (goal 1 +- {LOSS_TOLERANCE:g}: {said['loss']})"
+        f"{name}: tokens/s over the peer's {speed:.2f} (goal, at least {least:g}: {said['speed']})",
+        f"{name}: peak over the peer's {peak:.2f} (goal, at most {most:g}: {said['memory']})",
+        f"{name}: final loss over the peer's {loss:.5f} (goal 1 +- {LOSS_TOLERANCE:g}: {said['loss']})",
     ]
 
 

@@ -585,6 +585,7 @@ def one_process() -> str:
         f"--{name.replace('_', '-')} {options[name]}" for name in ("rounds", "width", "layers", "micro_batch")
     )
     told = source("one_process", f"python benchmarks/processes.py --before {before} {size}")
+    told += " There `--before` took a folder, the `src` of that commit."
     return (
         f"* One process pays nothing for the others: {seconds[1]:.3f} s a step and {peaks[1] / 2**20:.1f} MiB, where"
         f" {before}, of before the work on several, takes {seconds[0]:.3f} s and {peaks[0] / 2**20:.1f} MiB (a step's"

@@ -51,11 +51,8 @@ LEVERS = {
     "weight_bits": Row(
         replace(OFF, optimizer_bits=8), replace(OFF, optimizer_bits=8, weight_bits=16), 0.85, of="state"
     ),
-    "mlp_chunk": Row(
-        replace(CHUNKED, micro_batch=2, remat="block"),
-        replace(CHUNKED, micro_batch=2, remat="block").with_levers(mlp_chunk=32),
-        0.9,
-        size={"seq_len": 512, "batch_size": 2},
+    "mlp_chunk": Row(  # of windows so short that their attention is not what needs most
+        replace(CHUNKED, remat="block"), replace(CHUNKED, remat="block").with_levers(mlp_chunk=32), 0.9
     ),
     "layerwise": Row(SMALL, replace(SMALL, layerwise=2), 0.5, size=WIDE),
 }

@@ -339,6 +339,17 @@ def test_for_a_long_run_it_is_looked_closer():
     assert mean(compiles[300]) < mean(compiles[10**9]) <= 2 * mean(compiles[None]), "some minutes pay fewer questions"
 
 
+@pytest.mark.parametrize(("training", "least"), [(50, 0.1), (100, 0.05), (1_000, 0.02), (2_000, 0.01), (10**6, 0.01)])
+def test_an_answer_must_gain_what_asking_takes_or_four_times_that(training, least):
+    """Of a question of 5 s: once in a short run, four times in a long one, and 1 % of a step at least."""
+    one, _ = limited(700, 100, measure=True, steps=1)
+    best = next(iter(one.prices.views()))
+    likely = one.prices.seconds(best.combination, best.micro).likely
+    one.problem = replace(one.problem, steps=training / likely)
+    assert one._worth_asking(SMALL, best, 5.0) == pytest.approx(least)
+    assert one._worth_asking(0.15, None, 5.0) == 0.15, "while nothing is known that fits"
+
+
 def test_what_a_compile_takes_here_is_what_a_run_has_to_save():
     """Of the same run more is asked where a compile takes 5 s than where it takes a minute; and no time was lacking."""
     asked_for = []
