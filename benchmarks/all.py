@@ -149,7 +149,7 @@ BENCHMARKS = [
         "longcontext",
         "--lengths 32768 --sides attention --rounds 1 --out bench-out/longcontext_attention32.json",
         None,
-        "a token of attention; that of the recurrence is the first longcontext line's",
+        "many times the microseconds a token of the recurrence, two lines above",
     ),
     Benchmark("finetune_beside_peft", "--rounds 3", None),
     Benchmark("finetune_gguf", "", None),
