@@ -51,7 +51,7 @@ SMALL_BYTES = 0.01
 TRACED_FIRST = 0.9
 """Worth of a trace over that of a compile, which must follow it; half of that while no plan is known that fits."""
 ASKING_SECONDS = 5.0
-"""Seconds that a compile and its timing are taken to need, at least."""
+"""Seconds that a compile and its timing are taken to need, where a run is short, and at least where it is long."""
 CONFIRMING_SECONDS = 6.0
 """Seconds that confirming a plan is taken to need, of those that planning is given, before one was confirmed."""
 GIVEN_UP = 12
@@ -340,8 +340,9 @@ class Search:
         """
         if best is None or self.problem.steps is None or not self.problem.measure:
             return small
-        asking = seconds / (self.problem.steps * self.prices.seconds(best.combination, best.micro).likely)
-        return max(asking, min(small, max(SMALL_OF_LONG, TIMES_ASKING * asking)))
+        training = self.problem.steps * self.prices.seconds(best.combination, best.micro).likely
+        least = ASKING_SECONDS / training  # not `seconds`: the first compile here takes longer than those that follow
+        return max(least, min(small, max(SMALL_OF_LONG, TIMES_ASKING * seconds / training)))
 
     def _take_time(self) -> None:
         """Puts the deadline off for a run that will take so long that a faster step is worth it."""
