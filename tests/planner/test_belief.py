@@ -358,7 +358,7 @@ def test_what_a_compile_takes_here_is_what_a_run_has_to_save():
         slow = Slow(
             loop_seconds=0.02, traced=off_by(1.0, [0.3]), slower=(1.3, 0.8, 1.0), compile_seconds=compile_seconds
         )
-        one, _ = limited(400, 10_000, slow, measure=True, steps=1_000)
+        one, _ = limited(400, 10_000, slow, measure=True, steps=10_000)
         planned = one.run()
         assert planned.ledger.fits
         assert "time limit" not in planned.reason
