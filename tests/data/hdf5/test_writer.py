@@ -1,5 +1,10 @@
 """A file that grows: what is written when, and how much room it leaves."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -40,6 +45,43 @@ def test_rows_come_back_in_their_order_and_those_that_were_not_written_as_their_
         assert found["x"][()].tolist() == rows_of(0, 10)["x"].tolist()
         assert found["n"][()].tolist() == list(range(10))
         assert found.attrs["rows_written"] == 10
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from plimsoll.data.hdf5.writer import Column, GrowingFile
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+columns = {name: Column((64,), "f4") for name in "ab"}
+with GrowingFile(Path(sys.argv[1]), columns, rows=400, made_with={}, chunk_rows=100, compression="lzf") as file:
+    file.begin()
+    for at in range(file.done, 400, 100):
+        values = np.random.default_rng(at).random((100, 64), np.float32)
+        file.append({"a": values, "b": -values})
+        if at == int(sys.argv[2]):
+            file._write_compressed(leave=0)
+            file.file.flush = killed
+        file.mark()
+    file.finish()
+"""
+
+
+@pytest.mark.parametrize("kills", [(0,), (100, 100, 300)])
+def test_a_kill_between_the_chunks_and_the_files_length_loses_nothing(tmp_path, kills):
+    """The index then points behind what the file says is its end: rows to come must go behind both."""
+    path = tmp_path / "x.h5"
+    for at in (*kills, -1):
+        command = [sys.executable, "-c", KILLED, str(path), str(at)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert answer.returncode == (0 if at < 0 else -signal.SIGKILL), answer.stderr
+    with h5py.File(path, "r") as found:
+        for at in range(0, 400, 100):
+            values = np.random.default_rng(at).random((100, 64), np.float32)
+            assert np.array_equal(found["a"][at : at + 100], values)
+            assert np.array_equal(found["b"][at : at + 100], -values)
 
 
 def test_chunks_that_are_not_whole_or_begin_elsewhere_are_packed_by_h5py(tmp_path):

@@ -59,6 +59,8 @@ def library(name: str) -> Any:
         "H5_checksum_fletcher32": (ctypes.c_uint32, [ctypes.c_char_p, ctypes.c_size_t]),
         # herr_t H5Pset(hid_t plist_id, const char *name, const void *value)
         "H5Pset": (ctypes.c_int, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p]),
+        # herr_t H5Fincrement_filesize(hid_t file_id, hsize_t increment)
+        "H5Fincrement_filesize": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64]),
     }
     try:
         function = getattr(ctypes.CDLL(str(importlib.import_module("h5py.h5z").__file__)), name)

@@ -174,17 +174,27 @@ class GrowingFile:
 
 
 def reopened(path: Path) -> h5py.File:
-    """Opens a file for writing although a killed process left the note "open for writing" in it.
+    """Opens for writing a file that a killed process left marked as open, with its end perhaps not yet recorded.
 
-    The property is the one that HDF5's own `h5clear` sets; h5py has no name for it. OSError where the file is damaged.
+    HDF5 writes the index of chunks before the file's length. A kill between the two leaves chunks behind the recorded
+    end, and new ones would be written over them: the end becomes that of the file on the disk. Both are what HDF5's own
+    `h5clear --status --increment=0` does; h5py has no name for either. OSError where the file is damaged.
     """
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # as h5py opens files itself
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    clear = library("H5Pset")
-    if clear is None or clear(access.id, b"clear_status_flags", ctypes.byref(ctypes.c_bool(True))) < 0:
+    clear, extend = library("H5Pset"), library("H5Fincrement_filesize")
+    if (
+        clear is None
+        or extend is None
+        or clear(access.id, b"clear_status_flags", ctypes.byref(ctypes.c_bool(True))) < 0
+    ):
         return h5py.File(path, "r+", libver="latest")  # OSError names `h5clear`, which comes with HDF5
-    return h5py.File(h5py.h5f.open(str(path).encode(), h5py.h5f.ACC_RDWR, access))
+    file = h5py.File(h5py.h5f.open(str(path).encode(), h5py.h5f.ACC_RDWR, access))
+    if extend(file.id.id, 0) < 0:
+        file.close()
+        raise OSError("HDF5 does not set its length to that on the disk")
+    return file
 
 
 def is_finished(path: Path, made_with: Mapping[str, Any]) -> bool:
