@@ -28,6 +28,7 @@ from plimsoll.planner.search import (
     SMALL,
     SMALL_AT_LAST,
     SMALL_BYTES,
+    SMALL_COMPILED,
     SMALL_OF_LONG,
     Search,
     search,
@@ -364,6 +365,21 @@ def test_what_a_compile_takes_here_is_what_a_run_has_to_save():
         assert "time limit" not in planned.reason
         asked_for.append(sum(verb == "analyse" for verb, _ in slow.asked))
     assert asked_for[0] > asked_for[1]
+
+
+def test_what_is_compiled_is_timed_for_a_small_gain_though_a_compile_takes_a_minute():
+    """Timing takes seconds: it is not charged what another compile takes."""
+    draws, lost = random.Random(13), []
+    for _ in range(10):
+        slower = tuple(draws.uniform(0.7, 1.4) for _ in range(3))
+        slow = Slow(loop_seconds=0.02, traced=off_by(1.0, [draws.random()]), slower=slower, compile_seconds=60)
+        one, _ = limited(draws.randint(300, 700), 600, slow, measure=True, patient=True, steps=20_000)
+        planned = one.run()
+        compiled = {step for verb, step in slow.asked if verb == "analyse"}
+        rows = sweep(one.problem, slow)
+        fastest = min(took for needed, took, step in rows if needed <= one.problem.budget_bytes and step in compiled)
+        lost.append(planned.step_seconds / fastest - 1)
+    assert max(lost) <= SMALL_COMPILED
 
 
 def test_with_time_enough_nothing_is_said_of_it():
