@@ -211,7 +211,7 @@ class Tortured:
             self.troubles.append(f"ended {words}")
         elif "Traceback" in ended.err:
             self.troubles.append(f"a traceback {words}")
-        elif ended.code in (2, 3) and not ended.err.startswith("error: "):
+        elif ended.code in (2, 3) and not f"\n{ended.err}".count("\nerror: "):  # a tracker that is given up says so
             self.troubles.append(f"no word of why {words}")
         self._found_what_is_damaged(ended)
         return ended

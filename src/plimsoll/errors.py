@@ -4,6 +4,7 @@ The exit code belongs to the class, so that the command line decides nothing.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -59,6 +60,8 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
 
 def ended_by_disk(problem: OSError) -> str:
     """Returns what is printed where an error that is mostly a disk's has ended training: checkpoints are whole."""
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"training stopped: the disk is full ({problem}). Make room, and run the same command again to continue"
     return f"training stopped: {problem}. Run the same command again to continue"
 
 

@@ -4,13 +4,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plimsoll.engine import ledger
 from plimsoll.engine.ledger import OTHER, Measurements, adding_up, largest_by_phase
 from plimsoll.report.tables import ledger_table
 from plimsoll.runs.folder import RunFolder
+from plimsoll.runs.provenance import note_session
 
 MIB = 2**20
 PLANNED = {
@@ -96,6 +97,51 @@ def test_a_session_that_takes_no_step_measures_no_part(folder, monkeypatch):
     again = Session(folder, between=150, loaded=150, started=150, resumed=60, evaluate=170).write(monkeypatch)
     assert again["components"] == first["components"]
     assert again["measured"] == first["measured"]
+
+
+def test_notes_of_a_session_that_was_killed_are_in_the_ledger_of_the_next_once(folder, monkeypatch):
+    note_session(folder, ["planned again after step 8: micro batch 2 instead of 4"])  # and killed
+    note_session(folder)
+    for _ in range(2):
+        found = Session(folder, between=180, train=260).write(monkeypatch)
+        assert found["notes"] == ["planned again after step 8: micro batch 2 instead of 4"]
+
+
+@given(place=st.integers(0, 5000), bit=st.integers(0, 7))
+@example(place=949, bit=0)
+def test_a_ledger_with_a_flipped_bit_costs_what_it_said_and_nothing_else(place, bit, tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("ledger") / "run")
+    folder.create()
+    with pytest.MonkeyPatch.context() as patch:
+        Session(folder, between=190, train=290, save=300).write(patch)
+        path = folder.path / "ledger.json"
+        content = bytearray(path.read_bytes())
+        content[place % len(content)] ^= 1 << bit
+        path.write_bytes(content)
+        found = Session(folder, between=180, resumed=40, train=260).write(patch)
+    assert found["session"]["peak_bytes"] == 260 * MIB
+    assert total(found) == found["measured"]["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda ledger: [],
+        lambda ledger: ledger | {"components": {"process": {}}},
+        lambda ledger: ledger | {"components": {"process": {"measured": "9"}}},
+        lambda ledger: ledger | {"measured": {"peak_bytes": [], "phases": {}}},
+        lambda ledger: ledger | {"measured": {"peak_bytes": 9, "phases": {"train": "9"}}},
+        lambda ledger: ledger | {"notes": [{}]},
+        lambda ledger: ledger | {"host": 3},
+    ],
+)
+def test_a_ledger_of_another_shape_is_said_to_be_damaged(damage, folder, monkeypatch):
+    whole = Session(folder, between=190, train=290, save=300).write(monkeypatch)
+    (folder.path / "ledger.json").write_text(json.dumps(damage(whole)))
+    found = Session(folder, between=180, resumed=40, train=260).write(monkeypatch)
+    path = folder.path / "ledger.json"
+    assert found["notes"] == [f"what earlier sessions measured is lost: {path} is damaged"]
+    assert found["measured"]["peak_bytes"] == 260 * MIB
 
 
 SESSIONS = st.lists(

@@ -82,7 +82,8 @@ def prepare_run(
         levers = planned["plan"]
         how = {"devices": levers.get("devices", 1) // processes, "one_heap": not in_heap(planned)}
         variables = accelerator.training_environment(target, card, budget, say, **how)
-        note_session(folder)
+        notes = (*_notes_of_changes(folder, trained_by, levers), *extend.notes(folder, prepared))
+        note_session(folder, notes)
     except BaseException as problem:
         if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -93,7 +94,7 @@ def prepare_run(
         **dataclasses.asdict(options),
         "run": str(folder.path),
         "budget_bytes": budget,
-        "notes": (*_notes_of_changes(folder, trained_by, levers), *extend.notes(folder, prepared)),
+        "notes": notes,
         "lock": lock,
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]

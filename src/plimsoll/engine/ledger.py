@@ -17,6 +17,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
 from plimsoll.processes.environment import cache_folder
+from plimsoll.runs import provenance
 from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
@@ -36,6 +37,23 @@ def largest_by_phase(*sessions: Mapping[str, int]) -> dict[str, int]:
     """Returns the largest bytes of each phase over several sessions."""
     names = dict.fromkeys(name for session in sessions for name in session)
     return {name: max(session.get(name, 0) for session in sessions) for name in names}
+
+
+def _is_whole(ledger: Any) -> bool:
+    """Returns whether everything that the next session reads of a ledger is there and of its kind."""
+
+    def holds_sizes(value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(size, int | None) for size in value.values())
+
+    try:
+        measured, parts = ledger.get("measured") or {}, ledger.get("components", {}).values()
+        peaks = [measured.get("peak_bytes"), ledger.get("host", {}).get("measured_peak_bytes", 0)]
+        phases = [measured.get("phases", {}), measured.get("phases_at_most", {})]
+        sizes = {str(at): size for at, size in enumerate([*peaks, *(part["measured"] for part in parts)])}
+        notes = ledger.get("notes", [])
+        return all(map(holds_sizes, [sizes, *phases])) and all(isinstance(note, str) for note in notes)
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
 @dataclass
@@ -155,6 +173,19 @@ class Measurements:
         highest = max(highest, *phases.values())
         return adding_up(components, highest), {"peak_bytes": highest, "phases": phases, "phases_at_most": bounds}
 
+    def _earlier(self) -> dict[str, Any]:
+        """Returns `ledger.json` of the sessions before; empty for the first, and, with a note, if it is damaged."""
+        if not self.folder.has("ledger.json"):
+            return {}
+        try:
+            earlier = self.folder.read("ledger.json")
+            if not _is_whole(earlier):
+                raise RunError(f"{self.folder.path / 'ledger.json'} is damaged")
+        except RunError as problem:
+            self.notes.append(f"what earlier sessions measured is lost: {problem}")
+            return {}
+        return earlier
+
     def write(self, shapes: Any, log: SessionLog) -> None:
         """Writes `ledger.json`: the session with the highest peak by component, every phase of all sessions, all notes.
 
@@ -162,12 +193,7 @@ class Measurements:
             shapes: Shapes of the state.
             log: Log of this session, with the peak after each phase.
         """
-        peak, budget, earlier = allocator.peak_bytes(), self.session.budget_bytes, {}
-        try:
-            if self.folder.has("ledger.json"):
-                earlier = self.folder.read("ledger.json")
-        except RunError as problem:
-            self.notes.append(f"what earlier sessions measured is lost: {problem}")
+        peak, budget, earlier = allocator.peak_bytes(), self.session.budget_bytes, self._earlier()
         predicted: dict[str, int] = self.planned["components"]
         in_session = self._measured(log, peak, predicted)
         same_kind = ("host" in earlier) == (allocator.device_bytes() is not None)  # a process's peak is not a card's
@@ -199,7 +225,7 @@ class Measurements:
                 "resumed_from_step": self.resumed,
                 **({"ended_early": self.ended_early} if self.ended_early else {}),
                 "overruns": [overrun.to_dict() for overrun in overruns.read(self.folder)],
-                "notes": [*earlier.get("notes", []), *self.notes],
+                "notes": list(dict.fromkeys([*earlier.get("notes", []), *provenance.notes(self.folder), *self.notes])),
             },
         )
 

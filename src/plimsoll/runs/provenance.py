@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -26,12 +26,26 @@ DISTRIBUTION = "plimsoll-jax"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-def note_session(folder: RunFolder, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-    """Adds a session that starts now on this machine to those that the run records."""
+def note_session(
+    folder: RunFolder, notes: Sequence[str] = (), *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> None:
+    """Adds a session that starts now on this machine to those that the run records.
+
+    Args:
+        folder: The run.
+        notes: What was changed for this session, which may be killed before it writes its ledger.
+        now: Clock.
+    """
     known = sessions(folder)
     if not known and folder.has(SESSIONS):
         os.replace(folder.path / SESSIONS, folder.path / f"{SESSIONS}.damaged")
-    folder.write(SESSIONS, [*known, {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here()}])
+    folder.write(SESSIONS, [*known, {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here(), "notes": [*notes]}])
+
+
+def notes(folder: RunFolder) -> list[str]:
+    """Returns what was noted when the sessions of a run began, the oldest first."""
+    rows = [row.get("notes", []) for row in sessions(folder)]
+    return [note for noted in rows if isinstance(noted, list) for note in noted if isinstance(note, str)]
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
