@@ -4,7 +4,6 @@ files if they are here; and which tests `make test` leaves to `make test-all`.""
 import os
 import shutil
 import signal
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import settings
 
 import durations
 from once import base_folder
+from plain_code import PLAIN_CODE
 
 # The same examples each time, so that a failure is the change's; no deadline: others use the machine's clock, too.
 settings.register_profile("usual", deadline=None, max_examples=20, derandomize=True)
@@ -21,10 +21,6 @@ settings.load_profile("usual")
 
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
-PLAIN_CODE = "--xla_cpu_use_fusion_emitters=false"
-"""Takes 40 % off the compile time of small programs in `make test`. Buffers of their steps differ by less than 1 %,
-mostly by less than 0.01 %. Slow tests, and processes that tests start, compile as users' do. jaxlib 0.11.2 does not
-have the option any more, and ends a process that sets it."""
 COMPILED_BYTES = 2**30
 """Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
@@ -39,8 +35,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    fast = config.getoption("-m") in {"not slow", "quick"}
-    if fast and version("jaxlib") < "0.11" and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
+    chosen = config.getoption("-m")
+    plain = "slow" in chosen or chosen == "quick"  # not in `make test-by-hand`
+    if plain and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,7 +75,7 @@ def _cache_of_this_test_run(tmp_path_factory, request):
     import jax
 
     jax.devices()  # reads the options
-    if others := os.environ.pop("XLA_FLAGS", "").replace(PLAIN_CODE, "").strip():
+    if others := os.environ.pop("XLA_FLAGS", "").replace(PLAIN_CODE or " ", " ").strip():
         os.environ["XLA_FLAGS"] = others
     folder = base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)

@@ -402,7 +402,7 @@ def test_a_process_that_other_programs_slow_is_named_by_training_runs_and_the_re
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.by_hand), 1])
 def test_where_one_has_no_memory_left_all_stop_and_say_which(request, text_file, tmp_path, number):
     if number == 1:
         _, codes, outputs = request.getfixturevalue("straggled")
@@ -485,7 +485,7 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     assert not steps_saved(tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_text_is_tokenised_by_both_and_each_cache_has_it(text_file, tmp_path):
     caches = [tmp_path / name for name in ("first", "second", "alone")]
     several = Several(text_file, tmp_path / "run", caches=caches, options=(("--max-steps", "2"),) * 2)
@@ -654,8 +654,11 @@ def test_an_error_of_the_disk_ends_one_of_several_with_its_own_words(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     how = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([sys.executable, "-c", FULL], **how)
-    words = "error: training stopped: [Errno 28] No space left on device: 'ledger.json'. Run the same command again"
-    assert (done.returncode, done.stderr.strip()) == (3, f"{words} to continue, on all processes of the run")
+    words = (
+        "error: training stopped: the disk is full ([Errno 28] No space left on device: 'ledger.json'). Make room, and"
+    )
+    ends = "run the same command again to continue, on all processes of the run"
+    assert (done.returncode, done.stderr.strip()) == (3, f"{words} {ends}")
 
 
 def test_one_process_is_alone():
@@ -743,7 +746,7 @@ recipe = Faulty(batch_size=8, steps=10)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_what_memory_one_lacks_or_holds_stops_all_which_say_which_it_was(tmp_path):
     """Its process 1 is refused memory before the first step, then after three, then in an evaluation, whose state it
     saves, and then goes over the budget.
@@ -841,7 +844,7 @@ def own_ended(started):
     return [(process.communicate(timeout=PATIENCE)[1], process.returncode) for process in started]
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_recipe_of_ones_own_whose_model_the_first_one_runs_while_it_prepares(tmp_path):
     """A signal meanwhile ends both with its number, whoever got it, and the same commands begin again."""
     (tmp_path / "own.py").write_text(OWN)

@@ -90,8 +90,11 @@ def free_port():
         return free.getsockname()[1]
 
 
+BY_HAND = [pytest.param(*case, marks=pytest.mark.by_hand) for case in ((1, 6), (2, 3), (2, 6))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "step"), [(1, 3), (1, 6), (2, 3), pytest.param(2, 6, marks=pytest.mark.by_hand)])
+@pytest.mark.parametrize(("processes", "step"), [(1, 3), *BY_HAND])
 def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(
     tmp_path, processes, step
 ):

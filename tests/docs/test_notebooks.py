@@ -40,7 +40,7 @@ def test_the_quickstart_runs_from_the_first_cell_to_the_last(tmp_path):
     assert float(shown(cell("steps=400")).split()[-1]) <= evaluated["loss"]  # below what planning anew printed
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_the_notebook_for_a_t4_is_planned_for_one(tmp_path):
     """Without its compiler the bytes are estimated. What needs the card has run nowhere."""
     from kernels import read_book, run_book, shown

@@ -1,6 +1,7 @@
 """A task with a carry and a table: the same numbers however the batch is split, updated where they lie, saved whole."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plain_code import PLAIN_CODE
 from plimsoll.levers.ema import Average
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import in_place
@@ -237,7 +239,8 @@ def test_the_carry_is_changed_where_it_lies():
 def test_a_step_split_over_devices_is_the_same_step():
     """Eight of them, in a process of its own: slots are split as the batch is, the table by its rows."""
     script = Path(__file__).parents[1] / "support/spread_puzzles.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    environment = os.environ | {"XLA_FLAGS": PLAIN_CODE}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["difference"] < 1e-5

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from plain_code import PLAIN_CODE
+
 DEVICES, FSDP = 8, 2
 LEVERS = (
     "finetune-nf4",
@@ -19,21 +21,31 @@ LEVERS = (
 )
 """Names of tests/support/mesh_runs.py: recipes whose plans have levers."""
 RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax", *LEVERS)
+OF_OTHERS = {"control", "longcontext", "recommend-gemma-2b", "plain_jax", "finetune-int8", "stories-by-layers"}
+"""Of these nothing is split in a way that another one's is not."""
+
+
+def cases(names):
+    """Parameters of a test, and those of them that are left to `make test-by-hand`."""
+    return [pytest.param(name, marks=pytest.mark.by_hand if name in OF_OTHERS else ()) for name in names]
 
 
 @pytest.fixture(scope="module")
-def runs():
+def runs(request):
     """Thirty steps of each, on one device and on eight; of puzzles, whose halting is discontinuous, one step."""
     script = Path(__file__).parents[1] / "support/mesh_runs.py"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, str(script), *RECIPES]
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    environment = os.environ | {"PYTHONPATH": path, "XLA_FLAGS": PLAIN_CODE}
+    here = [item for item in request.session.items if item.path == request.path]
+    chosen = sorted({item.callspec.params["recipe"] for item in here})
+    command = [sys.executable, str(script), *chosen]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", cases(RECIPES))
 def test_parameters_agree_with_those_of_one_device(runs, recipe):
     assert runs[recipe]["distance"] < 1e-5
     assert runs[recipe]["finite"]
@@ -41,13 +53,14 @@ def test_parameters_agree_with_those_of_one_device(runs, recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "codes"), [("finetune-nf4", "u8"), ("finetune-int8", "s8")])
-def test_frozen_weights_cross_between_devices_as_they_are_stored(runs, recipe, codes):
+@pytest.mark.parametrize("recipe", cases(["finetune-nf4", "finetune-int8"]))
+def test_frozen_weights_cross_between_devices_as_they_are_stored(runs, recipe):
+    codes = {"finetune-nf4": "u8", "finetune-int8": "s8"}[recipe]
     assert codes in runs[recipe]["gathered"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["finetune-nf4", "finetune-int8"])
+@pytest.mark.parametrize("recipe", cases(["finetune-nf4", "finetune-int8"]))
 def test_of_a_model_from_files_each_device_gets_its_share_alone(runs, recipe):
     """For a moment that of the largest array twice."""
     begun = runs[recipe]["from_files"]
@@ -56,13 +69,13 @@ def test_of_a_model_from_files_each_device_gets_its_share_alone(runs, recipe):
 
 
 @pytest.mark.slow
-def test_moments_lie_on_the_host_for_all_devices(runs):
-    assert runs["stories-offloaded"]["on_host"] > 0.6 * runs["stories-offloaded"]["whole"]
-    assert runs["stories"]["on_host"] == 0
+@pytest.mark.parametrize(("recipe", "least", "most"), [("stories-offloaded", 0.6, 1), ("stories", 0, 0)])
+def test_moments_lie_on_the_host_for_all_devices(runs, recipe, least, most):
+    assert least * runs[recipe]["whole"] <= runs[recipe]["on_host"] <= most * runs[recipe]["whole"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", cases(RECIPES))
 def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, recipe):
     found = runs[recipe]
     whole = found["whole"] - found["split"] - found["by_rows"]
@@ -70,15 +83,20 @@ def test_each_device_holds_its_share_of_what_is_split_and_the_rest_whole(runs, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["stories", "longcontext", "control"])
+@pytest.mark.parametrize("recipe", cases(["stories", "longcontext", "control"]))
 def test_most_of_the_state_is_split(runs, recipe):
     assert runs[recipe]["split"] > 0.9 * runs[recipe]["whole"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "stories-by-layers"])  # a sum for each layer
+@pytest.mark.parametrize(
+    "recipe", cases(name for name in RECIPES if name != "stories-by-layers")
+)  # a sum for each layer
 def test_copies_of_the_state_sum_their_gradients_once_a_step(runs, recipe):
-    """In the loop over micro-batches nothing is summed but over the devices that share one copy."""
+    """In the loop over micro-batches nothing is summed but over the devices that share one copy.
+
+    By layers there is a sum for each of them.
+    """
     sums = runs[recipe]["sums"]
     assert all(parties <= FSDP for _elements, parties in sums["loop"])
     summed = sum(elements for elements, parties in sums["once"] if parties == DEVICES // FSDP)

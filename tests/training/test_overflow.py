@@ -130,7 +130,7 @@ def kept(whole, tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_with_keep_plan_a_run_goes_on_over_its_budget_and_says_so(kept):
     assert list(losses(kept)) == list(range(1, STEPS + 1))
     found = ledger(kept)

@@ -139,7 +139,7 @@ def test_the_same_command_after_the_end_leaves_what_was_measured(runs, uninterru
     assert f"continuing from step {STEPS} of {STEPS}: all of them are taken" in (run / "log.txt").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
     run = runs.prepared()
     right_after_a_checkpoint = lambda run: checkpoint_steps(run)[:1] >= [8]  # noqa: E731
@@ -276,7 +276,7 @@ def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(damag
     assert_same_history(run, uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 def test_a_plan_that_was_made_and_took_no_step_is_said_when_the_run_goes_on(runs, stopped):
     """As where a process is killed between the two."""
     run = runs.copied(stopped)
@@ -286,6 +286,19 @@ def test_a_plan_that_was_made_and_took_no_step_is_said_when_the_run_goes_on(runs
     said = "planned again after step 8: micro batch 2 instead of "
     assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
     assert said in (run / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_plan_by_which_steps_were_saved_and_that_was_killed_is_said_when_the_run_goes_on(runs, stopped):
+    """Its own ledger was never written, and its checkpoints are of the plan that goes on."""
+    run = runs.copied(stopped)
+    before = checkpoint_steps(run)[0]
+    changed = ("--replan", "--micro-batch", "2")
+    killed = runs.run_until(run, lambda run: checkpoint_steps(run)[0] > before, *changed)
+    assert killed.returncode == -signal.SIGKILL
+    assert runs.run(run).returncode == 0
+    notes = json.loads((run / "ledger.json").read_text())["notes"]
+    assert sum(f"planned again after step {before}: micro batch 2 instead of " in note for note in notes) == 1
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ class Counting(Positioned):
 sizes = {"end": st.integers(0, 60), "size": st.integers(2, 25), "seed": st.sampled_from([0, 1, 2**31 - 1])}
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(taken=st.integers(0, 60), other=st.booleans(), **sizes)
 def test_order_and_positions_are_those_of_grain_whichever_wrote_them(end, size, seed, taken, other):
     ours, theirs = (
