@@ -230,7 +230,10 @@ class Tortured:
                 self.troubles.append(f"continued from checkpoint {step}, which is damaged ({words})")
             elif step > first:
                 aside = (self.run / f"checkpoints/step-{step:08d}.damaged").is_dir()
-                if not aside or f"checkpoint {step} is damaged" not in said:
+                words_of_it = (f"checkpoint {step} is damaged", f"step-{step:08d}.damaged is a damaged checkpoint")
+                if not aside or not any(
+                    each in said for each in words_of_it
+                ):  # the second: by a session that was killed
                     self.troubles.append(f"checkpoint {step} ({words}) was not set aside and said: {said[:500]}")
                 del self.damaged[step]
         there = {int(path.name[5:]) for path in checkpoints(self.run)}

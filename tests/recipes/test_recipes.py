@@ -85,6 +85,8 @@ def test_the_effective_batch_is_a_product():
         ({"fields": {}}, "kind None"),
         ({"kind": "stories", "fields": {"exec": "rm"}}, "fields that this version does not know: exec"),
         ({"kind": "stories"}, "no fields"),
+        ({"kind": "stories", "fields": {"layers": "x"}}, "a value of another type"),
+        ({"kind": "stories", "fields": {"batch_size": None}}, "a value of another type"),
         ({"kind": "stories", "fields": {"batch_size": 0}}, "--batch-size"),
     ],
 )

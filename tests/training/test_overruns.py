@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plimsoll.engine import budget_guard
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import Session
-from plimsoll.errors import StoppedError
+from plimsoll.errors import RunError, StoppedError
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
 from plimsoll.runs.folder import RunFolder
@@ -96,6 +96,22 @@ def test_overruns_are_kept_in_order_and_read_back(tmp_path):
     assert overruns.read(folder) == both
     assert json.loads((tmp_path / "overruns.json").read_text())["overruns"][0]["excess_bytes"] == 20 * MIB
     assert overruns.margin_bytes(both) == (20 + 6) * MIB  # the largest, and what peaks of one plan differ by
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "null", '{"overrunt": []}', '{"overruns": [{"steq": 3}]}', '{"overruns": ["x"]}']
+)
+def test_a_damaged_file_is_refused_and_may_be_removed(tmp_path, content):
+    (tmp_path / "overruns.json").write_text(content)
+    with pytest.raises(RunError, match=r"overruns.json is damaged \(.*\): remove it, and how much .* is found again"):
+        overruns.read(RunFolder(tmp_path))
+
+
+def test_a_file_whose_sizes_are_no_numbers_is_damaged(tmp_path):
+    row = overrun(measured=120 * MIB).to_dict() | {"predicted_bytes": []}
+    (tmp_path / "overruns.json").write_text(json.dumps({"overruns": [row]}))
+    with pytest.raises(RunError, match=r"is damaged"):
+        overruns.read(RunFolder(tmp_path))
 
 
 def test_what_was_learned_before_is_no_part_of_what_the_next_overrun_lacks():

@@ -57,7 +57,8 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `to_dict` wrote.
 
     Raises:
-        RecipeError: The kind or a field is unknown, or a user's file is no longer the one with that SHA-256.
+        RecipeError: The kind or a field is unknown, a value is of another type, or a user's file is no longer the one
+            with that SHA-256.
     """
     cls = class_of(saved)
     if is_from_file(saved):
@@ -68,7 +69,10 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     unknown = sorted(set(saved["fields"]) - known)
     if unknown:
         raise RecipeError(f"recipe.json has fields that this version does not know: {', '.join(unknown)}")
-    return cls(**{**cls.older, **saved["fields"]})
+    try:
+        return cls(**{**cls.older, **saved["fields"]})
+    except (TypeError, ValueError, AttributeError) as problem:  # of the recipe's own checks, which expect its types
+        raise RecipeError(f"recipe.json has a value of another type, by hand or by damage ({problem})") from None
 
 
 def name_in(saved: Mapping[str, Any]) -> str:

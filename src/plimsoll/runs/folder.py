@@ -116,7 +116,7 @@ class RunFolder:
     def require_sealed(self) -> None:
         """Raises RunError if a prepared file is missing or has changed. Runs of early versions have no checksums."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
-        if not isinstance(sealed, dict):
+        if not isinstance(sealed, dict) or not all(isinstance(checksum, str) for checksum in sealed.values()):
             raise RunError(f"{self.path / SEAL} is damaged: restore it, or start a new run with another --run")
         for name, checksum in sealed.items():
             path = self.path / name
