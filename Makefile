@@ -44,7 +44,7 @@ test-all: test
 	$(PYTEST) -m '(slow or hypothesis) and not by_hand' --hypothesis-profile thorough
 	@echo 'passed, all but make test-by-hand'
 
-# Whole programs of a minute and more each: before a release, and after a change of what they go through.
+# Whole programs of a minute and more each, and dearer proofs: before a release, and after a change of what they go through.
 test-by-hand: .venv/ready
 	$(PYTEST) -m by_hand
 	$(PYTEST) -m hypothesis --hypothesis-profile anew

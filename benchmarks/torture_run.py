@@ -211,7 +211,7 @@ class Tortured:
             self.troubles.append(f"ended {words}")
         elif "Traceback" in ended.err:
             self.troubles.append(f"a traceback {words}")
-        elif ended.code in (2, 3) and not f"\n{ended.err}".count("\nerror: "):  # a tracker that is given up says so
+        elif ended.code in (2, 3) and "\nerror: " not in f"\n{ended.err}":  # after a tracker that is given up
             self.troubles.append(f"no word of why {words}")
         self._found_what_is_damaged(ended)
         return ended
@@ -230,10 +230,9 @@ class Tortured:
                 self.troubles.append(f"continued from checkpoint {step}, which is damaged ({words})")
             elif step > first:
                 aside = (self.run / f"checkpoints/step-{step:08d}.damaged").is_dir()
-                words_of_it = (f"checkpoint {step} is damaged", f"step-{step:08d}.damaged is a damaged checkpoint")
-                if not aside or not any(
-                    each in said for each in words_of_it
-                ):  # the second: by a session that was killed
+                # By this session, or by one before it that was killed.
+                sentences = (f"checkpoint {step} is damaged", f"step-{step:08d}.damaged is a damaged checkpoint")
+                if not aside or not any(sentence in said for sentence in sentences):
                     self.troubles.append(f"checkpoint {step} ({words}) was not set aside and said: {said[:500]}")
                 del self.damaged[step]
         there = {int(path.name[5:]) for path in checkpoints(self.run)}

@@ -89,9 +89,7 @@ def test_most_of_the_state_is_split(runs, recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", cases(name for name in RECIPES if name != "stories-by-layers")
-)  # a sum for each layer
+@pytest.mark.parametrize("recipe", cases(name for name in RECIPES if name != "stories-by-layers"))
 def test_copies_of_the_state_sum_their_gradients_once_a_step(runs, recipe):
     """In the loop over micro-batches nothing is summed but over the devices that share one copy.
 

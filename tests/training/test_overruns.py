@@ -103,7 +103,7 @@ def test_overruns_are_kept_in_order_and_read_back(tmp_path):
 )
 def test_a_damaged_file_is_refused_and_may_be_removed(tmp_path, content):
     (tmp_path / "overruns.json").write_text(content)
-    with pytest.raises(RunError, match=r"overruns.json is damaged \(.*\): remove it, and how much .* is found again"):
+    with pytest.raises(RunError, match=r"overruns.json is damaged \(.*\): restore it, or remove it, and .* again"):
         overruns.read(RunFolder(tmp_path))
 
 

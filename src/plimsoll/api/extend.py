@@ -92,8 +92,8 @@ def words(entry: Mapping[str, Any]) -> str:
 def notes(folder: RunFolder, prepared: Prepared) -> tuple[str, ...]:
     """Returns the sentences about extensions that the ledger does not have yet."""
     try:
-        known: list[str] = folder.read("ledger.json")["notes"] if folder.has("ledger.json") else []
+        known: set[str] = {*folder.read("ledger.json")["notes"]} if folder.has("ledger.json") else set()
     except (RunError, KeyError, TypeError):  # damaged: the session says so, and starts another
-        known = []
+        known = set()
     sentences = [words(entry) for entry in prepared.facts.get("extended", [])]
     return tuple(sentence for sentence in sentences if sentence not in known)

@@ -42,16 +42,13 @@ def largest_by_phase(*sessions: Mapping[str, int]) -> dict[str, int]:
 def _is_whole(ledger: Any) -> bool:
     """Returns whether everything that the next session reads of a ledger is there and of its kind."""
 
-    def holds_sizes(value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(size, int | None) for size in value.values())
-
     try:
-        measured, parts = ledger.get("measured") or {}, ledger.get("components", {}).values()
-        peaks = [measured.get("peak_bytes"), ledger.get("host", {}).get("measured_peak_bytes", 0)]
-        phases = [measured.get("phases", {}), measured.get("phases_at_most", {})]
-        sizes = {str(at): size for at, size in enumerate([*peaks, *(part["measured"] for part in parts)])}
+        measured = ledger.get("measured") or {}
+        sizes = [measured.get("peak_bytes"), ledger.get("host", {}).get("measured_peak_bytes", 0)]
+        sizes += [part["measured"] for part in ledger.get("components", {}).values()]
+        sizes += [size for of in ("phases", "phases_at_most") for size in measured.get(of, {}).values()]
         notes = ledger.get("notes", [])
-        return all(map(holds_sizes, [sizes, *phases])) and all(isinstance(note, str) for note in notes)
+        return all(isinstance(size, int | None) for size in sizes) and all(isinstance(note, str) for note in notes)
     except (KeyError, TypeError, AttributeError):
         return False
 

@@ -72,7 +72,9 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     try:
         return cls(**{**cls.older, **saved["fields"]})
     except (TypeError, ValueError, AttributeError) as problem:  # of the recipe's own checks, which expect its types
-        raise RecipeError(f"recipe.json has a value of another type, by hand or by damage ({problem})") from None
+        raise RecipeError(
+            f"recipe.json has a value of another type, by hand or by damage ({problem}): restore it, or start a new run"
+        ) from None
 
 
 def name_in(saved: Mapping[str, Any]) -> str:

@@ -84,7 +84,11 @@ class RunFolder:
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
         except (ValueError, RecursionError) as problem:
-            raise RunError(f"{path} is damaged ({problem}): restore it, or {self._without(name)}") from None
+            raise self.damaged(name, problem) from None
+
+    def damaged(self, name: str, problem: Exception) -> RunError:
+        """Returns the error to raise for a file whose content is not what this program wrote."""
+        return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {self._without(name)}")
 
     def planned(self) -> dict[str, Any]:
         """Returns the content of plan.json. Raises RunError if it is damaged, or lacks what training reads."""
@@ -99,6 +103,8 @@ class RunFolder:
 
     def _without(self, name: str) -> str:
         """Returns what to do where a file is damaged and there is no copy of it."""
+        if name == "overruns.json":
+            return "remove it, and how much the run's plan has to leave free is found again"
         if name != "plan.json":
             return "start a new run with another --run"
         saved = max(self.saved_steps(), default=None)

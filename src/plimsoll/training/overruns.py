@@ -8,12 +8,10 @@ within the budget. So the next overrun is above prediction and margin, and its m
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.errors import RunError
 from plimsoll.planned import RUNNING
 from plimsoll.runs.folder import RunFolder
 from plimsoll.units import MIB, format_bytes
@@ -59,17 +57,12 @@ class Overrun:
 
 def read(folder: RunFolder) -> list[Overrun]:
     """Returns the overruns, the first one first. Raises RunError where the file is damaged."""
-    if not folder.has(FILE):
-        return []
     try:
-        rows = json.loads((folder.path / FILE).read_text())["overruns"]
+        rows = folder.read(FILE)["overruns"] if folder.has(FILE) else []
         found = [Overrun(**{name: value for name, value in row.items() if name != "excess_bytes"}) for row in rows]
-        _ = [each.excess_bytes + each.step for each in found]  # numbers
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise RunError(
-            f"{folder.path / FILE} is damaged ({problem}): remove it, and how much the run's plan has to leave free is"
-            " found again"
-        ) from None
+        margin_bytes(found)  # sizes that are no numbers
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise folder.damaged(FILE, problem) from None
     return found
 
 

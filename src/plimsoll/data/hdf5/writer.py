@@ -184,16 +184,13 @@ def reopened(path: Path) -> h5py.File:
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # as h5py opens files itself
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
     clear, extend = library("H5Pset"), library("H5Fincrement_filesize")
-    if (
-        clear is None
-        or extend is None
-        or clear(access.id, b"clear_status_flags", ctypes.byref(ctypes.c_bool(True))) < 0
-    ):
+    yes = ctypes.byref(ctypes.c_bool(True))
+    if clear is None or extend is None or clear(access.id, b"clear_status_flags", yes) < 0:
         return h5py.File(path, "r+", libver="latest")  # OSError names `h5clear`, which comes with HDF5
     file = h5py.File(h5py.h5f.open(str(path).encode(), h5py.h5f.ACC_RDWR, access))
     if extend(file.id.id, 0) < 0:
         file.close()
-        raise OSError("HDF5 does not set its length to that on the disk")
+        raise OSError("HDF5 does not set the length of the file to that on the disk")
     return file
 
 
