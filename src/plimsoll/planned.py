@@ -136,6 +136,21 @@ class Plan:
         own = {name: value for name, value in values.items() if name in names}
         return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
 
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Plan:
+        """Returns the plan that a file holds, as `from_dict`, after a look at each value.
+
+        Raises:
+            TypeError: A name is no lever, a lever is missing, or a value is none that it can have.
+        """
+        plan = cls.from_dict(values)
+        wrong = [f"{name} {value!r}" for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
+        counts = {"accumulation": plan.accumulation, "devices": plan.devices}
+        wrong += [f"{name} {value!r}" for name, value in counts.items() if type(value) is not int or value < 1]
+        if wrong:
+            raise TypeError(f"a plan cannot have {wrong[0]}")
+        return plan
+
 
 def plain_compute(**levers: Any) -> Compute:
     """Returns what a model sees where every other lever is off, those that were registered from outside among them."""

@@ -16,6 +16,7 @@ from plimsoll import preset
 from plimsoll.api import extend
 from plimsoll.api.train import prepare_data
 from plimsoll.errors import RunError
+from plimsoll.levers.registry import defaults, plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import Prepared
@@ -131,6 +132,22 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
     for text in ("{", "{}", '{"plan": 3}'):
         (folder.path / "plan.json").write_text(text)
         with pytest.raises(RunError, match=r"add --replan .* checkpoints stay, and it goes on from step 600"):
+            folder.planned()
+
+
+def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+    plan = {**defaults(), **plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
+    read = {"budget_bytes": 2, "predicted_peak_bytes": 1, "phase": "train", "phases": {}, "components": {}}
+    whole = {**read, "source": "compiled", "plan": plan}
+    folder.write("plan.json", whole)
+    assert folder.planned() == whole
+    wrong = ({**whole, "plan": {**plan, name: value}} for name in plan for value in (None, [2], {}, "x", 0.5))
+    wrong = [each for each in wrong if each["plan"]["chip"] == "cpu"]
+    wrong += [{**whole, name: None} for name in read]
+    for each in wrong:
+        folder.write("plan.json", each)
+        with pytest.raises(RunError, match=r"not as plimsoll writes it .* add --replan"):
             folder.planned()
 
 

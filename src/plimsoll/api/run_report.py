@@ -216,7 +216,7 @@ def plan_of_file(path: str) -> Facts:
         raise PlimsollError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
     try:
         for plan in [planned["plan"], *(other["plan"] for other in planned.get("alternatives", ()))]:
-            Plan.from_dict(plan)
+            Plan.read(plan)
     except TypeError as problem:
         raise PlimsollError(
             f"--plan {path} has a plan that plimsoll {version()} cannot read ({problem}): it may be of a"

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ OF_TRAINING = (
 )
 """Prefixes of the names of files that training writes, and preparation does not."""
 
-READ_BY_TRAINING = ("budget_bytes", "predicted_peak_bytes", "phase", "phases", "components", "source")
-"""Names in plan.json, besides the plan itself, without which a run cannot go on."""
+READ_BY_TRAINING: Mapping[str, type] = {
+    "budget_bytes": int, "predicted_peak_bytes": int, "phase": str, "phases": dict, "components": dict, "source": str,
+}  # fmt: skip
+"""Names in plan.json, besides the plan itself, without which a run cannot go on, with the types of their values."""
 
 PROCESSES = "processes.json"
 """What the processes of the last session said of themselves, the slowest first, where there were several."""
@@ -95,8 +98,10 @@ class RunFolder:
         planned = self.read("plan.json")
         try:
             with as_written(str(self.path / "plan.json")):
-                Plan.from_dict(planned["plan"])
-                _ = [planned[name] for name in READ_BY_TRAINING]
+                Plan.read(planned["plan"])
+                wrong = [name for name, kind in READ_BY_TRAINING.items() if type(planned[name]) is not kind]
+                if wrong:
+                    raise TypeError(f"{wrong[0]} is {planned[wrong[0]]!r}")
         except PlimsollError as problem:
             raise RunError(f"{problem}, or {self._without('plan.json')}") from None
         return planned
