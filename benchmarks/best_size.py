@@ -19,6 +19,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from goals import verdict
 from peers.environment import ROOT
 from text_vs_trainer import conditions
 
@@ -163,7 +164,10 @@ def table(found: dict[str, Any], rows: list[dict[str, Any]], answer: dict[str, A
             f"{mark}{format_count(row['parameters']):>11}{row['steps']:>8,}{format_count(row['tokens']):>9}"
             f"{row['steps'] * row['step_seconds']:>10.0f}{row['loss']:>9.4f}{row['loss'] / least - 1:>11.2%}{words}"
         )
-    return "\n".join([*lines, f"the choice is {answer['excess']:.2%} above the best of them (goal {GOAL:.0%})"])
+    outcome = verdict(met=answer["excess"] <= GOAL)
+    return "\n".join(
+        [*lines, f"the choice is {answer['excess']:.2%} above the best of them (goal {GOAL:.0%}: {outcome})"]
+    )
 
 
 if __name__ == "__main__":

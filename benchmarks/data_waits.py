@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from goals import verdict
 
 ROOT = Path(__file__).parents[1]
 VOCABULARY = 4_096
@@ -73,7 +74,8 @@ def main() -> int:
         f"waited at {given.card:,} tokens/s from the file": (found["file"]["waited"], WAITED, False),
     }
     for name, (value, goal, least) in goals.items():
-        print(f"{name}: {value:,.4g} (goal: at {'least' if least else 'most'} {goal:,.4g})")
+        outcome = verdict(met=value >= goal if least else value <= goal)
+        print(f"{name}: {value:,.4g} (goal: at {'least' if least else 'most'} {goal:,.4g}: {outcome})")
     about = {name: value for name, value in vars(given).items() if name not in ("out", "one", "folder")}
     given.out.parent.mkdir(exist_ok=True)
     given.out.write_text(json.dumps({"cores": cores, **about, "ways": found, "rounds": rounds}, indent=1))

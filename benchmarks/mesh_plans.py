@@ -19,6 +19,7 @@ import tempfile
 import time
 from typing import Any
 
+from goals import verdict
 from peers.environment import ROOT
 from text_vs_trainer import conditions
 from training_process import ENVIRONMENT, PLIMSOLL, SOURCE
@@ -75,11 +76,12 @@ def planned(name: str, words: list[str]) -> dict[str, Any]:
         "scaled": scaled,
         "met": abs(off) <= NEAR and seconds <= GOALS.get(name, seconds),
     }
-    goal = f" (goal {GOALS[name]})" if name in GOALS else ""
+    outcome = verdict(met=seconds <= GOALS.get(name, seconds))
+    goal = f" (goal {GOALS[name]}: {outcome})" if name in GOALS else ""
     share = "" if scaled is None else f", efficiency {scaled['efficiency']:.0%}"
     print(
         f"{name}: {seconds:.1f} s{goal}, data={devices // fsdp},fsdp={fsdp}, {train / GIB:.2f} GiB a device planned,"
-        f" {module / GIB:.2f} by the module ({off:+.2%}, goal {NEAR:.0%}){share}",
+        f" {module / GIB:.2f} by the module ({off:+.2%}, goal {NEAR:.0%}: {verdict(met=abs(off) <= NEAR)}){share}",
         flush=True,
     )
     return row

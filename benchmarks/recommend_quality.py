@@ -5,7 +5,7 @@
 
 Prepares the file with the defaults of `prepare`, then for each row trains with `--memory 1GiB` and ranks every item of
 the catalogue for every user's test item by `evaluate`, beside the four baselines that learn nothing. Seconds are those
-of the whole command, planning and evaluations included. Writes bench-out/recommend_quality.json after each row.
+of the whole command, planning and evaluations included. Writes its file after each row.
 
 The row `titles` is of a data set made from MovieLens' ratings.csv with its movies.csv beside it: a fifth of the films
 with five ratings or more is taken out of every history, so that they are left as users' last ones alone, to be found by
@@ -49,6 +49,7 @@ def main() -> None:
     options.add_argument("--pretrained", default="", help="a Llama's or a Gemma's folder; else no such rows")
     options.add_argument("--only", nargs="+", choices=[*ROWS, TITLES], default=list(ROWS))
     options.add_argument("--folder", type=Path, help="to keep the runs; default one that is removed")
+    options.add_argument("--out", type=Path, default=Path("bench-out/recommend_quality.json"), help="not of `titles`")
     given = options.parse_args()
     Path("bench-out").mkdir(exist_ok=True)
     if TITLES in given.only:
@@ -60,7 +61,7 @@ def main() -> None:
 
 def quality(given: argparse.Namespace) -> None:
     """Trains and ranks the rows of `ROWS` that are asked for."""
-    out = Path("bench-out/recommend_quality.json")
+    out: Path = given.out
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         data = folder / "data"

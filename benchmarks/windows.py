@@ -24,6 +24,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from goals import verdict
 
 from plimsoll.recipes.control.rows import COLUMNS, ControlRows
 
@@ -64,8 +65,10 @@ def loader(given: argparse.Namespace) -> int:
     first, ours, single = medians.values()
     for name, rates in found.items():
         print(f"{name:46s} {medians[name]:12,.0f} rows/s   ({', '.join(f'{rate:,.0f}' for rate in rates)})")
-    print(f"of front to back: {ours / first:.0%} (goal 70 %); of single rows: {ours / single:,.0f} x (goal 50)")
-    return 0 if ours >= 0.7 * first and ours >= 50 * single else 1
+    met = ours >= 0.7 * first and ours >= 50 * single
+    goals = f"goals 70 % and 50: {verdict(met=met)}"
+    print(f"of front to back: {ours / first:.0%}; of single rows: {ours / single:,.0f} x ({goals})")
+    return 0 if met else 1
 
 
 def needed() -> list[str]:
@@ -137,7 +140,7 @@ def memory(given: argparse.Namespace) -> int:
     for rows, found in peaks.items():
         print(f"{rows:>11,} rows: peak {medians[rows]:.1f} MiB ({', '.join(f'{one / 2**20:.1f}' for one in found)})")
     apart = max(medians.values()) - min(medians.values())
-    print(f"apart by {apart:.1f} MiB (goal 16)")
+    print(f"apart by {apart:.1f} MiB (goal 16: {verdict(met=apart <= 16)})")
     return 0 if apart <= 16 else 1
 
 

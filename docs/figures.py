@@ -434,10 +434,12 @@ def trained(name: str, *, told: str = "") -> str:
     run = read(name)
     judged = f"{run['judged_by'].replace('_', ' ')} of what was held out {run['best'][run['judged_by']]:.4f}"
     peak, predicted = run["peak_bytes"] / MIB, run["predicted_bytes"] / MIB
-    steps = max(run["step"], *(each["step"] for each in run["evaluations"]))  # the last step need not be a logged one
+    evaluated = max(each["step"] for each in run["evaluations"])
+    stopped = run["step"] > evaluated  # at a step behind the last one that is logged; a run that ended is evaluated
+    steps = f"{'at least ' * stopped}{max(run['step'], evaluated):,}"
     return (
         f"`{run['recipe']}`, {run['parameters']:,} parameters, {_examples(run['examples_per_step'])} a step{told}:"
-        f" {steps:,} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
+        f" {steps} steps in {run['seconds'] / 60:.1f} minutes, training loss {run['loss']:.4f}, {judged} (step"
         f" {run['best']['step']:,}). Predicted {predicted:.1f} MiB, measured **{peak:.1f}**{_above(peak, predicted)} of"
         f" {run['budget_bytes'] / MIB:,.0f}. From [results/{name}.json](results/{name}.json), at"
         f" {run['conditions']['commit'][:8]}, on {run['conditions']['cores']} cores of an {run['conditions']['cpu']}."

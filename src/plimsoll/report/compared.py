@@ -105,6 +105,8 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
             lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
             peaks = f"a peak from {lowest} to {highest}, by plans that were held against one"
             notes.append(f"{machine}: estimated without a compiler; {peaks}")
+        if span := _span(planned):
+            notes.append(f"{machine}: {span.removeprefix(', ')}, by the chip's rates")
     title = _title([planned for _, _, planned, _ in rows], "on every machine")
     lines = columns(table, align="lrllrlrr", indent=0)
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
@@ -156,7 +158,7 @@ def _note(row: ComparedChip) -> str:
     if planned is None:
         return row.why_not
     devices = f", {planned.devices} devices" if planned.devices > 1 else ""
-    text = f"{plan_words(planned.plan)}{devices}"
+    text = f"{plan_words(planned.plan)}{devices}{_span(planned)}"
     band = planned.estimate_band
     if band is None:
         return text
@@ -164,6 +166,14 @@ def _note(row: ComparedChip) -> str:
     over = band["highest_peak_bytes"] - planned.ledger.budget_bytes
     beyond = f", which would be {format_bytes(over)} too much" if over > 0 else ""
     return f"{text}. Estimated without a compiler: its peak may lie between {lowest} and {highest}{beyond}"
+
+
+def _span(planned: Planned) -> str:
+    """Returns how long a step may take, where that is estimated; empty where it was timed or is not known."""
+    if planned.step_seconds_range is None:
+        return ""
+    least, most = map(format_seconds, planned.step_seconds_range)
+    return f", a step of {least} to {most}"
 
 
 def compared_figure(rows: Sequence[ComparedChip]) -> Figure:
