@@ -55,6 +55,7 @@ class Benchmark:
 TEXT = "data/text/tinystories_train.txt"
 TOYS = "data/interactions/amazon_toys.txt"
 FILMS = "data/interactions/ml-latest-small/ratings.csv"
+EDITS = "data/interactions/wikipedia.txt"
 STORIES_MODEL = "data/weights/hf_tinystories_656K"
 WINDOWS = ("prepare control --samples 400k --out {made}/windows.h5",)
 SETS = tuple(f"prepare sudoku --size {size} --out {{made}}/sets/sudoku-{size}" for size in (4, 6))
@@ -212,11 +213,10 @@ BENCHMARKS = [
     ),
     Benchmark(
         "recommend_quality",
-        "--interactions {shared}/data/interactions/wikipedia.txt --only defaults"
-        " --out bench-out/recommend_wikipedia.json",
+        f"--interactions {{shared}}/{EDITS} --only defaults --out bench-out/recommend_wikipedia.json",
         None,
         "above the four baselines in each measure",
-        needs=TOYS,
+        needs=EDITS,
     ),
     Benchmark(
         "recommend_quality",

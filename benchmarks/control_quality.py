@@ -39,16 +39,15 @@ def main() -> int:
             plimsoll("train", "control", *words, "--run", run)
         found = {"words": given.words, "load_before": load} | measured(run)
     out.write_text(json.dumps(found, indent=1))
-    learned = verdict(met=found["macro_r2"] >= R2_GOAL)
     cheap = sum(cost is not None and cost <= COST_GOAL for cost in found["cost"].values())
-    driven = verdict(met=cheap >= SYSTEMS_GOAL)
+    learned, driven = found["macro_r2"] >= R2_GOAL, cheap >= SYSTEMS_GOAL
     print(f"{found['seconds'] / 60:.1f} min, {found['steps']:,} steps")
-    print(f"mean R^2 of the families {found['macro_r2']:.3f} (goal: at least {R2_GOAL}: {learned})")
+    print(f"mean R^2 of the families {found['macro_r2']:.3f} (goal: at least {R2_GOAL}: {verdict(met=learned)})")
     print(
         f"at most {COST_GOAL} x the optimal cost: {cheap} of {len(found['cost'])} systems"
-        f" (goal: {SYSTEMS_GOAL}: {driven})"
+        f" (goal: {SYSTEMS_GOAL}: {verdict(met=driven)})"
     )
-    return 0 if found["macro_r2"] >= R2_GOAL and cheap >= SYSTEMS_GOAL else 1
+    return 0 if learned and driven else 1
 
 
 def is_finished(run: Path) -> bool:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from goals import verdict
 from peers import contract
 from peers.environment import ROOT, TORCH, peer_python
 from random_model import made, shared, text_records
@@ -206,7 +207,7 @@ def line(side: str, row: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    ratios, met = result["ratios"], {name: "met" if good else "missed" for name, good in result["met"].items()}
+    ratios, met = result["ratios"], {name: verdict(met=good) for name, good in result["met"].items()}
     return "\n".join(
         [
             *(line(side, row) for side, row in result["medians"].items()),

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from goals import verdict
 from peers.environment import ROOT
 from random_model import made, shared, text_records
 from text_vs_trainer import conditions
@@ -101,7 +102,7 @@ def figures(run: Path, options: argparse.Namespace) -> dict[str, Any]:
 def said(result: dict[str, Any]) -> str:
     off, budget = result["predicted_bytes"] / result["peak_bytes"] - 1, result["budget_bytes"]
     inside = "inside" if result["peak_bytes"] <= budget else "OVER"
-    met = "met" if abs(off) <= GOAL else "missed"
+    met = verdict(met=abs(off) <= GOAL)
     return (
         f"{result['steps']} steps: predicted {result['predicted_bytes'] / MIB:.1f} MiB, measured"
         f" {result['peak_bytes'] / MIB:.1f} ({off:+.1%}, {met}), {inside} the budget of"

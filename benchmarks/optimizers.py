@@ -16,6 +16,7 @@ import statistics
 import sys
 from pathlib import Path
 
+from goals import verdict
 from peers.environment import OPTIMIZERS, OPTIMIZERS_FOLDER, ROOT, peer_python
 from peers.programs import Program
 from text_vs_trainer import conditions
@@ -122,7 +123,7 @@ def goals(leaves: str, rows: dict[str, dict]) -> list[str]:
     if "bitsandbytes-8" in rows:
         found["time over bitsandbytes'"] = (time("plimsoll-8") / time("bitsandbytes-8"), GOALS["of bitsandbytes"])
     return [
-        f"  goal: {name} {value:.3f}, at most {goal:g}: {'met' if value <= goal else 'missed'}"
+        f"  goal: {name} {value:.3f}, at most {goal:g}: {verdict(met=value <= goal)}"
         for name, (value, goal) in found.items()
     ]
 

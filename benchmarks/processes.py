@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from goals import verdict
 from peers.environment import ROOT
 from text_vs_trainer import conditions
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, SOURCE
@@ -103,7 +104,7 @@ def main() -> None:
     print(f"one process   {one:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds[1])}")
     print(f"two processes {two:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds[2])}")
     print(f"share nothing {nothing_shared:.3f} s a step   of {', '.join(f'{each:.3f}' for each in seconds['apart'])}")
-    outcome = "met" if one / (2 * two) >= 0.95 else "missed"
+    outcome = verdict(met=one / (2 * two) >= 0.95)
     print(
         f"speed-up {one / two:.2f}, efficiency {one / (2 * two):.0%} (goal 95 %: {outcome}) where two that"
         f" share nothing have {one / (2 * nothing_shared):.0%}; losses at most {difference:.1e} apart"

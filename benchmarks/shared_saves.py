@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from goals import verdict
 from text_vs_trainer import conditions
 
 from plimsoll.processes.environment import for_several
@@ -143,7 +144,7 @@ def main() -> None:
         for name, row in rows.items()
         for size in [*row["beside_bytes"][not FORMS[name]["seen"] :], *row["restore_beside_bytes"]]
     )
-    verdicts = ["missed" if over else "met" for over in (most > MOST_BYTES, times > MOST_TIMES)]
+    verdicts = [verdict(met=met) for met in (most <= MOST_BYTES, times <= MOST_TIMES)]
     print(f"{most / 2**20:.1f} MiB beside the state at most (goal {MOST_BYTES / 2**20:.0f} MiB: {verdicts[0]})")
     print(f"{times:.2f} times one process's time (goal {MOST_TIMES}: {verdicts[1]})")
 

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from goals import verdict
 from peers.environment import FOLDER, ROOT, peer_python
 from peers.text import encode, initial_weights, order_of_windows
 
@@ -233,7 +234,7 @@ def table(results: dict[str, dict]) -> str:
 
 
 def _ratio_lines(name: str, ratios: dict, met: dict, configuration: dict) -> list[str]:
-    said = {goal: "met" if reached else "missed" for goal, reached in met.items()}
+    said = {goal: verdict(met=reached) for goal, reached in met.items()}
     speed, peak, loss = (ratios[figure] for figure in ("tokens_per_second", "peak_resident_bytes", "final_loss"))
     least, most = configuration["goal_speed"], configuration["goal_memory"]
     return [

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from goals import verdict
 from peers.environment import ROOT, TRM, TRM_FOLDER, peer_python
 from peers.programs import Program
 from text_vs_trainer import busy_seconds, conditions
@@ -232,8 +233,8 @@ def goals(variant: str, rows: dict[str, dict[str, Any]]) -> list[str]:
     for (of, name), wanted in GOALS.items():
         ratios = over_torch(name, rows) if of == variant and name in rows else {}
         for what, most in wanted.items() if ratios else ():
-            verdict = "met" if ratios[what] <= most else "missed"
-            lines.append(f"  goal: {name}, {what} {ratios[what]:.2f} of torch's, at most {most:g}: {verdict}")
+            outcome = verdict(met=ratios[what] <= most)
+            lines.append(f"  goal: {name}, {what} {ratios[what]:.2f} of torch's, at most {most:g}: {outcome}")
     return lines
 
 

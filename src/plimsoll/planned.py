@@ -147,6 +147,7 @@ class Plan:
         wrong = [f"{name} {value!r}" for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
         counts = {"accumulation": plan.accumulation, "devices": plan.devices}
         wrong += [f"{name} {value!r}" for name, value in counts.items() if type(value) is not int or value < 1]
+        wrong += [f"chip {plan.chip!r}"] if not isinstance(plan.chip, str) else []
         if wrong:
             raise TypeError(f"a plan cannot have {wrong[0]}")
         return plan

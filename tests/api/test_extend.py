@@ -142,9 +142,11 @@ def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
     whole = {**read, "source": "compiled", "plan": plan}
     folder.write("plan.json", whole)
     assert folder.planned() == whole
-    wrong = ({**whole, "plan": {**plan, name: value}} for name in plan for value in (None, [2], {}, "x", 0.5))
-    wrong = [each for each in wrong if each["plan"]["chip"] == "cpu"]
-    wrong += [{**whole, name: None} for name in read]
+    values = [(name, value) for name in plan for value in (None, [2], {}, 0.5)]
+    values += [(name, "x") for name in plan if name != "chip"]
+    wrong = [{**whole, "plan": {**plan, name: value}} for name, value in values] + [
+        {**whole, name: None} for name in read
+    ]
     for each in wrong:
         folder.write("plan.json", each)
         with pytest.raises(RunError, match=r"not as plimsoll writes it .* add --replan"):

@@ -68,7 +68,7 @@ def test_an_estimated_step_says_how_long_it_may_take():
     planned = dataclasses.replace(PLANNED, step_seconds_range=(0.4, 0.75))
     text = compared_table([dataclasses.replace(FITS, planned=planned)])
     assert "a step of 400 ms to 750 ms" in " ".join(text.split())
-    assert "a card: a step of 400 ms to 750 ms" in settings_table([("a card", GIB, planned, "")])
+    assert "a card: a step of 400 ms to 750 ms, estimated" in settings_table([("a card", GIB, planned, "")])
     assert "a step of" not in compared_table([FITS]) + settings_table([("a card", GIB, PLANNED, "")])
 
 

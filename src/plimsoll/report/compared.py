@@ -106,7 +106,7 @@ def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) 
             peaks = f"a peak from {lowest} to {highest}, by plans that were held against one"
             notes.append(f"{machine}: estimated without a compiler; {peaks}")
         if span := _span(planned):
-            notes.append(f"{machine}: {span.removeprefix(', ')}, by the chip's rates")
+            notes.append(f"{machine}: {span}, estimated")
     title = _title([planned for _, _, planned, _ in rows], "on every machine")
     lines = columns(table, align="lrllrlrr", indent=0)
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
@@ -157,8 +157,8 @@ def _note(row: ComparedChip) -> str:
     planned = row.planned
     if planned is None:
         return row.why_not
-    devices = f", {planned.devices} devices" if planned.devices > 1 else ""
-    text = f"{plan_words(planned.plan)}{devices}{_span(planned)}"
+    devices = f"{planned.devices} devices" if planned.devices > 1 else ""
+    text = ", ".join(filter(None, (plan_words(planned.plan), devices, _span(planned))))
     band = planned.estimate_band
     if band is None:
         return text
@@ -173,7 +173,7 @@ def _span(planned: Planned) -> str:
     if planned.step_seconds_range is None:
         return ""
     least, most = map(format_seconds, planned.step_seconds_range)
-    return f", a step of {least} to {most}"
+    return f"a step of {least} to {most}"
 
 
 def compared_figure(rows: Sequence[ComparedChip]) -> Figure:
