@@ -1,8 +1,8 @@
 """Finds figures in tables and fenced blocks of the pages that no result file backs: `python docs/typed.py`.
 
 Three things have to come from a result file or from the code, by a block of cog (docs/figures.py): in the row of a
-table a number with a unit, which may stand in the head of its column, and a cell of nothing but numbers, one of them a
-decimal; in a fenced block a number with a unit and a space between, as commands print it. What cannot come from there,
+table a number with a unit, which may stand in the head of its column or in the first cell of its row, and a cell of
+nothing but numbers, one of them a decimal; in a fenced block a number with a unit and a space between, as commands print it. What cannot come from there,
 because the machine is gone or someone else measured it, stands under a comment that names its source, and the source is
 looked for:
 
@@ -28,7 +28,7 @@ UNIT = (
     r"|(?:tokens|examples|windows|steps|updates)/s"
 )
 NUMBER = r"\d(?:[\d.,]*\d)?"
-FIGURE = re.compile(rf"{NUMBER}\s?(?:[kMB]\s?)?(?:{UNIT})(?!\w)|{NUMBER}\s?[x×](?!\s?\d)(?!\w)")
+FIGURE = re.compile(rf"{NUMBER}\s?(?:[kMB]\s?)?(?:{UNIT}|times)(?!\w)|{NUMBER}\s?[x×](?!\s?\d)(?!\w)")
 PRINTED = re.compile(rf"{NUMBER}\s(?:[kMB]\s)?(?:{UNIT})(?!\w)")
 """A figure as commands print it; what is typed has no space before its unit."""
 BARE = re.compile(r"(?=.*(?<![\d.])\d+\.\d+(?![\d.]))[-+\d.,()\s]+")
@@ -97,6 +97,8 @@ def headings_of_log() -> set[str]:
 def _has_figure(row: str, heads: list[str]) -> bool:
     cells = _cells(row)
     units = [HEAD.search(head) is not None for head in heads] + [False] * len(cells)
+    if HEAD.search(cells[0]):
+        units[1:] = [True] * (len(units) - 1)
     return any(
         FIGURE.search(cell) or BARE.fullmatch(cell) or (in_unit and re.search(r"(?<![\w.-])\d", cell))
         for cell, in_unit in zip(cells, units, strict=False)
@@ -116,7 +118,8 @@ def main() -> int:
     commits = None if isinstance(history_here, str) else history_here
     if commits is None:
         print(f"commits that comments name were not looked for: {history_here}")
-    pages = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md")
     found = [(page, *row) for page in pages for row in typed(page.read_text("utf-8"), commits=commits)]
     for page, number, line in found:
         print(f"{page.relative_to(ROOT)}:{number}: {line[:120]}")
