@@ -690,6 +690,8 @@ def recommend_quality(name: str, *rows: str) -> str:
     lines = []
     for run in found.values():
         label = f"`{' '.join(['recommend', *run['words']])}`".replace("{pretrained}", "FOLDER")
+        if "commit" in run:  # of another day than the rest
+            label += f", at {run['commit'][:8]}"
         if "model" in run:
             lines.append([label, *_ranked(run["test"]), *_cost(run)])
             lines.append(["its model alone", *_ranked(run["model"]["test"]), "", ""])
