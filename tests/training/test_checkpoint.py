@@ -66,6 +66,19 @@ def test_leaves_larger_than_a_slice_are_cut_and_put_together_again(tmp_path, mon
     assert_same_bits(load_part(checkpoints.all()[0], shapes(make_state())), make_state())
 
 
+def test_what_is_loaded_is_donated_in_place(tmp_path):
+    """Memory of NumPy's that JAX has taken over is not: the first step would need further memory for each such leaf."""
+    double = jax.jit(lambda state: jax.tree.map(lambda x: 2 * x, state), donate_argnums=0)
+    state = {f"{number:02}": jnp.arange(1000 + 97 * number, dtype=jnp.float32) for number in range(32)}
+    checkpoints = Checkpoints(tmp_path, in_background=False)
+    checkpoints.save(1, state, POSITION)
+    loaded = load_part(checkpoints.all()[0], shapes(state))
+    places = jax.tree.map(lambda leaf: leaf.unsafe_buffer_pointer(), loaded)
+    doubled = jax.block_until_ready(double(loaded))
+    assert jax.tree.map(lambda leaf: leaf.unsafe_buffer_pointer(), doubled) == places
+    assert_same_bits(doubled, jax.tree.map(lambda leaf: 2 * leaf, state))
+
+
 def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_path):
     """In the background the next step runs while Orbax still writes: it must not see the next step's numbers."""
     change = jax.jit(lambda state: jax.tree.map(lambda x: x + jnp.ones((), x.dtype), state), donate_argnums=0)

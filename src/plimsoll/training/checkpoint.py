@@ -400,7 +400,7 @@ def load_part(saved: Saved, like: Any, *, only: str | tuple[str, ...] = "") -> A
     paths = [path for path, _ in _leaves(like)]
     shardings = {path: getattr(leaf, "sharding", None) for path, leaf in _leaves(like)}
     read = _fitting(saved, like, only=only)
-    loaded = {path: jax.device_put(leaf, shardings[path], may_alias=False) for path, leaf in read}
+    loaded = {path: jax.device_put(leaf, shardings[path]) for path, leaf in read}
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in paths])
 
 

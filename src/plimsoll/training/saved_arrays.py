@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from plimsoll.levers.sharding import unaligned_empty
 from plimsoll.training import distributed
 from plimsoll.units import MIB
 
@@ -220,7 +221,7 @@ def _parts(leaf: Mapping[str, Any]) -> list[SavedPart]:
 
 def read_whole(reader: Reader, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
     """Returns an array or a part as it was saved."""
-    whole = np.empty(shape, dtype)
+    whole = unaligned_empty(shape, dtype)
     parts = dict(zip(names_of(name, shape, dtype), pieces(whole), strict=True))
     read = reader({piece: np.empty_like(values) for piece, values in parts.items()})
     for piece, values in parts.items():
@@ -277,7 +278,7 @@ def read_part(
         dtype: Of the array.
         read: Reads what stands in the given range of a part, by its number, into an array.
     """
-    out = np.empty(size_of(wanted), dtype)
+    out = unaligned_empty(size_of(wanted), dtype)
     for number, saved in enumerate(parts):
         common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, saved.part, strict=True))
         if any(first >= end for first, end in common):
