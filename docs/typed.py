@@ -3,8 +3,8 @@
 Three things have to come from a result file or from the code, by a block of cog (docs/figures.py): in the row of a
 table a number with a unit, which may stand in the head of its column or in the first cell of its row, and a cell of
 nothing but numbers, one of them a decimal; in a fenced block a number with a unit and a space between, as commands
-print it. What cannot come from there, because the machine is gone or someone else measured it, stands under a comment that
-names its source, and the source is looked for:
+print it. What cannot come from there, because the machine is gone or someone else measured it, stands under a comment
+that names its source, and the source is looked for:
 
     <!-- typed: log.md, "On a card" -->                     a heading of docs/log.md that exists, in quotes
     <!-- typed: the paper, https://arxiv.org/abs/... -->    an address
