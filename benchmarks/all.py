@@ -91,6 +91,15 @@ BENCHMARKS = [
     *PREDICTIONS,
     Benchmark(
         "plimsoll ladder",
+        "stories --dataset-id python:standard-library --max-examples 300 --validation-tokens 2000 --steps 200"
+        " --target-params 12M --vocab-size 4096 --batch-size 16 --seq-len 256 --rung-steps 6"
+        " --rungs save micro-batch-1 remat bfloat16 optimizer-8 weights-24 weights-16",
+        None,
+        LADDER_GOAL,
+        shows="weights-16",
+    ),
+    Benchmark(
+        "plimsoll ladder",
         "control --data {made}/windows.h5 --steps 200",
         None,
         LADDER_GOAL,

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 UNIT = (
     r"[KMGT]i?B(?:/s)?|kB(?:/s)?|ns|ms|us|µs|s|h|min|minutes|seconds|hours|days|%|percent|nats|[MGTP]?FLOPs?(?:/s)?"
-    r"|(?:tokens|examples|windows|steps|updates)/s"
+    r"|(?:tokens|examples|windows|steps|updates|samples|images|rows)/s|bits a byte"
 )
 NUMBER = r"\d(?:[\d.,]*\d)?"
 FIGURE = re.compile(rf"{NUMBER}\s?(?:[kMB]\s?)?(?:{UNIT}|times)(?!\w)|{NUMBER}\s?[x×](?!\s?\d)(?!\w)")

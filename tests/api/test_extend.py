@@ -139,7 +139,7 @@ def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
     folder = begun(tmp_path / "run", CODE, taken=600)
     plan = {**defaults(), **plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
     read = {"budget_bytes": 2, "predicted_peak_bytes": 1, "phase": "train", "phases": {}, "components": {}}
-    whole = {**read, "source": "compiled", "plan": plan}
+    whole = {**read, "source": "compiled", "plan": plan, "examples_per_step": 8}
     folder.write("plan.json", whole)
     assert folder.planned() == whole
     values = [(name, value) for name in plan for value in (None, [2], {}, 0.5)]
@@ -147,6 +147,7 @@ def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
     wrong = [{**whole, "plan": {**plan, name: value}} for name, value in values] + [
         {**whole, name: None} for name in read
     ]
+    wrong += [{**whole, "plan": {**plan, "micro_batch": micro}} for micro in (3, 8)]  # of 8 examples
     for each in wrong:
         folder.write("plan.json", each)
         with pytest.raises(RunError, match=r"not as plimsoll writes it .* add --replan"):

@@ -207,7 +207,7 @@ SAID = '<!-- typed: a lent card, log.md, "On a card" -->'
         ("| a | 1.65 times |\n| b | many times |\n", [1]),
         ("| a | b | c |\n|--|--|--|\n| steps/s | 12 | 3 |\n| steps | 12 | 3 |\n| MiB | - | `3` |\n", [3]),
         ("| a | 1.43 x |\n| b | 1.43x |\n| c | 9x9, Llama 3.x, 2 layers |\n", [1, 2]),
-        ("| a | 3.21 nats |\n| b | 440 TFLOP/s |\n| c | 3.3 GB/s |\n", [1, 2, 3]),
+        ("| a | 3.21 nats |\n| b | 440 TFLOP/s |\n| c | 3.3 GB/s |\n| d | 1.07 bits a byte |\n", [1, 2, 3, 4]),
         ("| a | **3.1 GiB** |\n| b | **3.1** GiB |\n| c | [12](#there) ms |\n", [1, 2, 3]),
         ("  | a | 3 s |\n> | a | 3 s |\n<td>3 s</td>\n", [1, 2, 3]),
         ("what | how long\n---|---\na | 3 s\nb | much\n\nc | 5 s\n", [3]),

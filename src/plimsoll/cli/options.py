@@ -69,8 +69,8 @@ class PlanOptions:
     measure: bool = False
     """Run and time the best few plans on this machine. Allocates memory, in a process of its own."""
     within: str | None = None
-    """Time limit for planning, like 10s; the best plan found by then is used. By default 30s on a CPU, 60s for an
-    accelerator."""
+    """Time limit for planning, like 10s; the best plan found by then is used, or the first one after it. By default 30s
+    on a CPU, 60s for an accelerator."""
     floor: bool = False
     """Look for the plan that needs the fewest bytes, instead of the fastest that fits."""
     largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None

@@ -35,7 +35,8 @@ class TrainOptions:
     """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
     searched."""
     within: str | float | None = None
-    """Time limit for planning, like 10s. By default 30s on a CPU, 60s for an accelerator."""
+    """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
+    accelerator."""
     hours: float | None = None
     """Hours of training, for --best-size, from the start of the training process to its end."""
     best_size: bool = False

@@ -98,7 +98,11 @@ class RunFolder:
         planned = self.read("plan.json")
         try:
             with as_written(str(self.path / "plan.json")):
-                Plan.read(planned["plan"])
+                plan = Plan.read(planned["plan"])
+                batch = planned.get("examples_per_step", plan.effective_batch)
+                if batch != plan.effective_batch:
+                    taken = f"micro_batch {plan.micro_batch} and accumulation {plan.accumulation}"
+                    raise ValueError(f"{taken} are not the {batch} examples of a step")
                 wrong = [name for name, kind in READ_BY_TRAINING.items() if type(planned[name]) is not kind]
                 if wrong:
                     raise TypeError(f"{wrong[0]} is {planned[wrong[0]]!r}")

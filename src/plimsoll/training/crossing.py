@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.levers.sharding import aligned_empty
+from plimsoll.levers.sharding import aligned_empty, unaligned_empty
 from plimsoll.processes.connections import Connection, Port, breaking, connect
 from plimsoll.training import distributed
 from plimsoll.training.saved_arrays import Part, holders, part_of, size_of
@@ -79,8 +79,11 @@ class Crossing:
         """Returns the first process's array, bit for bit, with the shape and sharding of `like`.
 
         Args:
-            values: The whole array in the first process, None in the others.
+            values: The whole array in the first process, as it was read from a checkpoint, None in the others.
             like: What has its shape, dtype and sharding.
+
+        Returns:
+            The array, in memory of JAX's own, so that it can be donated.
         """
         self.connect()
         process, own = distributed.process(), dict[Part, np.ndarray]()
@@ -89,10 +92,10 @@ class Crossing:
                 of_part = values[_slices(part)]
                 for other in sorted(processes - {0}):
                     self._send(other, of_part)
-                if process in processes:  # JAX on a CPU keeps what a view is of
-                    own[part] = values if of_part.size == values.size else of_part.copy()
+                if process in processes:
+                    own[part] = values if of_part.size == values.size else _unaligned(of_part)
             elif process in processes:
-                own[part] = np.empty(size_of(part), like.dtype)
+                own[part] = unaligned_empty(size_of(part), like.dtype)
                 self._receive(0, own[part])
 
         def of(index: Any) -> np.ndarray:
@@ -110,6 +113,13 @@ class Crossing:
             self._connections[process].receive_into(received.reshape(-1).view(np.uint8).data)
         if received is not out:
             out[...] = received
+
+
+def _unaligned(values: np.ndarray) -> np.ndarray:
+    """Returns a copy that JAX copies, too: it would keep a whole array with a view of it."""
+    copy = unaligned_empty(values.shape, values.dtype)
+    copy[...] = values
+    return copy
 
 
 def _slices(part: Part) -> tuple[slice, ...]:

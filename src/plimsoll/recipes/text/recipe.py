@@ -83,7 +83,7 @@ class Text(AdamWRecipe):
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     use_streaming: bool = True
-    """Read the text while training. --no-streaming loads all tokens into memory first; the plan counts them."""
+    """Read the text while training. --no-use-streaming loads all tokens into memory first; the plan counts them."""
     max_examples: Count | None = None
     """Most documents to use. By default all."""
     shuffle_buffer_size: Count = 10_000
