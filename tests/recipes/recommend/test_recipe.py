@@ -58,6 +58,10 @@ def test_an_evaluation_asks_for_the_validation_item_after_what_was_trained_on(re
     assert earlier.tolist() == [[1], [0], [0], [0]]  # the first user had taken 1 before the four that are read
     shapes = {name: shape for name, (shape, _) in recipe.evaluation_spec(3).items()}
     assert shapes == {name: values.shape for name, values in batches[0].items()}
+    for users in (1, 2, 3):  # of four: the last batch has fewer users than it has room for, and others follow them
+        some = list(replace(recipe, validation_users=users).validation(data, examples=2))
+        found = np.concatenate([batch["items"][batch[COUNTED]] for batch in some])
+        np.testing.assert_array_equal(found, expected[:users])
     assert list(replace(recipe, validation_users=0).validation(data, examples=3)) == []
     assert EARLIER not in replace(recipe, validation_users=0).evaluation_spec(3)
     whole = replace(recipe, seq_len=5)

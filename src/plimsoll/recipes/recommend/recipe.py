@@ -440,7 +440,7 @@ class Recommend(AdamWRecipe):
             histories = [data.history(user, "validation") for user in chosen.tolist()]
             ends = np.minimum([len(items) for items in histories], self.seq_len)
             rows = padded([items[-self.seq_len :] for items in histories], length=self.seq_len + 1)
-            rows[np.arange(len(rows)), ends] = data.targets("validation")[first : first + examples]
+            rows[np.arange(len(rows)), ends] = data.targets("validation")[first : first + len(chosen)]
             batch = {"items": rows}
             if self.longest_earlier:
                 batch[EARLIER] = padded([items[: -self.seq_len] for items in histories], length=self.longest_earlier)
