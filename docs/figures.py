@@ -344,11 +344,12 @@ def predictions_in_words() -> str:
     seen = [each for name in _draws() for each in _measured(name)]
     off = [abs(row["predicted"] / peak - 1) for row, peak in seen]
     over = sum(peak > row["memory"] for row, peak in seen)
+    lost = sum(_uncommitted(row) for row, _ in seen)
+    more = f" {lost} of them were measured with changes that were not committed." if lost else ""
     return (
         f"Of {len(seen)} configurations that were [drawn at random](docs/memory.md#how-wrong-it-is) the predicted"
         f" peak was {statistics.median(off):.1%} off in the median and {max(off):.1%} at most;"
-        f" {over or 'none'} went over its budget. {sum(_uncommitted(row) for row, _ in seen)} of them were measured"
-        " with changes that were not committed."
+        f" {over or 'none'} went over its budget.{more}"
     ).replace("%", " %")
 
 
@@ -366,12 +367,15 @@ def predictions_beside_goals() -> str:
             far.append(f"{len(worst)} of the {len(seen)} of `{name}` ({'; '.join(worst)})")
     rows = [(name, row) for name in _draws() for row, _ in _measured(name)]
     lost = [f"`{name}`" for name, row in rows if _uncommitted(row)]
-    return (
-        f"* The goal of the median is missed by {' and '.join(medians) or 'none'}, that of the worst by"
-        f" {' and '.join(far) or 'none'}.\n"
-        f"* {len(lost)} of the {len(rows)} that are measured, of {' and '.join(sorted(set(lost)))},"
+    missed = (
+        f"* The goal of the median is missed by {', '.join(medians) or 'none'}; that of the worst by"
+        f" {', '.join(far) or 'none'}."
+    )
+    at_no_commit = (
+        f"\n* {len(lost)} of the {len(rows)} that are measured, of {', '.join(sorted(set(lost)))},"
         " were drawn at commits with changes that were not committed: nobody can check that version out."
-    ).replace("%", " %")
+    )
+    return (missed + at_no_commit * bool(lost)).replace("%", " %")
 
 
 def _draws() -> list[str]:
