@@ -184,13 +184,17 @@ def test_goals_that_are_missed_are_said(monkeypatch):
     assert figures._held([0.5, 0.6], 0.6) == "met by both (0.50 and 0.60)"
     assert figures._held([0.5, 0.61], 0.6) == "missed by one (0.50 and 0.61)"
     assert figures._held([0.97], 0.95) == "missed (0.97)"
-    rows = [{"predicted": 110 * 2**20, "peaks": [100 * 2**20], "commit": "1234567-dirty"}] * 3
+    rows = [{"predicted": 110 * 2**20, "peaks": [100 * 2**20], "memory": 120 * 2**20, "commit": "1234567-dirty"}] * 3
     monkeypatch.setattr(figures, "read", lambda name, *_: rows if name == "prediction-text-1" else [])
     monkeypatch.setattr(figures, "_draws", lambda: ["text-1"])
-    assert "median is missed by `text-1` (10.00 MiB, 10.0 %), that of the worst by none" in (
+    assert "median is missed by `text-1` (10.00 MiB, 10.0 %); that of the worst by none" in (
         told := figures.predictions_beside_goals()
     )
     assert "* 3 of the 3 that are measured, of `text-1`" in told
+    assert " 3 of them were measured with changes" in figures.predictions_in_words()
+    rows = [row | {"commit": "1234567"} for row in rows]
+    assert figures.predictions_beside_goals().count("* ") == 1
+    assert figures.predictions_in_words().endswith("went over its budget.")
 
 
 SAID = '<!-- typed: a lent card, log.md, "On a card" -->'
