@@ -81,7 +81,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Inputs:
-    """What both sides are given, written into a folder."""
+    """Folder of the model and the records that both sides are given."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder

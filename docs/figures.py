@@ -367,15 +367,16 @@ def predictions_beside_goals() -> str:
             far.append(f"{len(worst)} of the {len(seen)} of `{name}` ({'; '.join(worst)})")
     rows = [(name, row) for name in _draws() for row, _ in _measured(name)]
     lost = [f"`{name}`" for name, row in rows if _uncommitted(row)]
-    missed = (
+    lines = [
         f"* The goal of the median is missed by {', '.join(medians) or 'none'}; that of the worst by"
         f" {', '.join(far) or 'none'}."
-    )
-    at_no_commit = (
-        f"\n* {len(lost)} of the {len(rows)} that are measured, of {', '.join(sorted(set(lost)))},"
-        " were drawn at commits with changes that were not committed: nobody can check that version out."
-    )
-    return (missed + at_no_commit * bool(lost)).replace("%", " %")
+    ]
+    if lost:
+        lines.append(
+            f"* {len(lost)} of the {len(rows)} that are measured, of {', '.join(sorted(set(lost)))},"
+            " were drawn at commits with changes that were not committed: nobody can check that version out."
+        )
+    return "\n".join(lines).replace("%", " %")
 
 
 def _draws() -> list[str]:
