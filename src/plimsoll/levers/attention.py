@@ -107,7 +107,7 @@ def attention(
         causal: Whether a query sees the positions up to its own alone.
         window: Positions that a query of causal attention sees, its own included; 0 for all.
         windowed: Whether there is a window: a boolean, or an array of one where that is known only at run time.
-        segments: int32 numbers of documents of causal attention, which grow along a row: a query sees its own.
+        segments: int32 numbers of documents of causal attention, each in one piece: a query sees its own document.
         scale: Factor of the scores; None for 1 / sqrt(width).
         cap: Scores s become cap * tanh(s / cap) before the softmax; 0 for no cap.
     """
@@ -303,7 +303,7 @@ _where_alone.defvjp(_where_alone_forward, _where_alone_backward)
 
 
 def _one_document(segments: Int[Array, "batch length"]) -> Array:
-    return jnp.all(segments[:, -1] == segments[:, 0])
+    return jnp.all(segments == segments[:, :1])
 
 
 def _splash(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from plimsoll.levers.precision import Form
 
@@ -72,7 +72,7 @@ def chunked(
 
     queries = filled(query).reshape(batch * key_heads, heads // key_heads, length + fill, width)
     keys, values = (filled(x).reshape(-1, length + fill, width) for x in (key, value))
-    if segments is not None:  # no document has a number below that of those before it
+    if segments is not None:
         segments = jnp.pad(segments, ((0, 0), (0, fill)), mode="edge")
     mixed: Any = _flash(queries, keys, values, segments, which, blocks, seen)
     return jnp.reshape(mixed, (batch, heads, length + fill, width))[:, :, :length]
@@ -197,11 +197,23 @@ def _over_pairs(add_block: Callable[[Any, Any], Any], sums: Any, segments: Array
         if segments is None:
             return add_block(sums, pair), None
         i, j, _ = pair
-        queries, keys = (_block(segments[..., None], each, chunk=chunk)[:, :, 0] for each in (i, j))
-        shared = jnp.any(keys[:, -1] >= queries[:, 0])
-        return jax.lax.cond(shared, add_block, lambda sums, pair: sums, sums, pair), None
+        queries = _block(segments[..., None], i, chunk=chunk)[:, :, 0]
+        keys = _block(segments[..., None], j, chunk=chunk)[:, :, 0]
+        may_share = jnp.any(_ranges_meet(queries, keys))
+        return jax.lax.cond(may_share, add_block, lambda sums, pair: sums, sums, pair), None
 
     return jax.lax.scan(step, sums, pairs)[0]
+
+
+def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chunk"]) -> Bool[Array, " batch"]:
+    """Returns, for each row, True where the numbers of two blocks' documents lie in ranges that share a number.
+
+    Two blocks that share a document always do, whatever the order of the numbers: the empty end of a row is numbered 0,
+    behind documents 1, 2, ... A block and itself always do, so that the first pair of its queries is never passed over.
+    """
+    not_below = jnp.max(keys, axis=1) >= jnp.min(queries, axis=1)
+    not_above = jnp.min(keys, axis=1) <= jnp.max(queries, axis=1)
+    return not_below & not_above
 
 
 def _pairs(blocks: int, chunk: int, seen: Seen, *, outwards: bool = False) -> tuple[Array, Array, Array]:

@@ -46,7 +46,7 @@ def by_documents(query: Heads, key: Heads, value: Heads, segments: Int[Array, "b
         query: Queries.
         key: Keys, of as many heads or of a number that divides theirs.
         value: Values, of as many heads as keys.
-        segments: int32 numbers of documents, which grow along a row.
+        segments: int32 numbers of documents, each in one piece of a row.
         attend: Attention of one document, hashable.
     """
     arrays = [_rows(x) for x in (query, key, value)]
