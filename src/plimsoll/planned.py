@@ -166,6 +166,8 @@ class HostLedger:
     """None where nobody has said how much there is."""
     predicted: Mapping[str, int]
     phase: str
+    pinned_bytes: int = 0
+    """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -180,6 +182,7 @@ class HostLedger:
             "budget_bytes": self.budget_bytes,
             "predicted_peak_bytes": self.predicted_peak_bytes,
             "phase": self.phase,
+            "pinned_bytes": self.pinned_bytes,
             "components": dict(self.predicted),
         }
 

@@ -329,6 +329,43 @@ def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
     assert variables["HOME"] == "/"
 
 
+def ledger_of(*, budget, peak, pinned):
+    return {"budget_bytes": budget, "predicted_peak_bytes": peak, "pinned_bytes": pinned}
+
+
+@pytest.mark.parametrize(
+    ("planned_host", "gibibytes"),
+    [
+        (None, "117"),  # what the machine can give, less a tenth that is 2 GiB at most
+        (ledger_of(budget=None, peak=70 * GIB, pinned=64 * GIB), "111"),  # less what is not pinned
+        (ledger_of(budget=90 * GIB, peak=70 * GIB, pinned=64 * GIB), "84"),
+        (ledger_of(budget=90 * GIB + 1, peak=70 * GIB, pinned=64 * GIB), "85"),
+        (ledger_of(budget=50 * GIB, peak=70 * GIB, pinned=64 * GIB), "64"),  # the plan's own, whatever is there
+        ({"budget_bytes": 90 * GIB, "predicted_peak_bytes": 70 * GIB}, "90"),  # planned before it was noted
+    ],
+)
+def test_what_xla_may_pin_of_the_host_is_its_budget_without_the_rest_of_the_process(
+    monkeypatch, planned_host, gibibytes
+):
+    """By itself it pins 64 GiB at most, and a row of 262,144 tokens alone has as much of Llama-3.1-8B's inputs."""
+    monkeypatch.delenv(environment.PINNED_LIMIT, raising=False)
+    monkeypatch.setattr(accelerator.host, "available_bytes", lambda: 119 * GIB)
+    variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently, planned_host=planned_host)
+    assert variables["XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"] == gibibytes
+
+
+def test_plans_are_timed_with_what_the_machine_can_pin_and_a_users_own_limit_is_kept(monkeypatch):
+    monkeypatch.delenv(environment.PINNED_LIMIT, raising=False)
+    monkeypatch.setattr(accelerator.host, "available_bytes", lambda: 119 * GIB)
+    timing = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=True)
+    assert timing[environment.PINNED_LIMIT] == "117"
+    assert environment.for_several("cuda", pinned_bytes=3 * GIB)[environment.PINNED_LIMIT] == "3"
+    assert environment.PINNED_LIMIT not in environment.for_several("cuda")
+    monkeypatch.setenv(environment.PINNED_LIMIT, "7")
+    assert accelerator.training_environment(chip("h200"), CARD, GIB, silently)[environment.PINNED_LIMIT] == "7"
+    assert accelerator.compile_environment(chip("h200"), CARD, GIB, measure=False)[environment.PINNED_LIMIT] == "7"
+
+
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
     with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):

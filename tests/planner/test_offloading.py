@@ -70,6 +70,7 @@ def test_what_moves_leaves_the_device_and_is_the_hosts_from_then_on():
     assert moved.predicted["optimizer"] == 8, "what is too small to move is still there"
     assert "offloaded state" not in device.host.predicted
     assert moved.host.predicted["offloaded state"] == MOVED
+    assert (device.host.pinned_bytes, moved.host.pinned_bytes) == (0, MOVED)
     assert moved.host.predicted_peak_bytes - device.host.predicted_peak_bytes == MOVED
     assert not book("optimizer", host_budget_bytes=device.host.predicted_peak_bytes).fits, "nor does a host get it free"
 
@@ -131,6 +132,7 @@ def test_the_inputs_of_blocks_count_on_the_host_and_on_the_way():
     about = {"static": compiler.static(), "rehearsal": compiler.rehearse(one)}
     hosts = [ledger(one, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
     assert hosts[1].predicted_peak_bytes - hosts[0].predicted_peak_bytes == 0, "it is given back before a save"
+    assert hosts[1].pinned_bytes == 8 * MIB, "the phase that needs most is the save"
     beside = replace(one, async_save=True)
     hosts = [ledger(beside, problem(GIB, platform="cuda"), analysis=each, **about).host for each in (kept, moved)]
     assert hosts[1].predicted["step temporaries"] == 8 * MIB

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -17,7 +17,7 @@ from typing import Any
 
 from plimsoll.api.mesh import parse_mesh
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
-from plimsoll.planner import chips
+from plimsoll.planner import chips, host
 from plimsoll.planner.chips import BACKEND, GPUS_IN_A_MACHINE, Chip
 from plimsoll.processes import environment, nvidia
 from plimsoll.processes.request import ask
@@ -289,8 +289,29 @@ def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure:
     To time plans it takes the budget at once, as training does: an allocator that grows has less room for the large
     buffers of a step, and would refuse plans that fit. To compile it takes nothing.
     """
-    environ = environment.on_card(min(1.0, budget_bytes / card.memory_bytes)) | _visible(target, card)
+    share = min(1.0, budget_bytes / card.memory_bytes)
+    environ = environment.on_card(share, pinned_bytes=pinned_at_most()) | _visible(target, card)
     return environ if measure else environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def pinned_at_most(planned_host: Mapping[str, Any] | None = None) -> int:
+    """Returns the bytes of the host's memory that XLA may pin for a card, which it does not give back.
+
+    It pins more than a step asks for, in powers of two. So it may have what the host's budget, or this machine, leaves
+    beside the rest of the process, and no less than the plan needs.
+
+    Args:
+        planned_host: The host's ledger in plan.json; None where nothing is planned yet.
+    """
+    ledger = planned_host or {}
+    room = ledger.get("budget_bytes")
+    if room is None:
+        available = host.available_bytes()
+        room = available - host.margin_bytes(available)
+    pinned = ledger.get("pinned_bytes")
+    if pinned is None:  # not planned, or planned before it was noted
+        return room
+    return max(pinned, room - (ledger["predicted_peak_bytes"] - pinned))
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:
@@ -303,7 +324,14 @@ def _visible(target: Chip, card: Card) -> dict[str, str]:
 
 
 def training_environment(
-    target: Chip, card: Card | None, budget_bytes: int, say: Say, *, devices: int = 1, one_heap: bool = True
+    target: Chip,
+    card: Card | None,
+    budget_bytes: int,
+    say: Say,
+    *,
+    devices: int = 1,
+    one_heap: bool = True,
+    planned_host: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Returns the environment of the training process.
 
@@ -316,6 +344,7 @@ def training_environment(
         say: Called with a warning if the accelerator is not the one that was planned for.
         devices: Number of devices that the CPU is treated as.
         one_heap: Whether the threads of a process that trains on the CPU share one heap.
+        planned_host: The host's ledger in plan.json.
 
     Raises:
         RecipeError: The accelerator has less memory than the budget.
@@ -333,4 +362,5 @@ def training_environment(
     planned_for = str(target.compiler.get("description", ""))
     if planned_for and card.kind != planned_for:
         say(f"this machine has a {card.kind}, and the plan was made with the figures of {target.name} ({planned_for})")
-    return environment.on_card(budget_bytes / card.memory_bytes) | _visible(target, card)
+    pinned = pinned_at_most(planned_host)
+    return environment.on_card(budget_bytes / card.memory_bytes, pinned_bytes=pinned) | _visible(target, card)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plimsoll import cache
-from plimsoll.api.accelerator import chip_named
+from plimsoll.api.accelerator import chip_named, pinned_at_most
 from plimsoll.errors import (
     PlimsollError,
     RecipeError,
@@ -152,7 +152,8 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
     with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as scratch, bucket as door:
         question |= {"door": door and door.number, "watched_by": os.getpid(), "scratch": scratch}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-        code, _ = watched(command, environment.for_several(target.platform), pass_fds=[door.number] if door else [])
+        variables = environment.for_several(target.platform, pinned_bytes=pinned_at_most())
+        code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
         kept = peers.kept(Path(scratch))
     if door and door.behind is not None:
         peers.show_error(door.behind)

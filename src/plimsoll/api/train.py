@@ -80,7 +80,11 @@ def prepare_run(
         accelerator.require_free(card, target, budget)
         planned = folder.planned()
         levers = planned["plan"]
-        how = {"devices": levers.get("devices", 1) // processes, "one_heap": not in_heap(planned)}
+        how: dict[str, Any] = {
+            "devices": levers.get("devices", 1) // processes,
+            "one_heap": not in_heap(planned),
+            "planned_host": planned["host"],
+        }
         variables = accelerator.training_environment(target, card, budget, say, **how)
         notes = (*_notes_of_changes(folder, trained_by, levers), *extend.notes(folder, prepared))
         note_session(folder, notes)

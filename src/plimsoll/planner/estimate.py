@@ -162,7 +162,12 @@ def _host(
         "save": base | data | save | (step if plan.async_save else {}),
     }
     dearest = max(phases, key=lambda name: sum(phases[name].values()))
-    return HostLedger(budget_bytes=problem.host_budget_bytes, predicted=phases[dearest], phase=dearest)
+    return HostLedger(
+        budget_bytes=problem.host_budget_bytes,
+        predicted=phases[dearest],
+        phase=dearest,
+        pinned_bytes=local * (moved + analysis.host_temp_bytes),
+    )
 
 
 def _saving(state_bytes: int) -> int:

@@ -6,11 +6,13 @@ The compile cache is only used if the settings agree, and glibc reads its tunabl
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Mapping
 
 from plimsoll.cache import cache_folder
+from plimsoll.units import GIB
 
 ONE_HEAP = "glibc.malloc.arena_max"
 ALLOCATOR = {
@@ -43,6 +45,9 @@ AHEAD_OF_TIME = {
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
 """Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
 an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (docs/log.md, "On a card")."""
+
+PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
+"""Variable with the GiB of the host's memory that XLA pins at most in a card's process; 64 where it is not set."""
 
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
@@ -92,16 +97,19 @@ def for_processes(
     return environment
 
 
-def for_several(platform: str) -> dict[str, str]:
+def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, str]:
     """Returns the environment of a process that trains together with others.
 
-    It plans, too, and finds the others itself. The allocator of an accelerator has no limit then.
+    It plans, too, and finds the others itself. The allocator of an accelerator has no limit then. `pinned_bytes` are
+    those of `on_card`.
     """
     if platform == "cpu":
         environment = for_processes("cpu")
         environment["XLA_FLAGS"] = f"{SHARING} {environment.get('XLA_FLAGS', '')}".strip()
         return environment
-    return on_card(1.0) if platform == "cuda" else for_processes("several") | {"JAX_PLATFORMS": f"{platform},cpu"}
+    if platform == "cuda":
+        return on_card(1.0, pinned_bytes=pinned_bytes)
+    return for_processes("several") | {"JAX_PLATFORMS": f"{platform},cpu"}
 
 
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:
@@ -122,15 +130,19 @@ def for_making() -> dict[str, str]:
     return {"OPENBLAS_NUM_THREADS": "1", **environment, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": tunables}
 
 
-def on_card(share: float, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes: int | None = None) -> dict[str, str]:
     """Returns the environment of a process that runs on this machine's NVIDIA GPU.
 
     Args:
         share: Part of its memory, 0 to 1, that JAX's allocator takes at start and does not exceed. Not included are
             some hundred MiB that the driver keeps for a process (its context, the code of kernels).
         base: Variables to start from; this process's if left out.
+        pinned_bytes: Bytes of the host's memory that XLA may pin, where the user has not said it (`PINNED_LIMIT`). By
+            default as many as XLA does by itself.
     """
     environment = for_processes("card", base)
+    if pinned_bytes is not None:
+        environment.setdefault(PINNED_LIMIT, str(math.ceil(pinned_bytes / GIB)))
     environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name: JAX refuses both
     environment.pop("XLA_PYTHON_CLIENT_ALLOCATOR", None)
     return environment | {

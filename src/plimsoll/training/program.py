@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -33,9 +34,28 @@ XLA hands whole groups of operations to a library, which allocates its temporari
 predicted with windows of 3,000 tokens. Single dots are still given to it. May go when the groups' buffers are in
 `memory_analysis` (docs/log.md, "What the compiler does not count")."""
 
-AS_PLANNED: Options = {"xla_disable_hlo_passes": "rematerialization"}
-"""Compiler options for a GPU, with which the compiler recomputes nothing by itself: near the card's memory it would
-change bytes and time of a step without a word. What is recomputed is the plan's (`levers/remat.py`)."""
+LAST_WRONG_RULE = (0, 11, 0)
+"""Last release of jaxlib whose rules for slices (`passes_left_out`) may be wrong; 0.10.2 and 0.11.0 were seen to be."""
+
+
+def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
+    """Returns the compiler's passes that a step for a GPU is compiled without, by their names in XLA.
+
+    Rematerialization: near the card's memory it would change bytes and time of a step without a word. What is
+    recomputed is the plan's (`levers/remat.py`).
+
+    The annotator of slices: of a slice in a loop it notes a rule, offset + round x stride, by which the driver copies
+    it and reads no index. Until `LAST_WRONG_RULE` the rule of a slice on the host is that of the loop's counter, also
+    where the index is another one: a backward pass, or pieces of several rows, would read and write elsewhere
+    (openxla/xla#46231; docs/log.md, "Offload that cards computed wrongly"). Without rules kernels read each index.
+    """
+    if jaxlib_version <= LAST_WRONG_RULE:
+        return ("rematerialization", "dynamic-slice-annotator")
+    return ("rematerialization",)
+
+
+AS_PLANNED: Options = {"xla_disable_hlo_passes": ",".join(passes_left_out(jaxlib.version.__version_info__))}
+"""Compiler options for a GPU, with which a step is what was planned, and is right."""
 
 IN_ANY_ORDER: Options = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
 """Compiler options for a GPU without that: a user's XLA_FLAGS may ask for it, and attention would find no kernel

@@ -32,8 +32,8 @@ HloInstructionProto: collective_device_list=87 CollectiveDeviceListProto
 HloInstructionProto: iota_collective_device_list=92 IotaReplicaGroupListProto
 HloInstructionProto: mesh_collective_device_list=93 MeshAxesReplicaGroupListProto
 HloInstructionProto: opcode=2 str, shape=3 ShapeProto, metadata=7 OpMetadata, parameter_number=9 int
-LiteralProto: s32s=4 int*
-HloInstructionProto: literal=8 LiteralProto, channel_id=26 int
+LiteralProto: preds=2 int*, s32s=4 int*, s64s=5 int*, u32s=6 int*, u64s=7 int*
+HloInstructionProto: literal=8 LiteralProto, channel_id=26 int, comparison_direction=63 str
 HloInstructionProto: tuple_index=13 int, id=35 int, operand_ids=36 int*, called_computation_ids=38 int*
 HloInstructionProto: output_operand_aliasing=74 OutputOperandAliasing*, custom_call_target=28 str
 HloInstructionProto: dot_dimension_numbers=30 DotDimensionNumbers, backend_config=43 bytes
