@@ -8,6 +8,7 @@ H200 with 16 cores), one that fails is recorded with its reason, and the next on
 
 * versions, and `plimsoll doctor`: the card's rates beside its data sheet;
 * exact: two equal runs, and one that is killed and continued, by their fingerprints;
+* offload: gradients, weights and moments with parts on the host beside those without (offload_parity.py);
 * plans of four recipes, every lever that a card has among them, each trained in a process of its own: peak and seconds
   of a step, promised and measured, MFU, how long planning took, and how long training waited for data;
 * what a training process takes of the card outside its budget, by `nvidia-smi`;
@@ -55,6 +56,7 @@ SECONDS = 420
 """For one command at most."""
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ROOT / "docs/examples/plain_jax.py"
+PARITY = ROOT / "benchmarks/offload_parity.py"
 PEER = ROOT / "benchmarks/peers/compiled_llama.py"
 BACKEND = "import jax; print(jax.default_backend())"
 
@@ -143,6 +145,7 @@ def parts(*, toy: bool) -> list[Part]:
         Part("versions", 5.0, versions),
         Part("doctor", 45.0, doctor),
         Part("exact", 110.0, partial(exact, words=small)),
+        Part("offload", 120.0, offload),
         plan("small, found", small),
         plan("medium, found", medium, for_toys=False),
         peer("torch.compile, 97.5M", shape),
@@ -267,6 +270,17 @@ def exact(given: Given, words: list[str]) -> dict[str, Any]:
     prints = {name: json.loads(given.plimsoll("fingerprint", run, "--json")) for name, run in runs.items()}
     equal = len({each["fingerprint"] for each in prints.values()}) == 1
     return {"equal": equal, "killed_before_its_end": killed, "fingerprints": prints}
+
+
+def offload(given: Given) -> dict[str, Any]:
+    """Returns how far steps with parts on the host are from plain ones. Raises Failed where that is no rounding."""
+    answer = json.loads(given.run([sys.executable, str(PARITY), *(["--toy"] if given.toy else [])]).splitlines()[-1])
+    far = {name: found for name, found in answer["distances"].items() if not found["distance"] < answer["limit"]}
+    if far:
+        listed = ", ".join(f"{name} by {found['distance']:.2g} in {found['leaf']}" for name, found in far.items())
+        raise Failed(f"parts on the host change what is computed: {listed}")
+    largest = max(found["distance"] for found in answer["distances"].values())
+    return {"equal": True, "largest distance": largest, "distances": answer["distances"]}
 
 
 def saved(run: Path) -> bool:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.levers import frozen
+from plimsoll.levers.offload import on_host
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -52,6 +55,43 @@ def test_a_command_that_takes_longer_than_what_is_left_is_stopped(device, tmp_pa
     here = given(device, tmp_path, left=1.0)
     with pytest.raises(device.Failed, match="took longer than 1 s"):
         here.run([sys.executable, "-c", "import time; time.sleep(30)"])
+
+
+@pytest.mark.parametrize("apart", [1.0, float("inf"), float("nan")])
+def test_a_card_that_computes_something_else_with_parts_on_the_host_fails(device, tmp_path, monkeypatch, apart):
+    distances = {
+        "offload frozen": {"distance": 1e-7, "leaf": "loss"},
+        "remat offload": {"distance": apart, "leaf": "mu"},
+    }
+    answers = iter(
+        [
+            {"limit": 1e-3, "distances": distances},
+            {"limit": 2.0, "distances": {**distances, "remat offload": {"distance": 1.0, "leaf": "mu"}}},
+        ]
+    )
+    monkeypatch.setattr(device.Given, "run", lambda given, command: "a warning\n" + json.dumps(next(answers)))
+    parts = {part.name: part for part in device.parts(toy=False)}
+    answer = device.answered(parts["offload"], given(device, tmp_path, left=300.0, toy=False))
+    assert "remat offload by" in answer["failed"]
+    assert "offload frozen" not in answer["failed"]
+    answer = device.answered(parts["offload"], given(device, tmp_path, left=300.0, toy=False))
+    assert (answer["result"]["equal"], answer["result"]["largest distance"]) == (True, 1.0)
+
+
+@pytest.mark.slow
+def test_what_is_compared_on_a_card_finds_a_fetch_of_other_rows_and_nothing_else(monkeypatch):
+    """On a CPU, where the host's memory is a kind of its own to JAX."""
+    parity = module(BENCHMARKS / "offload_parity.py", monkeypatch)
+    recipe = parity.frozen_layers(width=128, layers=4)
+    values = {"remat offload", "offload optimizer", "offload frozen", "offload all"}
+    distances = parity.compared(recipe)
+    assert distances.keys() == values
+    assert all(found["distance"] < parity.LIMIT for found in distances.values())
+
+    fetched = frozen.fetched
+    monkeypatch.setattr(frozen, "fetched", lambda x: fetched(x)[::-1] if on_host(x) else x)
+    distances = parity.compared(recipe)
+    assert {name for name in values if distances[name]["distance"] > 0.1} == {"offload frozen", "offload all"}
 
 
 def test_on_a_card_there_are_twelve_plans_of_four_recipes_and_the_peers(device):
