@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import (
     as_read,
+    format_budget,
     format_bytes,
     format_count,
     format_seconds,
@@ -162,6 +163,12 @@ def test_a_short_time_is_printed_to_two_digits(seconds):
     number, unit = format_seconds(seconds).split()
     assert unit == "ms"
     assert float(number) == pytest.approx(1000 * seconds, rel=0.0501)
+
+
+@given(st.integers(1, 200 * 2**30))
+def test_a_budget_is_rounded_up_to_what_memory_takes(size):
+    unit = 2**20 if size < 64 * 2**30 else 2**30
+    assert size <= parse_bytes(format_budget(size)) < size + unit
 
 
 def test_a_difference_of_sizes_may_be_negative():

@@ -95,6 +95,13 @@ def format_bytes(size: float) -> str:
     return f"{sign}{size:.0f} B"
 
 
+def format_budget(size: int) -> str:
+    """Formats a size as `--memory` takes it, rounded up to whole MiB, from 64 GiB on to whole GiB."""
+    if size < 64 * GIB:
+        return f"{-(-size // MIB)}MiB"
+    return f"{-(-size // GIB)}GiB"
+
+
 def format_count(count: float) -> str:
     """Formats a count with three digits, like `1.24M`."""
     for unit, factor in (("B", 10**9), ("M", 10**6), ("k", 10**3)):

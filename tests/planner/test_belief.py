@@ -410,7 +410,7 @@ def test_no_time_at_all_is_enough_for_one_plan():
 
 @pytest.mark.parametrize("within", [0, 10])
 def test_a_budget_is_not_refused_because_the_time_is_up(within):
-    one, _ = limited(200, within)
+    one, _ = limited(212, within)
     assert found(one.problem, Card(traced=one.compiler.traced)).ledger.fits
     assert one.run().ledger.fits
 
@@ -474,7 +474,7 @@ def test_what_a_refusal_may_advise_is_looked_for_no_longer_than_a_plan():
     pins = {"micro_batch": 16, "remat": "none", "precision": "float32"}
     took = []
     for within in (math.inf, 5):
-        one, compiler = limited(200, within, Slow(traced=off_by(0.4, [0.0, 0.5, 1.0])), pins=pins)
+        one, compiler = limited(212, within, Slow(traced=off_by(0.4, [0.0, 0.5, 1.0])), pins=pins)
         with pytest.raises(BudgetError) as refused:
             one.run()
         took.append(compiler.now)

@@ -17,6 +17,7 @@ from plimsoll.planner.estimate import (
     interpolated,
     ledger,
     sample,
+    spare_bytes,
 )
 from plimsoll.planner.speed import sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
@@ -250,7 +251,18 @@ def test_every_phase_on_one_cpu_in_mib():
             "evaluate": 114 + 42 + 9 + 3,
             "save": save,
         }
-        assert found.needed_bytes - found.predicted_peak_bytes == 4 * MIB
+        assert found.needed_bytes - found.predicted_peak_bytes == 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("predicted", "spare"), [(0, 16 * MIB), (GIB, 16 * MIB), (1_100 * MIB, 33 * MIB // 2), (2 * GIB + 1, 32_212_255)]
+)
+def test_what_stays_free_grows_with_what_is_predicted(predicted, spare):
+    """16 MiB, or 1.5 % of it, rounded up to a byte."""
+    assert spare_bytes(predicted) == spare
+    step = replace(WORK, temp_bytes=4 * GIB)
+    large = ledger(plan(), problem(GIB), static=LARGE, analysis=step, rehearsal=REHEARSAL)
+    assert large.needed_bytes == large.predicted_peak_bytes + spare_bytes(large.predicted_peak_bytes)
 
 
 @pytest.mark.parametrize(

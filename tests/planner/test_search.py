@@ -407,7 +407,7 @@ def test_advice_fits_the_case():
 def test_no_lever_is_advised_where_the_process_alone_is_too_much():
     compiler = FakeCompiler()
     text = str(refusal(MIB, compiler, pins={"micro_batch": 16, "remat": "none"}))
-    assert text.splitlines()[-1].endswith(" --memory 501MiB")
+    assert text.splitlines()[-1].endswith(" --memory 513MiB")
     assert {plan.remat for verb, plan in compiler.asked if verb == "analyse"} == {"none"}  # and none is looked for
 
 

@@ -19,7 +19,7 @@ from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import AtOnce, Largest, Planned, TriedValue
 from plimsoll.recipes.base import Recipe
-from plimsoll.units import MIB, format_bytes, format_count
+from plimsoll.units import MIB, format_budget, format_bytes, format_count
 
 Say = Callable[[str], None]
 Expected = Callable[[Recipe, Mapping[str, Any]], AtOnce | None]
@@ -319,7 +319,7 @@ class _Finder:
         """Raises the refusal of the least value, which does not fit."""
         least = self.points[0]
         floor = None if least.needed == math.inf else int(least.needed)
-        why = least.why or f"its smallest plan needs {format_bytes(least.needed)}"
+        why = least.why or f"its smallest plan needs {format_budget(least.needed)}"
         raise BudgetError(
             f"no --{self.steps.option.replace('_', '-')} fits in {format_bytes(self.budget)}: the least that is tried"
             f" is {self.steps.value(0):,}, and {why}. Give a larger --memory, or plan for it alone to see"

@@ -36,7 +36,7 @@ from plimsoll.report.best_size import best_size_lines, option_words
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.training import disk, memory, overruns
-from plimsoll.units import format_bytes
+from plimsoll.units import format_budget, format_bytes
 
 BEST_SIZE = "best-size.json"
 """File in a run's folder with what --best-size found when it began."""
@@ -325,11 +325,13 @@ def _keep_plan(
     _say_kept(planned, options, say)
     if planned.get("disk"):
         disk.require_room(folder.checkpoints, planned["disk"])
-    needed = planned["predicted_peak_bytes"]
-    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target, card)
+    if options.memory is None:
+        return planned["budget_bytes"]
+    needed = planned["predicted_peak_bytes"] + planned["spare_bytes"]
+    budget = budget_bytes(options.memory, target, card)
     if needed > budget:
         raise BudgetError(
-            f"the plan of {folder.path} needs {format_bytes(needed)}, and --memory allows {format_bytes(budget)}: add"
+            f"the plan of {folder.path} needs {format_budget(needed)}, and --memory allows {format_bytes(budget)}: add"
             " --replan to look for a smaller plan",
             budget_bytes=budget,
             floor_bytes=needed,

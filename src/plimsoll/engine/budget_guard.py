@@ -24,7 +24,7 @@ from plimsoll.units import MIB, format_bytes
 
 FIRST_SAVES = 3
 GROWN_BYTES = 2 * MIB
-"""Of the 4 MiB that a plan leaves free on a CPU."""
+"""Of what a plan leaves free on a CPU (`planner.estimate.spare_bytes`)."""
 STARTS = 50
 """Times a process's start that it trains before another start is worth it: 2 % of the time at most."""
 

@@ -11,7 +11,7 @@ from plimsoll.planned import HostLedger, Ledger
 from plimsoll.planner.candidates import Candidate
 from plimsoll.planner.estimate import LOADING_BYTES
 from plimsoll.planner.types import Problem, Static
-from plimsoll.units import GIB, MIB, format_bytes
+from plimsoll.units import MIB, format_budget, format_bytes
 
 PROCESSES_DIFFER = 1.15
 """Ratio of the heaviest process to the lightest, whichever levers are on: above it none helps the process to fit."""
@@ -74,8 +74,7 @@ def refusal(
         if seconds := seconds_missed():
             rest += f", or --within {2 * seconds:.0f}s, to find what else would help: {seconds:.0f} s did not do"
         rest += way_out
-    safe = floor + (LOADING_BYTES if option == "--memory" and least.ledger.phase == "load" else 0)  # starts differ
-    enough = f"{-(-safe // MIB)}MiB" if safe < 64 * GIB else f"{-(-safe // GIB)}GiB"  # as the option takes it
+    enough = format_budget(floor) if option == "--host-memory" else enough_memory(least.ledger)
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(budget)} {where}\n"
         f"  smallest found: {format_bytes(floor)} = {parts}\n"
@@ -83,6 +82,12 @@ def refusal(
         budget_bytes=budget,
         floor_bytes=floor,
     )
+
+
+def enough_memory(ledger: Ledger) -> str:
+    """Returns the least budget that such a plan is accepted with and holds, as `--memory` takes it."""
+    starts_differ = LOADING_BYTES if ledger.phase == "load" else 0
+    return format_budget(ledger.needed_bytes + starts_differ)
 
 
 def _why_none_runs(failure: str) -> str:

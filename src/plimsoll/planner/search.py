@@ -31,7 +31,7 @@ from plimsoll.planner.candidates import NEAR, Candidate, alternative
 from plimsoll.planner.estimate import sample
 from plimsoll.planner.frontier import frontier, other_budgets
 from plimsoll.planner.prices import Prices, View
-from plimsoll.planner.refusal import CANNOT_RUN, refusal
+from plimsoll.planner.refusal import CANNOT_RUN, enough_memory, refusal
 from plimsoll.planner.space import Combination, combinations, same_step
 from plimsoll.planner.speed import range_of, scaling
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rehearsal, Static
@@ -202,8 +202,7 @@ class Search:
         smallest = self.floor()
         if smallest is None:
             raise refusal(self.problem, self.static, None, [*self.failed.values()], self._would_fit)
-        fits = f"it fits in {format_bytes(smallest.ledger.needed_bytes)} and more"
-        reason = f"the smallest plan{self._when_it_ended()}: {fits}"
+        reason = f"the smallest plan{self._when_it_ended()}: it fits in {enough_memory(smallest.ledger)} and more"
         return replace(self._planned(smallest), reason=reason)
 
     def floor(self, enough: Callable[[], Candidate | None] | None = None) -> Candidate | None:
