@@ -7,6 +7,7 @@
     python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
     python benchmarks/prediction.py --interactions folder --pretrained model --count 30    # the recipe recommend
     python benchmarks/prediction.py --records chats.jsonl --count 30    # the recipe finetune, around models made for it
+    python benchmarks/prediction.py --convolutions --count 12 --runs 1    # own models of convolutions
     python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
@@ -14,7 +15,8 @@ the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor
 line plans and trains under it, `--runs` times, each time in a process of its own with evaluations and two saves in
 it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--cgroup` runs each
 once more in a memory control group with the hard limit `budget - RssFile`. `--near-floor` draws budgets from 8 MiB
-below the floor to 24 above it. `--grid` is a fixed set instead, with fixed budgets.
+below the floor to 24 above it. `--convolutions` asks for 1 MiB: each runs with what the refusal advises. `--grid` is a
+fixed set instead, with fixed budgets.
 
 A row is written to bench-out/ as soon as it is there; `--resume` goes on behind them. prediction_figures.py sums up.
 """
@@ -37,6 +39,7 @@ from drawn import (
     Configuration,
     draw,
     draw_control,
+    draw_convolutions,
     draw_finetune,
     draw_longcontext,
     draw_puzzles,
@@ -74,6 +77,7 @@ def main() -> None:
         "longcontext-": given.packed,
         "recommend-": given.interactions,
         "finetune-": given.records,
+        "convolutions-": given.convolutions,
     }
     drawn = next((name for name, data in others.items() if data), "")
     kind = "grid" if given.grid else f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
@@ -103,6 +107,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
     options.add_argument("--records", help="a file of records: draw finetune on it, around models in --models")
     options.add_argument("--models", default="bench-out/models", help="where those of --records are made")
+    options.add_argument("--convolutions", action="store_true", help="own models of convolutions instead")
     options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
     options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
@@ -126,7 +131,7 @@ def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]
     return rows
 
 
-def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, None]]:
+def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, int | None]]:
     sets = puzzle_sets(given.puzzles) if given.puzzles else {}
     for number in range(given.count):
         if given.windows:
@@ -142,9 +147,11 @@ def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configura
         elif given.records:
             configuration, model = draw_finetune(given.seed, number, records=given.records, models=given.models)
             make_model(Path(configuration.options["pretrained"]), model)
+        elif given.convolutions:
+            configuration = draw_convolutions(given.seed, number, folder=Path("bench-out/convolutions"))
         else:
             configuration = draw(given.seed, number, text=given.text)
-        yield number, label_of(configuration), configuration, None
+        yield number, label_of(configuration), configuration, MIB if given.convolutions else None
 
 
 def make_model(folder: Path, config: dict[str, Any]) -> None:
@@ -169,6 +176,8 @@ def packed_vocabulary(folder: str) -> int:
 
 def label_of(configuration: Configuration) -> str:
     sizes = configuration.options
+    if configuration.preset.endswith(".py"):
+        return f"convolutions, {sizes['batch_size']} examples"
     if "lora_rank" in sizes:
         model = Path(sizes["pretrained"]).name.split("-")[1]
         return f"finetune {model} r{sizes['lora_rank']} {effective_batch(sizes)}x{sizes['seq_len']}"

@@ -181,6 +181,7 @@ ANSWERS = {
     "require_sound": ("plimsoll.recipes.own.functions", "require_sound"),
     "doctor": ("plimsoll.engine.machine", "examine"),
     "accelerators": ("plimsoll.engine.machine", "accelerators"),
+    "weigh": ("plimsoll.engine.weigh", "weigh"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the libraries of a CPU copy factors of a dot into, beside what the compiler counts.
+"""What the libraries of a CPU allocate for a dot or a convolution, beside what the compiler counts.
 
 YNNPACK multiplies a few columns at a time, and packs those of the second factor first: every core has such a panel, as
 long as the dot is deep. The gradient of a weight sums over all tokens of a micro-batch: with 32,768 of them each core's
@@ -8,6 +8,7 @@ by counting allocations (docs/log.md, "What the compiler does not count: packed 
 
 from __future__ import annotations
 
+from plimsoll.planner.hlo.convolutions import convolutions
 from plimsoll.planner.hlo.kernels import Product, products
 from plimsoll.planner.hlo.module import Module
 
@@ -20,8 +21,13 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2}
 
 
 def packed_bytes(module: Module, *, cores: int) -> int:
-    """Returns the most that one dot of a compiled step packs, in bytes. Dots that run side by side share the cores."""
-    return max((_packed(product, fused=fused, cores=cores) for product, fused in products(module)), default=0)
+    """Returns the most that one dot or convolution of a compiled step takes, in bytes, but for grouped convolutions.
+
+    Dots that run side by side share the cores.
+    """
+    dots = [_packed(product, fused=fused, cores=cores) for product, fused in products(module)]
+    ungrouped = [each.beside(cores=cores) for each in convolutions(module) if each.groups == 1]
+    return max(dots + ungrouped, default=0)
 
 
 def _packed(product: Product, *, fused: bool, cores: int) -> int:

@@ -1,0 +1,72 @@
+"""Grouped convolutions weighed on this CPU: the bytes that each takes beside its operands and its result.
+
+Eigen works at many groups at once, and how many of them have packed their rows is chance: of 128 groups between 2 and
+37 % (docs/log.md, "What the compiler does not count: convolutions"). So a process of its own runs each of them, as it
+was compiled, and reads its peak.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plimsoll.planner import host
+from plimsoll.planner.hlo.convolutions import Convolution
+from plimsoll.processes.request import ask
+from plimsoll.training import memory, program
+
+RUNS = 4
+"""Runs of each; the highest counts. The first one brings library code in, too."""
+AXES = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NHWDC", "HWDIO", "NHWDC")}
+"""The order in which XLA gives axes to Eigen, by the number of axes of an image."""
+
+
+def weighed(convolutions: Iterable[Convolution]) -> dict[Convolution, int]:
+    """Returns the bytes of each beside its arrays; the most that they may be where this machine has no room to see."""
+    every = {each: each.most_bytes for each in convolutions}
+    room = host.available_bytes() if sys.platform == "linux" else 0
+    small = [each for each, most in every.items() if each.array_bytes + most <= room]
+    if small:
+        answer = ask("weigh", {"convolutions": [asdict(each) for each in small]})
+        every |= zip(small, answer["bytes"], strict=True)
+    return every
+
+
+def weigh(request: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Returns the bytes that each of the `convolutions` takes in this process, which answers nothing else."""
+    return {"bytes": [_weigh(Convolution(**each)) for each in request["convolutions"]]}
+
+
+def _weigh(one: Convolution) -> int:
+    dtype = jnp.float16 if one.itemsize == 2 else jnp.float32
+    operand = jnp.ones((one.batch, *one.operand, one.channels), dtype)
+    kernel = jnp.ones((*one.kernel, one.channels // one.groups, one.filters), dtype)
+
+    def convolve(operand: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            operand,
+            kernel,
+            window_strides=one.strides,
+            padding=one.padding,
+            lhs_dilation=one.dilation,
+            rhs_dilation=one.kernel_dilation,
+            dimension_numbers=AXES[len(one.operand)],
+            feature_group_count=one.groups,
+        )
+
+    step = program.compiled(jax.jit(convolve).lower(operand, kernel))
+    stats = step.memory_analysis()
+    counted = stats.temp_size_in_bytes + stats.output_size_in_bytes
+    sizes = []
+    for _ in range(RUNS):
+        memory.trim_heap()
+        before = memory.settle()
+        memory.forget_peak()
+        jax.block_until_ready(step(operand, kernel))
+        sizes.append(memory.peak_resident_bytes() - before - counted)
+    return max(0, *sizes)
