@@ -20,8 +20,8 @@ from plimsoll.planner.hlo.convolutions import Convolution
 from plimsoll.processes.request import ask
 from plimsoll.training import memory, program
 
-RUNS = 4
-"""Runs of each; the highest counts. The first one brings library code in, too."""
+RUNS = 3
+"""Runs that are weighed of each, the highest counts: after a first one, which brings library code in."""
 AXES = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NHWDC", "HWDIO", "NHWDC")}
 """The order in which XLA gives axes to Eigen, by the number of axes of an image."""
 
@@ -61,7 +61,9 @@ def _weigh(one: Convolution) -> int:
 
     step = program.compiled(jax.jit(convolve).lower(operand, kernel))
     stats = step.memory_analysis()
+    assert stats is not None
     counted = stats.temp_size_in_bytes + stats.output_size_in_bytes
+    jax.block_until_ready(step(operand, kernel))
     sizes = []
     for _ in range(RUNS):
         memory.trim_heap()
