@@ -1,12 +1,15 @@
 """Convolutions weighed in a process of their own, as training's are."""
 
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
+from plimsoll.engine import compile as compiling
 from plimsoll.engine import weigh
 from plimsoll.planner.hlo.convolutions import Convolution
 from plimsoll.processes.request import ask
+from written_modules import written
 
 MIB = 2**20
 
@@ -51,3 +54,19 @@ def test_what_this_machine_has_no_room_for_is_charged_the_most(monkeypatch):
     monkeypatch.setattr(weigh.host, "available_bytes", lambda: DEPTHWISE.array_bytes + DEPTHWISE.most_bytes)
     assert weigh.weighed([DEPTHWISE]) == {DEPTHWISE: MIB}
     assert len(asked) == 1
+
+
+def test_a_step_is_charged_its_largest_and_none_is_weighed_twice(monkeypatch):
+    step = written("""
+ENTRY main {
+  x = f32[64,16,16,64] parameter(0)
+  k = f32[3,3,1,64] parameter(1)
+  a = f32[64,16,16,64] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f, feature_group_count=64
+  ROOT b = f32[64,16,16,64] convolution(a, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f, feature_group_count=64
+}""")  # noqa: E501
+    asked = []
+    monkeypatch.setattr(compiling, "weighed", lambda each: asked.append(set(each)) or dict.fromkeys(each, 9 * MIB))
+    compiler = SimpleNamespace(_weighed={})
+    assert compiling.LocalCompiler.packed(compiler, step) == 9 * MIB
+    assert compiling.LocalCompiler.packed(compiler, step) == 9 * MIB
+    assert asked == [{DEPTHWISE}, set()]
