@@ -40,7 +40,7 @@ GEMMA_3 = PretrainedShape(architecture="gemma3", windowed=(True, False, True), w
 
 def config_of(shape, **changed):
     return {
-        "model_type": shape.architecture,
+        "model_type": "gemma3_text" if shape.architecture == "gemma3" else shape.architecture,
         "hidden_act": "gelu_pytorch_tanh" if shape.form.gemma else "silu",
         "vocab_size": shape.vocab,
         "hidden_size": shape.width,

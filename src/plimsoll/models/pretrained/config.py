@@ -1,8 +1,8 @@
 """Reading a shape from a Hugging Face `config.json`, in the old and the new way of writing its settings.
 
-What a configuration leaves out has the default of its architecture in `transformers`. Other architectures compute
-something else with tensors that may have the same names, so they are refused by name, and so is every setting that is
-not computed here. No JAX.
+Every field is read, known to change nothing, or refused by name (families.py), and what is left out has the default of
+its class in `transformers`; where two fields say the same, the one counts that counts there. Other architectures
+compute something else with tensors that may have the same names, so they are refused, too. No JAX.
 """
 
 from __future__ import annotations
@@ -15,65 +15,34 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.shape import FORMS, Architecture, PretrainedShape, Rotary
+from plimsoll.models.pretrained.families import REQUIRED, Family, tables
+from plimsoll.models.pretrained.shape import FORMS, PretrainedShape, Rotary
 
+PICTURES, TEXT = "gemma3", "gemma3_text"
+"""`model_type` of a model that also sees pictures, and of the language model in its `text_config`."""
 SUPPORTED = ", ".join(f"{form.title} ({name})" for name, form in FORMS.items())
-TEXT_ALONE: Mapping[str, Architecture] = {"gemma3_text": "gemma3"}
-"""`model_type` of a model of text alone, to that of the model that also sees pictures, whose language model it is."""
-ACTIVATIONS = {False: ("silu",), True: ("gelu", "gelu_pytorch_tanh")}
-"""Names of the activation of others and of a Gemma, whose first configurations say gelu and mean gelu_pytorch_tanh."""
+INSTEAD = f"use --pretrained with a model that is: {SUPPORTED}"
+PUBLISHED = "Take the config.json that was published with these weights"
 MOST_LAYERS = 10_000
 """Layers at most: a larger number is damage, and would make a list of names as long."""
-ABSENT = {
-    "attention_bias": "biases of attention",
-    "mlp_bias": "biases of the feed-forward part",
-    "quantization_config": "weights that another library quantised",
-    "use_bidirectional_attention": "attention to later positions",
-}
-"""Settings that must not be there, or be false."""
-QWEN = {
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32_768,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-DEFAULTS: Mapping[Architecture, Mapping[str, Any]] = {
-    "llama": {"max_position_embeddings": 2048},
-    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
-    "qwen2": QWEN,
-    "qwen3": {**QWEN, "head_dim": 128},
-    "gemma": {"max_position_embeddings": 8192, "tie_word_embeddings": True, "num_key_value_heads": 16, "head_dim": 256},
-    "gemma2": {
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 2,
-    },
-    "gemma3": {
-        "vocab_size": 262_208,
-        "max_position_embeddings": 131_072,
-        "tie_word_embeddings": True,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "rope_theta": 1_000_000.0,
-    },
-}
-"""Values of settings that a configuration leaves out, where published ones do. A null stays one where it has a meaning:
-no window, no cap."""
+SILU = ("silu", "swish")
+TANH, EXACT = "gelu_pytorch_tanh", "gelu"
+"""GELU by tanh, and GELU itself: but a Gemma 1 that says gelu means the one by tanh."""
+ROPE = {
+    "factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings", "partial_rotary_factor",
+    "rope_theta", "rope_type", "type",
+}  # fmt: skip
+"""Names in settings of rotary positions."""
 
 
 def read_shape(folder: str | Path) -> PretrainedShape:
     """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not computed here."""
+    config, source = read_config(folder)
+    return shape_of(config, source=source)
+
+
+def read_config(folder: str | Path) -> tuple[dict[str, Any], str]:
+    """Returns a folder's `config.json` and its path. Raises DataError if it is missing or no JSON object."""
     path = Path(folder).expanduser() / "config.json"
     try:
         config = json.loads(path.read_text("utf-8"))
@@ -86,7 +55,21 @@ def read_shape(folder: str | Path) -> PretrainedShape:
         raise DataError(f"{path} cannot be read as JSON ({str(problem)[:160]}): copy it again") from None
     if not isinstance(config, dict):
         raise DataError(f"{path} holds {type(config).__name__}, not the settings of a model: copy it again")
-    return shape_of(config, source=str(path))
+    return config, str(path)
+
+
+def sees_pictures(config: Mapping[str, Any]) -> bool:
+    """Returns whether the model has a part that sees pictures around its language model."""
+    return config.get("model_type") == PICTURES
+
+
+def text_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the language model alone, of one that also sees pictures in the form of one of text."""
+    if not sees_pictures(config):
+        return dict(config)
+    # The head belongs to the outer model, and is tied as that says.
+    tied = config.get("tie_word_embeddings")
+    return {**(config.get("text_config") or {}), "model_type": TEXT, "tie_word_embeddings": tied is None or tied}
 
 
 def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
@@ -100,32 +83,32 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
         DataError: It is of a model that is not computed here, or incomplete.
     """
     kind = config.get("model_type")
-    if kind == "gemma3" and isinstance(config.get("text_config"), Mapping):
-        config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **config["text_config"]}
-        kind = config.get("model_type", "gemma3_text")
-    architecture: Any = TEXT_ALONE.get(kind, kind) if isinstance(kind, str) else None
-    if architecture not in FORMS:
-        raise DataError(
-            f"{source} is of the architecture {kind!r}, and computed here are {SUPPORTED}: name one of these"
-        )
-    read = _Reader(config, source, DEFAULTS[architecture])
-    for name, what in ABSENT.items():
-        if config.get(name):
-            raise read.refused(f"it has {what} ({name}: {_short(config[name])})")
-    _require_activation(architecture, read)
+    if not isinstance(kind, str) or kind not in tables().families:
+        raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
+    if sees_pictures(config):
+        outer = _Reader(config, source, tables().families[kind])
+        outer.require_known()
+        outer.mapping("text_config", config.get("text_config"))
+        config = text_settings(config)
+        if config.get("final_logit_softcapping") is not None:
+            raise outer.refused("final_logit_softcapping", config["final_logit_softcapping"])
+    family = tables().families[config["model_type"]]
+    read = _Reader(config, source, family)
+    read.require_known()
     width, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    key_heads = read.count("num_key_value_heads", heads)
+    key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
-        raise read.refused(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
-    head_width = read.count("head_dim", width // heads)
-    if head_width % 2 or (read.get("head_dim") is None and width % heads):
-        raise read.refused(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
+        raise read.wrong(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
+    derived = read.get("head_dim") is None
+    head_width = width // heads if derived else read.count("head_dim")
+    if head_width % 2 or (derived and width % heads):
+        raise read.wrong(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
     layers = read.count("num_hidden_layers", most=MOST_LAYERS)
-    windowed = _windowed(architecture, layers, read)
-    rotary, local = _rotaries(architecture, read)
+    windowed = _windowed(layers, read)
+    rotary, local = _rotaries(read)
     by_layer = any(windowed)
     return PretrainedShape(
-        architecture=architecture,
+        architecture=family.architecture,
         vocab=read.count("vocab_size"),
         width=width,
         layers=layers,
@@ -133,151 +116,201 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
         key_heads=key_heads,
         head_width=head_width,
         inner=read.count("intermediate_size"),
-        norm_epsilon=read.number("rms_norm_eps", 1e-6),
+        norm_epsilon=read.number("rms_norm_eps"),
         rotary=rotary,
-        tied=bool(read.get("tie_word_embeddings")),
+        tied=read.flag("tie_word_embeddings"),
         positions=read.count("max_position_embeddings"),
         windowed=windowed if by_layer else (),
         window=read.count("sliding_window") if by_layer else 0,
         window_rotary=local if by_layer and local != rotary else None,
-        score_scale=_score_scale(read),
-        score_cap=_cap("attn_logit_softcapping", architecture == "gemma2", read),
-        logit_cap=_cap("final_logit_softcapping", architecture in ("gemma2", "gemma3"), read),
+        score_scale=read.number("query_pre_attn_scalar") ** -0.5 if read.has("query_pre_attn_scalar") else None,
+        score_cap=read.number_or_none("attn_logit_softcapping"),
+        logit_cap=read.number_or_none("final_logit_softcapping"),
+        exact_gelu=_exact_gelu(read),
     )
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Settings of a configuration, and the defaults of its architecture.
+    """Settings of a configuration, and the table of its family.
 
     Raises DataError with the name of a wrong one.
     """
 
     config: Mapping[str, Any]
     source: str
-    defaults: Mapping[str, Any]
+    family: Family
+
+    def require_known(self) -> None:
+        """Raises DataError where a field asks for what is not computed."""
+        for name, value in self.config.items():
+            field = self.family.fields.get(name)
+            if field is None:
+                asks = value and not name.startswith(tables().programs)
+            else:
+                asks = field.kind == "only" and value != field.value and (value or field.value)
+            if asks:
+                raise self.refused(name, value)
+
+    def has(self, name: str) -> bool:
+        """Returns whether models of the family are computed by a field."""
+        field = self.family.fields.get(name)
+        return field is not None and field.kind == "computed"
 
     def get(self, name: str, *, null: bool = False) -> Any:
-        """Returns a setting, or its default where it is left out, or null unless `null` has a meaning."""
-        if self.config.get(name) is None and not (null and name in self.config):
-            return self.defaults.get(name)
-        return self.config[name]
+        """Returns a setting, or its default where it is left out, or null unless `null` has a meaning.
 
-    def count(self, name: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
-        value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.refused(f"{name} is {_short(value)}, not a whole number of 1 to {most:,}")
+        None for one that does not count.
+        """
+        field = self.family.fields.get(name)
+        if field is None or field.kind == "no_effect":
+            return None
+        value = self.config.get(name)
+        return field.value if value is None and not (null and name in self.config) else value
+
+    def flag(self, name: str) -> bool:
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise self.wrong(f"{name} is {_short(value)}, not true or false")
         return value
 
-    def number(self, name: str, default: float | None = None) -> float:
-        value = self._value(name, default)
+    def mapping(self, name: str, value: Any) -> Mapping[str, Any]:
+        if value is not None and not isinstance(value, Mapping):
+            raise self.wrong(f"{name} is {_short(value)}, not names with values")
+        return value or {}
+
+    def count(self, name: str, *, least: int = 1, most: int = 2**31 - 1) -> int:
+        return self.whole(name, self.get(name), least=least, most=most)
+
+    def whole(self, name: str, value: Any, *, least: int = 1, most: int = 2**31 - 1) -> int:
+        self._require_said(name, value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(f"{name} is {_short(value)}, not a whole number of {least} to {most:,}")
+        return value
+
+    def number(self, name: str) -> float:
+        return self.above_0(name, self.get(name))
+
+    def number_or_none(self, name: str) -> float:
+        """Returns a number, or 0 for a null."""
+        return 0.0 if self.get(name, null=True) is None else self.number(name)
+
+    def above_0(self, name: str, value: Any) -> float:
+        self._require_said(name, value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.refused(f"{name} is {_short(value)}, not a number above 0")
+            raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
         return float(value)
 
-    def refused(self, why: str) -> DataError:
-        return DataError(
-            f"{self.source} cannot be used: {why}. {SUPPORTED} are computed here; copy it again, or name one"
-        )
+    def wrong(self, why: str) -> DataError:
+        """Returns the error for settings that make no model."""
+        return DataError(f"{self.source} cannot be used: {why}. {PUBLISHED}")
 
-    def _value(self, name: str, default: Any) -> Any:
-        value = self.get(name)
-        if value is None and default is None:
-            raise self.refused(f"it does not say {name}")
-        return default if value is None else value
+    def refused(self, name: str, value: Any) -> DataError:
+        """Returns the error for a setting that is not computed."""
+        said = f"{name}: {_short(value)}"
+        field, reason = self.family.fields.get(name), tables().reasons.get(name)
+        if field is None:
+            known = f"no field of {self.family.config_class} in transformers {tables().transformers}"
+            return self.not_computed(f"it says {said}, which is {known}, and may ask for anything", name)
+        return self.not_computed(f"it has {reason} ({said})" if reason else f"it says {said}, not {field.value}", name)
+
+    def not_computed(self, why: str, name: str, value: str = "removed") -> DataError:
+        """Returns the error for a model that is not computed: `name` is the field that asks for it."""
+        if name == "quantization_config":
+            advice = "Use --pretrained with the model that it was made from: --frozen-bits stores that in few bits"
+        else:
+            advice = f"If its weights do without, export it with {name} {value}; else {INSTEAD}"
+        return DataError(f"{self.source} is of a model that is not computed here: {why}. {advice}")
+
+    def _require_said(self, name: str, value: Any) -> None:
+        if value is None or value == REQUIRED:
+            raise self.wrong(f"it does not say {name}")
 
 
 def _short(value: Any) -> str:
     return repr(value)[:60]
 
 
-def _require_activation(architecture: Architecture, read: _Reader) -> None:
-    known = ACTIVATIONS[FORMS[architecture].gemma]
-    names = ("hidden_activation", "hidden_act") if FORMS[architecture].gemma else ("hidden_act",)
-    activation = next((read.config[name] for name in names if read.config.get(name) is not None), known[0])
+def _exact_gelu(read: _Reader) -> bool:
+    architecture = read.family.architecture
+    name = "hidden_activation" if read.has("hidden_activation") else "hidden_act"
+    known = (TANH, EXACT) if FORMS[architecture].gemma else SILU
+    activation = read.get(name)
     if activation not in known:
-        raise read.refused(f"its activation is {_short(activation)}, and a {architecture}'s is {known[-1]}")
+        what = f"its activation is {_short(activation)}, and a {architecture}'s is {known[0]}"
+        raise read.not_computed(what, f"{name} {known[0]}", "in its place")
+    return activation == EXACT and architecture != "gemma"
 
 
-def _windowed(architecture: Architecture, layers: int, read: _Reader) -> tuple[bool, ...]:
+def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
     """Returns for each layer whether it sees a window alone."""
-    if architecture in ("llama", "gemma") or read.get("sliding_window", null=True) is None:
-        return (False,) * layers
-    if architecture == "mistral":
-        return (True,) * layers
-    if architecture in ("qwen2", "qwen3") and not read.get("use_sliding_window"):
-        return (False,) * layers
+    window = read.get("sliding_window", null=True)
+    if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
+        window = None
     kinds = read.get("layer_types")
+    if not read.has("layer_types"):  # all layers are of one kind: of those families only a Mistral has windows
+        return (window is not None,) * layers
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != layers:
-            raise read.refused(f"its layer_types are {_short(kinds)}, not one for each of {layers} layers")
+            raise read.wrong(f"its layer_types are {_short(kinds)}, not one for each of {layers} layers")
         other = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
         if other:
-            raise read.refused(f"it has layers of {_short(other[0])}; sliding_attention and full_attention are known")
-        return tuple(kind == "sliding_attention" for kind in kinds)
-    if architecture in ("qwen2", "qwen3"):
-        first = read.get("max_window_layers")
-        return tuple(isinstance(first, int) and layer >= first for layer in range(layers))
-    name = "_sliding_window_pattern" if "_sliding_window_pattern" in read.config else "sliding_window_pattern"
-    pattern = read.count(name)
-    return tuple((layer + 1) % pattern != 0 for layer in range(layers))
+            what = f"it has layers of {_short(other[0])}; sliding_attention and full_attention are known"
+            raise read.not_computed(what, "layer_types")
+        windowed = tuple(kind == "sliding_attention" for kind in kinds)
+    elif read.has("max_window_layers"):
+        first = read.count("max_window_layers", least=0)
+        windowed = tuple(window is not None and layer >= first for layer in range(layers))
+    else:
+        pattern = read.count("sliding_window_pattern")
+        windowed = tuple((layer + 1) % pattern != 0 for layer in range(layers))
+    if any(windowed) and window is None:
+        raise read.wrong("it has layers of sliding_attention, and says no sliding_window or does not use it")
+    return windowed
 
 
-def _score_scale(read: _Reader) -> float | None:
-    known = "query_pre_attn_scalar" in read.defaults
-    return read.number("query_pre_attn_scalar") ** -0.5 if known else None
-
-
-def _cap(name: str, computed: bool, read: _Reader) -> float:
-    if read.get(name, null=True) is None:
-        return 0.0
-    if not computed:
-        raise read.refused(f"it has a cap that is not computed for its architecture ({name}: {_short(read.get(name))})")
-    return read.number(name)
-
-
-def _rotaries(architecture: Architecture, read: _Reader) -> tuple[Rotary, Rotary]:
+def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     """Returns positions of layers that see all, and of those that see a window.
 
-    Reads `rope_parameters`, for all layers or by their type, or its older form: `rope_theta`, and `rope_scaling` with a
-    `type`.
+    A `rope_scaling` replaces `rope_parameters`, and `rope_theta` beside them is the default of both. A Gemma 3 has two
+    `rope_parameters` by the kind of layer, of which `rope_scaling` changes the one of layers that see all; what stands
+    beside the two is not read.
     """
-    new = _mapping(read.config.get("rope_parameters"), read)
+    scaling, given = (read.mapping(name, read.get(name)) for name in ("rope_scaling", "rope_parameters"))
     theta = read.get("rope_theta")
-    if architecture == "gemma3":
-        of_full = new.get("full_attention") if "full_attention" in new else new
-        of_full = _mapping(of_full or read.config.get("rope_scaling"), read)
-        of_window = _mapping(new.get("sliding_attention"), read)
-        local = read.config.get("rope_local_base_freq") or 10_000.0
-        return _rotary(of_full, theta, read), _rotary(of_window, local, read)
-    rotary = _rotary(new or _mapping(read.config.get("rope_scaling"), read), theta, read)
-    return rotary, rotary
+    if not read.has("rope_local_base_freq"):
+        rotary = _rotary(scaling or given, theta, read)
+        return rotary, rotary
+    full, of_window = (read.mapping(name, given.get(name)) for name in ("full_attention", "sliding_attention"))
+    if read.get("rope_parameters") is None:
+        full = {"rope_type": "default"}
+    elif scaling and given.get("full_attention") is None:
+        raise read.wrong("it has rope_scaling beside rope_parameters without full_attention, which it would change")
+    return _rotary({**full, **scaling}, theta, read), _rotary(of_window, read.get("rope_local_base_freq"), read)
 
 
 def _rotary(rope: Mapping[str, Any], theta: Any, read: _Reader) -> Rotary:
-    share = rope.get("partial_rotary_factor", read.config.get("partial_rotary_factor"))
+    for name in rope.keys() - ROPE:
+        if rope[name] is not None:
+            raise read.not_computed(f"its positions are told {name}: {_short(rope[name])}", "rope_scaling")
+    share = rope.get("partial_rotary_factor", read.get("partial_rotary_factor"))
     if share not in (None, 1):
-        raise read.refused(f"only {_short(share)} of a head turns with the position (partial_rotary_factor)")
-    read = _Reader(rope, read.source, {"rope_theta": theta})
-    theta = read.number("rope_theta", 10_000.0)
-    kind = rope.get("rope_type", rope.get("type")) or "default"
+        what = f"only {_short(share)} of a head turns with the position (partial_rotary_factor)"
+        raise read.not_computed(what, "partial_rotary_factor")
+    theta = read.above_0("rope_theta", rope.get("rope_theta", theta))
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return Rotary(theta=theta)
+    if kind not in ("linear", "llama3"):
+        what = f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known"
+        raise read.not_computed(what, "rope_scaling")
+    factor = read.above_0("factor", rope.get("factor"))
     if kind == "linear":
-        return Rotary(theta=theta, kind="linear", factor=read.number("factor"))
-    if kind != "llama3":
-        raise read.refused(f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known")
-    low, high = read.number("low_freq_factor"), read.number("high_freq_factor")
+        return Rotary(theta=theta, kind="linear", factor=factor)
+    low, high = (read.above_0(name, rope.get(name)) for name in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
-        raise read.refused(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
-    original = read.number("original_max_position_embeddings")
-    factor = read.number("factor")
-    return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=round(original))
+        raise read.wrong(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
+    name = "original_max_position_embeddings"
+    original = read.whole(name, rope.get(name, read.get("max_position_embeddings")))
+    return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=original)
 
-
-def _mapping(value: Any, read: _Reader) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise read.refused(f"its rope settings are {_short(value)}, not names and numbers")
-    return value

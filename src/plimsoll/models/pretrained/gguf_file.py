@@ -125,6 +125,8 @@ def _require_known(shape: PretrainedShape) -> None:
         wrong.append("it has no caps of scores and logits, which a Gemma 2 has there")
     if kind == "gemma3" and shape.logit_cap:
         wrong.append("it caps its logits")
+    if shape.exact_gelu:
+        wrong.append("its gate is GELU itself, not its approximation by tanh")
     if shape.form.gemma and not shape.tied:
         wrong.append("it has an output layer of its own")
     if shape.rotary.kind == "llama3" and kind not in TURNED_BY_PAIRS:

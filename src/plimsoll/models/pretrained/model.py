@@ -243,7 +243,7 @@ class Pretrained:
         layer = from_position(layer, first)
         normed = self.normed(layer["feed_norm"]["scale"], x)
         gate, up = (keep(self._times(normed, layer[name])) for name in ("gate", "up"))
-        gated = _geglu(gate, up) if self.shape.form.gemma else swiglu(gate, up)
+        gated = _geglu(gate, up, exact=self.shape.exact_gelu) if self.shape.form.gemma else swiglu(gate, up)
         return x + self._after(layer, "feed_after_norm", self._times(gated, layer["down"]))
 
     def normed(self, scale: Float[Array, " width"], x: Float[Array, "... width"]) -> Float[Array, "... width"]:
@@ -270,6 +270,6 @@ class Pretrained:
         return y if bias is None else y + bias.astype(y.dtype)
 
 
-def _geglu(gate: Array, up: Array) -> Array:
-    """Returns gelu(gate) * up, with GELU's approximation by tanh, in the type of both."""
-    return in_float32(lambda gate, up: jax.nn.gelu(gate, approximate=True) * up, gate, up)
+def _geglu(gate: Array, up: Array, *, exact: bool) -> Array:
+    """Returns gelu(gate) * up in the type of both: with GELU itself, or its approximation by tanh."""
+    return in_float32(lambda gate, up: jax.nn.gelu(gate, approximate=not exact) * up, gate, up)

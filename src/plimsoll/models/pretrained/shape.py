@@ -122,6 +122,8 @@ class PretrainedShape:
     """Scores s become cap * tanh(s / cap); 0 for no cap."""
     logit_cap: float = 0.0
     """The same of logits."""
+    exact_gelu: bool = False
+    """The gate of a Gemma is GELU itself, not its approximation by tanh."""
 
     @property
     def form(self) -> Form:
