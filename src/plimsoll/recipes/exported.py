@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.models.pretrained.config import read_shape
+from plimsoll.models.pretrained.safetensors_folder import checked
+from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.types import TrainedRun
 
 FORMS = {"out": "folder", "adapter": "folder", "merged": "folder", "gguf": "file"}
@@ -18,7 +21,10 @@ FORMS = {"out": "folder", "adapter": "folder", "merged": "folder", "gguf": "file
 
 
 def exported(
-    trained: TrainedRun, request: Mapping[str, Any], writers: Mapping[str, Callable[[Path], int]]
+    trained: TrainedRun,
+    request: Mapping[str, Any],
+    writers: Mapping[str, Callable[[Path], int]],
+    checks: Mapping[str, Callable[[], None]],
 ) -> dict[str, Any]:
     """Writes every form that is asked for, and returns run, step, and by form its place, parameters and bytes.
 
@@ -27,34 +33,75 @@ def exported(
     Args:
         trained: The run.
         request: Place of each form of FORMS that is wanted.
-        writers: For each form, a function that writes it into an empty folder or a new file and returns the number of
-            its parameters.
+        writers: For each form, a function that writes it into an empty folder or a new file, checks what it wrote,
+            and returns the number of its parameters.
+        checks: For each form, a function that raises why it cannot be written.
 
     Raises:
-        RecipeError: A place is taken, named twice, or cannot be written to. Nothing is written then.
+        PlimsollError: A form cannot be written, or its place is taken, named twice, or not to be written to. All forms
+            are checked first, and nothing is written then.
     """
     wanted = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
-    for form, place in wanted.items():
-        _require_new(form, place, request[form])
+    _require_all(wanted, request, checks)
     if len(set(wanted.values())) < len(wanted):
         raise RecipeError(
             f"{' and '.join(f'--{form}' for form in wanted)} name the same place: give each a folder or file of its own"
         )
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
     for form, place in wanted.items():
-        try:
-            with _new_place(place, FORMS[form]) as unfinished:
-                parameters = writers[form](unfinished)
-        except OSError as problem:
-            raise RecipeError(
-                f"--{form} {request[form]} cannot be written ({problem.strerror or problem}): name a place in a folder"
-                " that is yours and has room"
-            ) from problem
+        with _said_of(form, request[form]), _new_place(place, FORMS[form]) as unfinished:
+            parameters = writers[form](unfinished)
         files = place.iterdir() if place.is_dir() else [place]
         size = sum(path.stat().st_size for path in files)
         facts = {"out": str(place), "parameters": parameters, "bytes": size}
         answer |= facts if form == "out" else {form: facts}
     return answer
+
+
+def require_written(folder: Path, shape: PretrainedShape) -> None:
+    """Raises DataError where a Hugging Face folder that was written is not read back as the model that it is of."""
+    if read_shape(folder) != shape:
+        raise DataError(
+            f"{folder} was written with settings that do not describe the model: this is an error of plimsoll; export"
+            " with --adapter or --gguf, and report it"
+        )
+    checked(folder, shape)
+
+
+def _require_all(
+    wanted: Mapping[str, Path], request: Mapping[str, Any], checks: Mapping[str, Callable[[], None]]
+) -> None:
+    """Raises the error of a form that cannot be written, and says of the others that they can."""
+    problems: dict[str, PlimsollError] = {}
+    for form, place in wanted.items():
+        try:
+            _require_new(form, place, request[form])
+            checks[form]()
+            with _said_of(form, request[form]), _beside(place):
+                pass
+        except PlimsollError as problem:
+            problems[form] = problem
+    if not problems:
+        return
+    first = next(iter(problems.values()))
+    if len(wanted) == 1:
+        raise first
+    well = [f"--{form}" for form in wanted if form not in problems]
+    wrong = " and ".join(f"--{form}" for form in problems)
+    others = f"{' and '.join(well)} can be: leave {wrong} out to write without" if well else "None of them can be"
+    said = "; ".join(f"--{form}: {problem}" for form, problem in problems.items())
+    raise type(first)(f"nothing was written, because {wrong} cannot be. {others}. {said}") from first
+
+
+@contextmanager
+def _said_of(form: str, typed: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise RecipeError(
+            f"--{form} {typed} cannot be written ({problem.strerror or problem}): name a place in a folder that is"
+            " yours and has room"
+        ) from problem
 
 
 def _require_new(form: str, place: Path, typed: str) -> None:
@@ -67,14 +114,21 @@ def _require_new(form: str, place: Path, typed: str) -> None:
 @contextmanager
 def _new_place(place: Path, kind: str) -> Iterator[Path]:
     """Gives a folder or a file's path to write to, which becomes `place` at the end, and is removed if that fails."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))  # a new name, whatever exists
-    unfinished = beside / place.name if kind == "file" else beside
-    try:
+    with _beside(place) as beside:
         beside.chmod(0o755)
+        unfinished = beside / place.name if kind == "file" else beside
         yield unfinished
         if place.is_dir():
             place.rmdir()  # it is empty
         os.replace(unfinished, place)
+
+
+@contextmanager
+def _beside(place: Path) -> Iterator[Path]:
+    """Gives a folder of a new name beside a place, whatever exists, which is removed at the end."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        yield folder
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,13 +1,22 @@
 """Adapters go to PEFT's folder and come back; what is not of the model is refused by name."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, AdapterSettings, read_adapter, write_adapter
+from plimsoll.models.pretrained.adapters import (
+    CONFIG,
+    PATHS,
+    WEIGHTS,
+    AdapterSettings,
+    read_adapter,
+    require_beside,
+    write_adapter,
+)
 from plimsoll.models.pretrained.shape import PretrainedShape
 
 SHAPE = PretrainedShape(
@@ -60,6 +69,26 @@ def test_files_have_pefts_names_shapes_and_settings(folder):
     assert (config["peft_type"], config["r"], config["lora_alpha"], config["use_rslora"]) == ("LORA", 2, 8, True)
     assert "q_proj" in config["target_modules"]
     assert SETTINGS.scale == pytest.approx(8 / 2**0.5)
+
+
+def test_an_adapter_beside_a_model_that_sees_pictures_has_its_names_there(tmp_path):
+    """As AutoModelForCausalLM of transformers has them; older versions had the language model elsewhere."""
+    write_adapter(tmp_path, drawn(), SETTINGS, pictures=True)
+    tensors, config = load_file(tmp_path / WEIGHTS), json.loads((tmp_path / CONFIG).read_text())
+    assert all(name.startswith("base_model.model.model.language_model.layers.") for name in tensors)
+    beside = re.compile(config["target_modules"])
+    assert beside.fullmatch("model.language_model.layers.1.self_attn.q_proj")
+    assert not beside.fullmatch("model.vision_tower.encoder.layers.1.self_attn.q_proj")
+    kernels = {f"model.language_model.{name.removeprefix('model.')}" for name in SHAPE.tensors()}
+    require_beside(tmp_path, kernels, base="there")
+    with pytest.raises(DataError, match=r"beside 21 kernels that there does not have .*model\.language_model\.layers\.0"):
+        require_beside(tmp_path, SHAPE.tensors().keys(), base="there")
+    older = {name.replace("model.language_model.", "language_model.model."): x for name, x in tensors.items()}
+    for named in (tensors, older):
+        save_file(named, tmp_path / WEIGHTS)
+        learned, _ = read_adapter(tmp_path, SHAPE)
+        for path, pair in drawn().items():
+            np.testing.assert_array_equal(learned[path]["b"], pair["b"])
 
 
 def test_an_adapter_of_pefts_own_is_read(shared):

@@ -218,6 +218,7 @@ OTHERS = {
     "no caps": ("gemma2", {"logit_cap": 0.0}, "it has no caps of scores and logits"),
     "caps": ("gemma3", {"logit_cap": 30.0}, "it caps its logits"),
     "head": ("gemma", {"tied": False}, "it has an output layer of its own"),
+    "gelu": ("gemma2", {"exact_gelu": True}, "its gate is GELU itself, not its approximation by tanh"),
     "positions": ("qwen2", {"rotary": LLAMA.rotary}, "its positions are stretched as a Llama's"),
 }
 

@@ -1,5 +1,6 @@
 """A pretrained model's forms: what is stored in fewer bits computes what the codes mean, and lets gradients through."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +13,7 @@ from plimsoll.levers.frozen import widened
 from plimsoll.levers.lora import Adapted
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.pretrained.model import Pretrained
+from plimsoll.models.pretrained.model import Pretrained, _geglu
 from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
 from plimsoll.models.pretrained.weights import kept, stored_like
 from plimsoll.models.sizing import DecoderShape
@@ -152,3 +153,19 @@ def test_an_untied_llama_of_our_decoders_shape_is_our_decoder():
     ids = np.arange(20, dtype=np.int32).reshape(2, 10)
     found, expected = (jax.jit(which.hidden)(params, ids) for which in (model, decoder))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_gate_of_a_gemma_is_gelu_itself_or_by_tanh(exact):
+    gate, up = np.linspace(-4, 4, 33), np.linspace(1, 3, 33)
+    cdf = np.array([(1 + math.erf(x / 2**0.5)) / 2 for x in gate])
+    by_tanh = (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))) / 2
+    found = np.asarray(_geglu(jnp.float32(gate), jnp.float32(up), exact=exact))
+    np.testing.assert_allclose(found, gate * (cdf if exact else by_tanh) * up, atol=2e-6)
+    assert abs(gate * (cdf - by_tanh) * up).max() > 5e-4
+
+
+def test_a_shape_with_gelu_itself_computes_other_hidden_states(params, ids):
+    by_tanh, exact = (Pretrained(replace(GEMMA, exact_gelu=exact), Compute()) for exact in (False, True))
+    louder = params | {"blocks": params["blocks"] | {"gate": {"kernel": 50 * params["blocks"]["gate"]["kernel"]}}}
+    assert abs(by_tanh.hidden(louder, ids) - exact.hidden(louder, ids)).max() > 1e-4

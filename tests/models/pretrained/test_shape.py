@@ -166,6 +166,107 @@ def test_what_a_gemma_3_must_not_say(changed, said):
         shape_of(config | changed, source="it")
 
 
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SLIDING, FULL = "sliding_attention", "full_attention"
+BY_LAYER = {FULL: {"rope_theta": 5e5} | LINEAR, SLIDING: {"rope_theta": 2e4}}
+TINY = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
+ODD = {
+    "llama": [
+        ({"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 5e5}}, "rotary", Rotary(kind="linear", factor=8.0)),
+        ({"rope_scaling": LINEAR, "rope_theta": 5e5}, "rotary", Rotary(theta=5e5, kind="linear", factor=8.0)),
+        ({"rope_scaling": {}, "rope_parameters": {"rope_theta": 5e5}}, "rotary", Rotary(theta=5e5)),
+        ({"rope_parameters": {"type": "linear", "rope_type": "default"}}, "rotary", Rotary()),
+        ({"rope_scaling": LLAMA_3}, "rotary", Rotary(kind="llama3", factor=8.0, original=2048)),
+        ({"hidden_activation": None, "_name_or_path": "x", "unsloth_fixed": True}, "exact_gelu", False),
+        ({"num_key_value_heads": None}, "key_heads", 4),
+    ],
+    "mistral": [({"num_key_value_heads": None}, "key_heads", 4), ({"sliding_window": None}, "windowed", ())],
+    "qwen2": [
+        ({"num_key_value_heads": None}, "key_heads", 4),
+        ({"use_sliding_window": True, "max_window_layers": 0}, "windowed", (True,) * 3),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, "windowed", ()),
+        ({"sliding_window": 8, "layer_types": [FULL] * 3}, "windowed", ()),
+    ],
+    "gemma": [({"hidden_act": "gelu", "hidden_activation": "relu"}, "exact_gelu", False)],
+    "gemma2": [
+        ({"hidden_activation": "gelu", "hidden_act": "relu"}, "exact_gelu", True),
+        ({"hidden_act": "gelu"}, "exact_gelu", False),
+        ({"layer_types": [FULL] * 3, "sliding_window": None}, "windowed", ()),
+    ],
+    "gemma3_text": [
+        ({"hidden_activation": "gelu"}, "exact_gelu", True),
+        ({"rope_parameters": LINEAR | {"rope_theta": 5e5}}, "rotary", Rotary(theta=1e6)),
+        ({"rope_parameters": BY_LAYER}, "rotary", Rotary(theta=5e5, kind="linear", factor=8.0)),
+        ({"rope_parameters": BY_LAYER}, "window_rotary", Rotary(theta=2e4)),
+        ({"rope_parameters": BY_LAYER, "rope_scaling": {"factor": 2.0}}, "rotary", Rotary(theta=5e5, kind="linear", factor=2.0)),
+        ({"rope_scaling": {"type": "linear", "factor": 8.0}}, "rotary", Rotary(theta=1e6)),
+        ({"rope_local_base_freq": 2e4}, "window_rotary", Rotary(theta=2e4)),
+        ({"_sliding_window_pattern": 2}, "windowed", (True, True, True)),
+        ({"sliding_window_pattern": 2}, "windowed", (True, False, True)),
+    ],
+}
+"""Odd fields, and what transformers 5.24 makes of them (benchmarks/config_fields.py)."""
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_fields_that_say_the_same_count_as_they_do_in_transformers(kind):
+    for changed, name, expected in ODD[kind]:
+        assert getattr(shape_of(TINY | {"model_type": kind} | changed, source="it"), name) == expected, changed
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("llama", "logits_multiplier", 2.0),
+        ("llama", "sliding_window", 8),
+        ("llama", "is_causal", False),
+        ("llama", "is_causal", None),
+        ("llama", "attention_dropout", 0.1),
+        ("llama", "per_layer_config", {"0": {"head_dim": 8}}),
+        ("llama", "tie_word_embeddings", "false"),
+        ("mistral", "attention_bias", True),
+        ("mistral", "layer_types", [FULL] * 3),
+        ("qwen2", "layer_types", [SLIDING] * 3),
+        ("qwen2", "mlp_bias", True),
+        ("qwen3", "rope_parameters", {FULL: {"rope_theta": 1e4}}),
+        ("gemma", "use_bidirectional_attention", True),
+        ("gemma2", "sliding_window", None),
+        ("gemma2", "sliding_window_pattern", 3),
+        ("gemma2", "hidden_activation", "relu"),
+        ("gemma3_text", "attn_logit_softcapping", 50.0),
+        ("gemma3_text", "sliding_window", None),
+        ("gemma3", "hidden_size", 64),
+        ("gemma3", "text_config", {"final_logit_softcapping": 30.0} | TINY),
+        ("gemma3", "text_config", []),
+    ],
+)
+def test_an_odd_field_is_refused_by_its_name_with_what_to_do(kind, name, value):
+    config = {"text_config": TINY} if kind == "gemma3" else TINY
+    with pytest.raises(DataError) as refused:
+        shape_of(config | {"model_type": kind, name: value}, source="it")
+    said = str(refused.value)
+    assert (name if name not in ("text_config", "layer_types") or not value else [*value][0]) in said
+    assert any(advice in said for advice in ("use --pretrained", "Take the config.json"))
+    assert "copy it again" not in said
+
+
+def test_what_is_in_no_table_and_asks_for_nothing_is_let_be():
+    empty = {"rope_interleaved": False, "use_mrope": False, "pruned_heads": {}, "no_repeat_ngram_size": 0}
+    carried = {"torch_dtype": "bfloat16", "auto_map": {"AutoModel": "own.py"}, "transformers_version": "4.40"}
+    plain = TINY | {"model_type": "llama"}
+    assert shape_of(plain | empty | carried, source="it") == shape_of(plain, source="it")
+
+
+def test_the_head_of_a_gemma_3_that_sees_pictures_is_tied_as_the_outer_settings_say():
+    config = {"model_type": "gemma3", "text_config": TINY | {"tie_word_embeddings": False}}
+    assert shape_of(config, source="it").tied
+    assert not shape_of(config | {"tie_word_embeddings": False}, source="it").tied
+
+
 def test_runs_from_before_there_were_windows_describe_their_model_as_they_did():
     now = {"architecture", "vocab", "width", "layers", "heads", "key_heads", "head_width", "inner", "norm_epsilon"}
     assert LLAMA.described().keys() == now | {"rotary", "tied", "positions"}

@@ -120,12 +120,39 @@ def test_of_a_model_that_sees_pictures_the_text_is_exported_with_its_own_setting
                 sliding_window=4, query_pre_attn_scalar=16, model_type="gemma3_text", rope_scaling=None)  # fmt: skip
     config = json.loads((tmp_path / "text/config.json").read_text())
     tensors = {f"language_model.{name}": tensor for name, tensor in drawn(shape).items()}
-    write_model(tmp_path / "model", shape, tensors=tensors, text_config=config, model_type="gemma3")
+    write_model(tmp_path / "model", shape, tensors=tensors)
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
     write_records(tmp_path / "chats.jsonl", [{"text": f"once upon {i}"} for i in range(400)])
     tuned = Tuned(tmp_path)
     export(tuned, {"merged": str(tmp_path / "out")})
     np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["Gemma3ForCausalLM"]
+    export(tuned, {"adapter": str(tmp_path / "adapter")})
+    names = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert {name.split("layers")[0] for name in names} == {"base_model.model.model.language_model."}
+
+
+def test_an_adapter_beside_what_its_model_lacks_is_an_error_and_is_not_left_there(tmp_path):
+    """The settings are of a model that sees pictures, and the tensors lie where one of text has them."""
+    shape = replace(GEMMA_3, vocab=SHAPE.vocab)
+    write_model(tmp_path / "model", shape, layer_types=["full_attention"] * 3, query_pre_attn_scalar=16,
+                rope_scaling=None)  # fmt: skip
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
+    write_records(tmp_path / "chats.jsonl", [{"text": f"once upon {i}"} for i in range(400)])
+    tuned = Tuned(tmp_path)
+    with pytest.raises(DataError, match=r"beside 21 kernels .*such as model\.language_model\.layers\.0"):
+        export(tuned, {"adapter": str(tmp_path / "out")})
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_settings_that_were_written_wrongly_are_an_error(tmp_path, monkeypatch):
+    tuned = Tuned(tmp_path, lora_rank=0)
+    wrong = {"model_type": "llama"} | json.loads((tmp_path / "model/config.json").read_text()) | {"rope_theta": 7.0}
+    monkeypatch.setattr("plimsoll.recipes.finetune.export._config", lambda base: wrong)
+    with pytest.raises(DataError, match="settings that do not describe the model"):
+        export(tuned, {"merged": str(tmp_path / "out")})
+    assert not list(tmp_path.glob("*out*"))
 
 
 MERGES = [("w", "h"), ("wh", "y")]
@@ -161,9 +188,23 @@ def test_a_gguf_file_has_the_merged_weights_and_the_runs_tokenizer(tmp_path, ran
 def test_what_llama_cpp_would_not_follow_is_refused_before_anything_is_written(tmp_path):
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
     tuned = Tuned(tmp_path)
-    with pytest.raises(DataError, match=r"tokenizer.json cannot be written into a GGUF file: it has no merges"):
+    no_merges = r"--gguf: .*tokenizer.json cannot be written into a GGUF file: it has no merges"
+    with pytest.raises(DataError, match=rf"--adapter can be: leave --gguf out to write without.*{no_merges}"):
         export(tuned, {"adapter": str(tmp_path / "out"), "gguf": str(tmp_path / "out.gguf")})
     assert not list(tmp_path.glob("*out*"))
+
+
+def test_all_forms_are_checked_before_one_is_written(tmp_path):
+    tuned = Tuned(tmp_path, lora_rank=0)
+    (tmp_path / "file").touch()
+    good, no_folder = tmp_path / "good", tmp_path / "file/out"
+    with pytest.raises(RecipeError, match=r"--merged can be: leave --adapter out .*learned the whole model"):
+        export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(good)})
+    with pytest.raises(RecipeError, match=r"--out can be: leave --merged out .*merged .*file/out cannot be written"):
+        export(tuned, {"out": str(good), "merged": str(no_folder)})
+    with pytest.raises(RecipeError, match=r"None of them can be\. --adapter: .*; --merged: "):
+        export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(no_folder)})
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "chats.jsonl", "run", "file"}
 
 
 def test_places_that_are_taken_are_left_alone_and_nothing_is_written(tmp_path):

@@ -25,8 +25,14 @@ from plimsoll.models.pretrained.shape import KERNELS, PretrainedShape
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-NAME = re.compile(re.escape(PREFIX) + r"model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight")
-"""Layer, published name of the kernel, and which of the two matrices; with the adapter's own name in older files."""
+INSIDE = {False: "model.", True: "model.language_model."}
+"""What precedes `layers` in the names of a model of text, and of one that also sees pictures."""
+NAME = re.compile(
+    re.escape(PREFIX)
+    + r"(?:model|model\.language_model|language_model\.model)\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight"
+)
+"""Layer, published name of the kernel, and which of the two matrices; with the adapter's own name in older files, and
+the older place of the language model in one that sees pictures."""
 PATHS = {f"blocks/{ours}/kernel": published for ours, published in KERNELS.items()}
 """Path of a kernel in our tree to its published name within a layer."""
 ELSEWISE = (
@@ -59,33 +65,57 @@ Learned = Mapping[str, Mapping[str, Any]]
 """Path of a kernel in our tree to its `a` and `b`, stacked over layers: what `levers.lora.LoRA` learns."""
 
 
-def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings) -> None:
-    """Writes a folder that `peft.PeftModel.from_pretrained` takes.
-
-    Args:
-        folder: Folder, made if it is not there; files of an earlier adapter are written over.
-        learned: The two matrices of every kernel.
-        settings: Rank and scale.
-
-    Raises:
-        DataError: A kernel has no published name.
-    """
-    from safetensors.numpy import save_file
-
+def require_named(learned: Learned) -> None:
+    """Raises DataError where a kernel has no published name."""
     unknown = [path for path in learned if path not in PATHS]
     if unknown:
         raise DataError(
             f"PEFT has no name for {', '.join(unknown)}: an adapter folder holds those of {', '.join(PATHS)}. Export"
             " the merged model instead"
         )
+
+
+def require_beside(folder: Path, names: Collection[str], *, base: str) -> None:
+    """Raises DataError where an adapter is beside kernels that its model lacks: PEFT would leave them out.
+
+    Args:
+        folder: Folder of the adapter.
+        names: Names of the model's tensors, as `names_when_loaded` gives them.
+        base: Where the model is, for the message.
+    """
+    kernels = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in header(folder / WEIGHTS)}
+    lacking = sorted(kernel for kernel in kernels if f"{kernel}.weight" not in names)
+    if lacking:
+        raise DataError(
+            f"the adapter would be beside {len(lacking)} kernels that {base} does not have where transformers looks for"
+            f" them, such as {lacking[0]}: its config.json and its tensors are of different models. Export with --merged"
+        )
+
+
+def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings, *, pictures: bool = False) -> None:
+    """Writes a folder that `peft.PeftModel.from_pretrained` takes.
+
+    Args:
+        folder: Folder, made if it is not there; files of an earlier adapter are written over.
+        learned: The two matrices of every kernel.
+        settings: Rank and scale.
+        pictures: Whether the model also sees pictures: the adapter is beside its language model.
+
+    Raises:
+        DataError: A kernel has no published name.
+    """
+    from safetensors.numpy import save_file
+
+    require_named(learned)
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, np.ndarray] = {}
     for path, pair in learned.items():
         for ours, theirs in (("a", "A"), ("b", "B")):
             for layer, matrix in enumerate(np.asarray(pair[ours], np.float32)):
-                name = f"{PREFIX}model.layers.{layer}.{PATHS[path]}.lora_{theirs}.weight"
+                name = f"{PREFIX}{INSIDE[pictures]}layers.{layer}.{PATHS[path]}.lora_{theirs}.weight"
                 tensors[name] = np.ascontiguousarray(matrix.T)
+    kernels = sorted(PATHS[path].rpartition(".")[2] for path in learned)
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -94,7 +124,8 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
         "lora_alpha": settings.alpha,
         "lora_dropout": settings.dropout,
         "use_rslora": settings.rslora,
-        "target_modules": sorted(PATHS[path].rpartition(".")[2] for path in learned),
+        # By names alone PEFT would find kernels of the part that sees, too.
+        "target_modules": rf".*\.language_model\..*\.({'|'.join(kernels)})" if pictures else kernels,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -290,9 +290,10 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
 
 
 def _rotary(rope: Mapping[str, Any], theta: Any, read: _Reader) -> Rotary:
+    changed = ("rope_scaling", "removed") if read.get("rope_scaling") else ("rope_parameters", "of rope_type default")
     for name in rope.keys() - ROPE:
         if rope[name] is not None:
-            raise read.not_computed(f"its positions are told {name}: {_short(rope[name])}", "rope_scaling")
+            raise read.not_computed(f"its {changed[0]} say {name}: {_short(rope[name])}", *changed)
     share = rope.get("partial_rotary_factor", read.get("partial_rotary_factor"))
     if share not in (None, 1):
         what = f"only {_short(share)} of a head turns with the position (partial_rotary_factor)"
@@ -303,7 +304,7 @@ def _rotary(rope: Mapping[str, Any], theta: Any, read: _Reader) -> Rotary:
         return Rotary(theta=theta)
     if kind not in ("linear", "llama3"):
         what = f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known"
-        raise read.not_computed(what, "rope_scaling")
+        raise read.not_computed(what, *changed)
     factor = read.above_0("factor", rope.get("factor"))
     if kind == "linear":
         return Rotary(theta=theta, kind="linear", factor=factor)

@@ -29,6 +29,8 @@ BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
 """Beginnings of the names of what a Gemma 3 sees pictures with."""
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
 """Beginnings of names in a Gemma 3 that sees pictures, old and new, to those in one of text alone."""
+OLD_PREFIXES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
+"""Those of the old ones to the new ones, which `transformers` gives them when it reads them."""
 LISTED = 8
 """Names of each kind in an error message, at most."""
 
@@ -105,7 +107,8 @@ def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
     every = tensors_of(folder)
     tensors = {name: tensor for name, tensor in every.items() if not name.endswith(".rotary_emb.inv_freq")}
     if shape.architecture == "gemma3":
-        tensors = {_of_text(name): tensor for name, tensor in tensors.items() if not name.startswith(BESIDE_TEXT)}
+        text = {name: tensor for name, tensor in tensors.items() if not name.startswith(BESIDE_TEXT)}
+        tensors = {_renamed(name, PREFIXES): tensor for name, tensor in text.items()}
     if shape.tied and HEAD in tensors:
         head = tensors.pop(HEAD)
         if EMBEDDING not in tensors:
@@ -119,8 +122,18 @@ def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
     return tensors
 
 
-def _of_text(name: str) -> str:
-    for prefix, other in PREFIXES.items():
+def names_when_loaded(folder: str | Path, *, pictures: bool) -> set[str]:
+    """Returns the names of a folder's tensors in `AutoModelForCausalLM` of transformers.
+
+    Args:
+        folder: Folder of a Hugging Face model.
+        pictures: Whether it is one that also sees pictures.
+    """
+    return {_renamed(name, OLD_PREFIXES if pictures else {}) for name in tensors_of(folder)}
+
+
+def _renamed(name: str, prefixes: Mapping[str, str]) -> str:
+    for prefix, other in prefixes.items():
         if name.startswith(prefix):
             return other + name.removeprefix(prefix)
     return name

@@ -16,11 +16,21 @@ import numpy as np
 from plimsoll.data.chat.tokenizer import ChatTokenizer, save_chat_tokenizer
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.pretrained.adapters import PATHS, write_adapter
+from plimsoll.models.pretrained.adapters import PATHS, require_beside, require_named, write_adapter
+from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.gguf_file import Words, require_writable, write_gguf
-from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, SINGLE, Tensor, checked, pieces_of
-from plimsoll.recipes.exported import exported
+from plimsoll.models.pretrained.safetensors_folder import (
+    EMBEDDING,
+    HEAD,
+    PIECE,
+    SINGLE,
+    Tensor,
+    checked,
+    names_when_loaded,
+    pieces_of,
+)
+from plimsoll.recipes.exported import exported, require_written
 from plimsoll.recipes.finetune.data import TOKENIZER, tokenizer_of_run
 from plimsoll.types import TrainedRun
 
@@ -45,22 +55,21 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     learned = None
     if recipe.lora_rank:
         learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
-    _require_forms(trained.run, request, adapters=learned is not None)
-    if any(request.get(form) for form in ("out", "merged", "gguf")):
-        recipe.data_changed(trained.prepared)
     run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
     words = words_of(tokenizer_of_run(Path(trained.run).expanduser()))
-    if request.get("gguf"):
-        require_writable(recipe.shape, words)
 
     def adapter(folder: Path) -> int:
         assert learned is not None
-        write_adapter(folder, learned, recipe.adapter)
+        base = find_folder(recipe.pretrained)
+        pictures = sees_pictures(read_config(base)[0])
+        write_adapter(folder, learned, recipe.adapter, pictures=pictures)
+        require_beside(folder, names_when_loaded(base, pictures=pictures), base=str(base))
         save_chat_tokenizer(run_tokenizer, folder)
         return sum(matrix.size for pair in learned.values() for matrix in pair.values())
 
     def merged(folder: Path) -> int:
         count = _write_model(folder, recipe, own, learned)
+        require_written(folder, read_shape(find_folder(recipe.pretrained)))
         save_chat_tokenizer(run_tokenizer, folder)
         return count
 
@@ -73,19 +82,33 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
         return write_gguf(path, recipe.shape, pieces, kind=kind, words=words, name=Path(recipe.pretrained).name)
 
-    return exported(trained, request, {"out": merged, "adapter": adapter, "merged": merged, "gguf": gguf})
+    def can_adapter() -> None:
+        if learned is None:
+            raise RecipeError(
+                f"{trained.run} learned the whole model, and --adapter is for adapters: export it with --merged or"
+                " --gguf"
+            )
+        require_named(learned)
 
+    def can_merged() -> None:
+        recipe.data_changed(trained.prepared)
 
-def _require_forms(run: str, request: Mapping[str, Any], *, adapters: bool) -> None:
-    if request.get("adapter") and not adapters:
-        raise RecipeError(
-            f"{run} learned the whole model, and --adapter is for adapters: export it with --merged or --gguf"
-        )
-    if request.get("out") and adapters:
-        raise RecipeError(
-            f"{run} learned adapters, and --out does not say whether they or the whole model is meant: give --adapter"
-            f" {request['out']} or --merged {request['out']}"
-        )
+    def can_out() -> None:
+        if learned is not None:
+            raise RecipeError(
+                f"{trained.run} learned adapters, and --out does not say whether they or the whole model is meant:"
+                f" give --adapter {request['out']} or --merged {request['out']}"
+            )
+        can_merged()
+
+    def can_gguf() -> None:
+        can_merged()
+        require_writable(recipe.shape, words)
+
+    writers = {"out": merged, "adapter": adapter, "merged": merged, "gguf": gguf}
+    return exported(
+        trained, request, writers, {"out": can_out, "adapter": can_adapter, "merged": can_merged, "gguf": can_gguf}
+    )
 
 
 def words_of(tokenizer: ChatTokenizer) -> Words:
@@ -127,11 +150,8 @@ def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:
 
 def _config(base: Path) -> dict[str, Any]:
     """Returns the settings of the text model alone: of one that also sees pictures only that is written."""
-    config = json.loads((base / "config.json").read_text("utf-8"))
-    if "text_config" not in config:
-        return config
-    text = {"model_type": "gemma3_text", **config["text_config"], "architectures": ["Gemma3ForCausalLM"]}
-    return {name: config[name] for name in ("tie_word_embeddings",) if name in config} | text
+    config, _ = read_config(base)
+    return text_settings(config) | ({"architectures": ["Gemma3ForCausalLM"]} if sees_pictures(config) else {})
 
 
 def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> Iterator[np.ndarray]:

@@ -23,7 +23,7 @@ from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.exported import exported
+from plimsoll.recipes.exported import exported, require_written
 from plimsoll.types import TrainedRun
 
 
@@ -38,8 +38,6 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: A place is taken, an adapter is asked for, or the gguf package is missing.
     """
-    if request.get("adapter"):
-        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged or --gguf")
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
     assert isinstance(task.decoder, Decoder)
@@ -48,11 +46,13 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), shape)
     words = _words(tokenizer, trained.run)
-    if request.get("gguf"):
-        require_writable(_pretrained(shape, length), words)
+
+    def no_adapter() -> None:
+        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged or --gguf")
 
     def merged(folder: Path) -> int:
         write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)
+        require_written(folder, _pretrained(shape, length))
         return sum(tensor.size for tensor in tensors.values())
 
     def gguf(path: Path) -> int:
@@ -60,7 +60,12 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         name = Path(trained.run).name
         return write_gguf(path, _pretrained(shape, length), lambda name: iter([tensors[name]]), name=name, **how)
 
-    return exported(trained, request, {"out": merged, "merged": merged, "gguf": gguf})
+    checks = {
+        "adapter": no_adapter,
+        "gguf": lambda: require_writable(_pretrained(shape, length), words),
+        **dict.fromkeys(("out", "merged"), lambda: None),
+    }
+    return exported(trained, request, {"out": merged, "merged": merged, "gguf": gguf}, checks)
 
 
 def _pretrained(shape: DecoderShape, length: int) -> PretrainedShape:
