@@ -284,7 +284,7 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     full, of_window = (read.mapping(name, given.get(name)) for name in ("full_attention", "sliding_attention"))
     if read.get("rope_parameters") is None:
         full = {"rope_type": "default"}
-    elif scaling and given.get("full_attention") is None:
+    elif read.get("rope_scaling") is not None and given.get("full_attention") is None:
         raise read.wrong("it has rope_scaling beside rope_parameters without full_attention, which it would change")
     return _rotary({**full, **scaling}, theta, read), _rotary(of_window, read.get("rope_local_base_freq"), read)
 
