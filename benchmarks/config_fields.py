@@ -1,4 +1,4 @@
-"""Fields of published config.json beside transformers: the tables' fields and defaults, and logits of odd configurations.
+"""Fields of published config.json beside transformers: the tables' rows, and logits of odd configurations.
 
     PYTHONPATH=src:benchmarks python benchmarks/config_fields.py [--peer-environment FOLDER]
 
@@ -139,7 +139,9 @@ def main() -> None:
             rows.append(row)
     wrong = [row["name"] for row in rows if row["verdict"] == "WRONG"]
     largest = max(row["difference"] for row in rows if "difference" in row)
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in ("same", "refused", "lenient", "WRONG")}
+    counts = {
+        verdict: sum(row["verdict"] == verdict for row in rows) for verdict in ("same", "refused", "lenient", "WRONG")
+    }
     print(f"{len(rows)} configurations: {counts}, largest difference {largest:.1e} of the largest logit")
     options.out.parent.mkdir(exist_ok=True)
     facts = {"transformers": installed["transformers"], "tables": differences, "counts": counts, "rows": rows}

@@ -84,11 +84,11 @@ def mean_loss(model: torch.nn.Module, rows: dict[str, np.ndarray]) -> torch.Tens
 
 
 def logits(model: str, ids: str, out: str, *adapter: str) -> None:
-    """Writes logits of one row of ids. What PEFT warns of is an error: names that it does not find are warnings."""
+    """Writes logits of one row of ids. PEFT's warnings are errors: of names that it does not find it only warns."""
     read = opened(model)
     if adapter:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", UserWarning)
             read = peft.PeftModel.from_pretrained(read, adapter[0]).eval()
     tokens = torch.from_numpy(np.load(ids).astype(np.int64))[None]
     with torch.no_grad():

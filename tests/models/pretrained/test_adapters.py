@@ -81,7 +81,9 @@ def test_an_adapter_beside_a_model_that_sees_pictures_has_its_names_there(tmp_pa
     assert not beside.fullmatch("model.vision_tower.encoder.layers.1.self_attn.q_proj")
     kernels = {f"model.language_model.{name.removeprefix('model.')}" for name in SHAPE.tensors()}
     require_beside(tmp_path, kernels, base="there")
-    with pytest.raises(DataError, match=r"beside 21 kernels that there does not have .*model\.language_model\.layers\.0"):
+    with pytest.raises(
+        DataError, match=r"beside 21 kernels that there does not have .*model\.language_model\.layers\.0"
+    ):
         require_beside(tmp_path, SHAPE.tensors().keys(), base="there")
     older = {name.replace("model.language_model.", "language_model.model."): x for name, x in tensors.items()}
     for named in (tensors, older):

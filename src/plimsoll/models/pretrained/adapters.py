@@ -87,8 +87,8 @@ def require_beside(folder: Path, names: Collection[str], *, base: str) -> None:
     lacking = sorted(kernel for kernel in kernels if f"{kernel}.weight" not in names)
     if lacking:
         raise DataError(
-            f"the adapter would be beside {len(lacking)} kernels that {base} does not have where transformers looks for"
-            f" them, such as {lacking[0]}: its config.json and its tensors are of different models. Export with --merged"
+            f"the adapter would be beside {len(lacking)} kernels that {base} does not have where transformers looks,"
+            f" such as {lacking[0]}: its config.json and its tensors are of different models. Export with --merged"
         )
 
 

@@ -314,4 +314,3 @@ def _rotary(rope: Mapping[str, Any], theta: Any, read: _Reader) -> Rotary:
     name = "original_max_position_embeddings"
     original = read.whole(name, rope.get(name, read.get("max_position_embeddings")))
     return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=original)
-
