@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commands import TINY, plimsoll
 from hypotheses import examples
+from interaction_files import write_small
 from plimsoll import preset
 from plimsoll.api import extend
 from plimsoll.api.train import prepare_data
@@ -20,8 +21,10 @@ from plimsoll.levers.registry import defaults, plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs.folder import RunFolder
+from puzzle_files import write_split
 
 
 @settings(max_examples=examples(40))
@@ -43,12 +46,12 @@ def test_a_beginning_is_called_the_same_only_where_every_rate_is(kind, warmup, f
         assert not np.allclose(short, long, rtol=1e-4), "it is refused where nothing would change"
 
 
-def begun(path, recipe, *, taken):
+def begun(path, recipe, *, taken, prepared=None):
     """A run's folder that has a plan and checkpoints, and nothing in them."""
     folder = RunFolder(path)
     folder.create()
     folder.write("recipe.json", to_dict(recipe))
-    folder.write("data.json", dataclasses.asdict(Prepared(steps=recipe.steps, steps_per_epoch=50)))
+    folder.write("data.json", dataclasses.asdict(prepared or Prepared(steps=recipe.steps, steps_per_epoch=50)))
     folder.write("plan.json", {})
     folder.seal()
     (folder.checkpoints / f"step-{taken:08d}").mkdir()
@@ -97,6 +100,30 @@ def test_what_is_no_longer_run_is_refused_and_nothing_is_written(tmp_path, chang
         prepare_data(folder, dataclasses.replace(CODE, **changes), print, longer=True)
     assert folder.read("recipe.json") == to_dict(CODE)
     assert not extend.is_pending(folder)
+
+
+@pytest.mark.parametrize("kind", ["puzzles", "recommend"])
+def test_steps_are_suggested_for_the_epochs_that_were_asked_for(tmp_path, kind):
+    """Both evaluate every so many epochs, and those steps were once taken for the steps of one."""
+    if kind == "puzzles":
+        write_split(tmp_path / "train", groups=[[1, 1]] * 10)
+        recipe = Puzzles(data=str(tmp_path), batch_size=4, epochs=20, eval_interval=4, identifiers=4)
+        recipe = dataclasses.replace(recipe, seq_len=6, vocab_size=9)
+        longest = (50, 75)  # 10 groups in batches of 4
+    else:
+        write_small(tmp_path / "data", [[1, 2, 3, 4, 5]] * 7, width=8, clusters=3)
+        recipe = preset("recommend", data=str(tmp_path / "data"), seq_len=4, batch_size=2, width=16, epochs=20)
+        longest = (70, 105)  # 7 users in batches of 2
+    prepared = recipe.prepare(tmp_path, lambda _: None)
+    folder = begun(tmp_path / "run", recipe, taken=10, prepared=prepared)
+    with pytest.raises(RunError, match=rf"run of {longest[0]} steps.*give --steps {longest[1]} instead"):
+        prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
+
+    data = folder.read("data.json")  # of a run from before they were told apart
+    folder.write("data.json", {name: value for name, value in data.items() if name != "evaluate_every"})
+    folder.seal()
+    with pytest.raises(RunError, match="give --steps instead"):
+        prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
 
 
 def test_a_run_that_has_taken_no_step_gets_any_length(tmp_path):

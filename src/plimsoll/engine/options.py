@@ -61,7 +61,7 @@ class TrainOptions:
     after the start, and then every 5 minutes."""
     eval_every: int | None = None
     """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
-    run."""
+    run; --eval-interval epochs, where a recipe has that option."""
     patience: int | None = None
     """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
     By default all steps are taken."""

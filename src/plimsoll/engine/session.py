@@ -306,14 +306,14 @@ class _Training:
         return entries
 
     def _schedule(self) -> Schedule:
-        steps, session = self.prepared.steps, self.session
-        per_epoch = self.prepared.steps_per_epoch
-        every_epoch = per_epoch or max(1, steps // 4)
+        prepared, session = self.prepared, self.session
+        steps = prepared.steps
+        every = prepared.evaluate_every or prepared.steps_per_epoch or max(1, steps // 4)
         return Schedule(
             steps=steps,
             stop_at=min(steps, session.max_steps or steps),
             stop_after_seconds=math.inf if session.max_seconds is None else session.max_seconds,
-            evaluate_every=every_epoch if session.eval_every is None else session.eval_every,
+            evaluate_every=every if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
             save_by_clock=session.save_every is None,
             best_by=self.recipe.best_by,

@@ -53,6 +53,8 @@ class Prepared:
     """Optimizer steps of the whole run, over which the learning rate is scheduled."""
     steps_per_epoch: float | None
     """Optimizer steps per pass over the data; None if its size is unknown, as of a stream with `--steps`."""
+    evaluate_every: float | None = None
+    """Optimizer steps between evaluations without `--eval-every`; None for each epoch, or each quarter of the run."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
 
@@ -486,8 +488,8 @@ class Recipe(metaclass=_Named):
             say: Function that is called with progress messages, each a string.
 
         Returns:
-            An object with the number of optimizer steps (`steps`), the steps per epoch (`steps_per_epoch`, None if
-            unknown) and facts about the data (`facts`, a dict).
+            An object with the number of optimizer steps (`steps`), the steps that go once through the training data
+            (`steps_per_epoch`, None if unknown) and facts about the data (`facts`, a dict).
 
         Raises:
             DataError: The data cannot be read, or has too few examples.

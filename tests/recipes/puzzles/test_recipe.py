@@ -60,7 +60,8 @@ def test_a_published_run_has_as_many_steps_as_was_published(tmp_path):
     recipe = replace(preset("sudoku-mlp"), data=str(tmp_path), identifiers=2)
     found, _ = prepared(recipe, tmp_path)
     assert found.steps == 65_104
-    assert found.steps_per_epoch == 6510
+    assert found.evaluate_every == 6510
+    assert int(found.steps_per_epoch * 50_000) == found.steps
     assert prepared(replace(recipe, epochs=1000), tmp_path)[0].steps == 1302
     assert prepared(replace(recipe, steps=7), tmp_path)[0].steps == 7
 
@@ -68,7 +69,7 @@ def test_a_published_run_has_as_many_steps_as_was_published(tmp_path):
 def test_what_is_prepared_says_what_there_is(folder):
     found, said = prepared(small(folder), folder)
     assert found.steps == 50  # 20 epochs of 10 groups in batches of 4
-    assert found.steps_per_epoch == 10
+    assert (found.steps_per_epoch, found.evaluate_every) == (2.5, 10)
     assert found.facts["test_examples"] == 20
     assert any("20 puzzles in 10 groups, 20 examples" in line and "20 test examples" in line for line in said)
 

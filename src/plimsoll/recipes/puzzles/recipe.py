@@ -288,7 +288,8 @@ class Puzzles(Recipe):
         facts = {"description": description, "groups": training.groups, "identifiers": training.identifiers}
         return Prepared(
             steps=steps,
-            steps_per_epoch=max(1, steps_of(epochs_per_iteration=self.eval_interval)),
+            steps_per_epoch=training.groups * training.mean_puzzle_examples / self.effective_batch,
+            evaluate_every=max(1, steps_of(epochs_per_iteration=self.eval_interval)),
             facts=facts | {"test_examples": tested, "digests": self._digests()},
         )
 

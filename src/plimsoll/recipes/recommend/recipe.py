@@ -392,7 +392,8 @@ class Recommend(AdamWRecipe):
             say(f"items begin at random: {self.data} has no embeddings of {self.item_width} numbers")
         return Prepared(
             steps=steps,
-            steps_per_epoch=max(1.0, per_epoch * self.eval_interval),
+            steps_per_epoch=per_epoch,
+            evaluate_every=max(1.0, per_epoch * self.eval_interval),
             facts={"description": description, "interactions": self._identity()},
         )
 
