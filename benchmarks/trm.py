@@ -36,9 +36,8 @@ from plimsoll.recipes.puzzles.trm_shape import TRMShape
 EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
 """Published names that golden files shorten."""
-FARTHEST = {"attention": 1e-5, "mlp": 3e-5}
-"""From the golden numbers, in float32; of mlp, a single step's rounding is 1.6e-5
-(tests/recipes/puzzles/test_trm_golden.py)."""
+FARTHEST = {"attention": 2e-5, "mlp": 4e-5}
+"""From the golden numbers, in float32, as tests/recipes/puzzles/test_trm_golden.py has it for gradients."""
 SIDES = (
     "torch-float32",
     "plimsoll-float32",

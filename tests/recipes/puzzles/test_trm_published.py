@@ -1,5 +1,7 @@
 """Published checkpoints load by name, turned the right way round; what is another model's is refused by name."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def test_golden_every_weight_has_a_name_and_every_name_a_weight(golden):
 
 
 def test_the_table_of_another_data_set_is_left_as_it_was_drawn(golden):
-    tensors = golden.tensors() | {TABLE: np.ones((3, 64), np.float32)}
+    tensors = golden.tensors() | {TABLE: np.ones((golden.shape.identifiers + 1, golden.shape.row_width), np.float32)}
     drawn = jax.tree.map(np.asarray, golden.params())
     params = placed(tensors, drawn, golden.shape, source="it")
     np.testing.assert_array_equal(params["tables"]["puzzles"], drawn["tables"]["puzzles"])
@@ -57,8 +59,10 @@ def test_another_model_is_refused_by_what_it_lacks_and_has(golden):
 
 
 def test_another_size_is_refused_with_both(golden):
-    tensors = golden.tensors() | {"inner.lm_head.weight": np.ones((12, 64), np.float32)}
-    with pytest.raises(DataError, match=r"inner.lm_head.weight is \(12, 64\), and this model's is \(11, 64\)"):
+    vocab, width = golden.shape.vocab, golden.shape.width
+    tensors = golden.tensors() | {"inner.lm_head.weight": np.ones((vocab + 1, width), np.float32)}
+    words = f"inner.lm_head.weight is {(vocab + 1, width)}, and this model's is {(vocab, width)}"
+    with pytest.raises(DataError, match=re.escape(words)):
         placed(tensors, golden.params(), golden.shape, source="it")
 
 
