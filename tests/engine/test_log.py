@@ -4,37 +4,42 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from plimsoll.engine import log as engine_log
 from plimsoll.engine.log import SessionLog
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.report.metrics import read_rows
 from plimsoll.runs.folder import RunFolder
-from plimsoll.training.schedule import Schedule
+from plimsoll.training.loop import Ended
+from plimsoll.training.schedule import Schedule, epochs_over, times
 from plimsoll.units import MIB
 
 STRICT = True
 
 
-def made(tmp_path, *, per_epoch, evaluate_every, steps=10, **planned):
+def made(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None, **planned):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     session = SimpleNamespace(tracker="none", profile=0, quiet=True, log_every=100)
-    prepared, source = Prepared(steps=steps, steps_per_epoch=per_epoch), SimpleNamespace(waited_seconds=0.0, state=dict)
+    prepared = Prepared(steps=steps, steps_per_epoch=per_epoch, evaluate_every=of_recipe)
+    source = SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    return SessionLog(session, Control(), {"plan": {}, **planned}, prepared, folder, schedule, source, resumed=None)
+    return SessionLog(session, Control(), {"plan": {}} | planned, prepared, folder, schedule, source, resumed=None)
 
 
-def said(tmp_path, *, per_epoch, evaluate_every, steps=10):
+def said(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None):
     """The (epoch, validation loss) of every summary; the loss of the evaluation at step n is n."""
-    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=evaluate_every, steps=steps)
+    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=evaluate_every, steps=steps, of_recipe=of_recipe)
     for step in range(1, steps + 1):
         log.step(step, {"loss": 1.0})
         if evaluate_every and log.schedule.due(evaluate_every, step):
             log.evaluation(step, {"validation_loss": float(step)})
     log.close(None, {}, None)
     text = (tmp_path / "run/log.txt").read_text()
-    found = re.findall(r"Epoch (\d+)/\d+ summary.*?Val Loss: +(\S+)", text, re.DOTALL)
+    found = re.findall(r"Epoch (\d+)/[\d.]+ summary.*?Val Loss: +(\S+)", text, re.DOTALL)
     return [(int(epoch), loss if loss == "no" else float(loss)) for epoch, loss in found]
 
 
@@ -43,7 +48,54 @@ def test_the_summary_has_the_validation_loss_of_its_own_epoch(tmp_path, per_epoc
     """An epoch need not be a whole number of steps: it is over with the first step that completes it."""
     ends = [step for step in range(1, 11) if int(step / per_epoch + 1e-9) > int((step - 1) / per_epoch + 1e-9)]
     expected = [(int(end / per_epoch + 1e-9), float(end)) for end in ends]
+    if per_epoch == 3.4:  # three epochs are 10.2 steps, and a run of them 10
+        expected.append((3, 10.0))
     assert said(tmp_path, per_epoch=per_epoch, evaluate_every=per_epoch) == expected
+
+
+@given(per_epoch=st.floats(1, 1000), epochs=st.integers(1, 100))
+@example(per_epoch=194.75, epochs=2)
+@example(per_epoch=65_104.17 / 50_000, epochs=50_000)
+def test_a_run_of_so_many_epochs_has_them_all_at_its_end_and_none_before_it_is_over(per_epoch, epochs):
+    steps = int(epochs * per_epoch)
+    assert epochs_over(steps, per_epoch, steps) == epochs
+    assert all(
+        epochs_over(done, per_epoch, steps) == times(done, per_epoch) for done in range(max(0, steps - 50), steps)
+    )
+
+
+def test_where_a_step_reads_the_data_more_than_once_its_epochs_are_counted_too():
+    assert [epochs_over(done, 0.95, 57) for done in (1, 19, 56, 57)] == [1, 20, 58, 60]
+
+
+def test_a_recipe_that_evaluates_every_few_epochs_says_as_many_summaries(tmp_path):
+    assert said(tmp_path, per_epoch=2.0, evaluate_every=6.0, steps=21, of_recipe=6.0) == [
+        (3, 6.0), (6, 12.0), (9, 18.0), (10, 21.0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "steps", "taken", "epochs"),
+    [
+        (194.75, 389, 389, 2),
+        (194.75, 389, 388, 1),
+        (0.95, 57, 57, 60),
+        (2.0, 10, 10, 5),
+        (None, 10, 10, 0),
+        (20.0, 10, 10, 0),
+    ],
+)
+def test_the_whole_run_has_as_many_epochs_as_its_steps_are(tmp_path, monkeypatch, per_epoch, steps, taken, epochs):
+    """However many of them this session took: its summary tells of the steps and the time of the whole run, too."""
+    outcomes = []
+    monkeypatch.setattr(engine_log, "final_summary", lambda outcome: outcomes.append(outcome) or "")
+    monkeypatch.setattr(engine_log, "ledger_table", lambda ledger: "")
+    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=0, steps=steps, plan={"chip": "cpu"})
+    ledger = {"budget_bytes": 1, "predicted": {"peak_bytes": 1}, "measured": {"peak_bytes": None}}
+    log.close(Ended(step=taken, signal=None, over=False), ledger, None)
+    (outcome,) = outcomes
+    assert outcome.epochs == epochs
+    assert outcome.epochs_begun == pytest.approx(taken / per_epoch if per_epoch else 0)
 
 
 def test_without_an_evaluation_at_its_end_it_has_the_one_before(tmp_path):

@@ -20,7 +20,8 @@ OUTCOME = Outcome(
     best_validation_loss=0.3456789,
     best_step=11_000,
     total_seconds=15_000.0,
-    epoch_seconds=(140.0, 160.0),
+    epochs=100,
+    epochs_begun=100.0,
     device="cpu",
     budget_bytes=2 * GIB,
     predicted_peak_bytes=1536 * MIB,
@@ -55,7 +56,7 @@ def test_golden_final_summary():
         "Steps: 12,000",
         "Total Training Time: 250.00 minutes (4.17 hours)",
         "Average Epoch Time: 2.50 minutes",
-        "Total Epochs: 2",
+        "Total Epochs: 100",
         "Waited For Data: 1.2 % of the time",
         "Resumed From: step 6,000",
         "Device: cpu",
@@ -71,7 +72,7 @@ def test_values_stand_in_one_column():
 
 
 def test_a_run_without_validation_or_epochs_says_so():
-    bare = replace(OUTCOME, validation_loss=None, best_validation_loss=None, best_step=None, epoch_seconds=())
+    bare = replace(OUTCOME, validation_loss=None, best_validation_loss=None, best_step=None, epochs=0)
     text = final_summary(bare)
     assert text.count("no validation") == 2
     assert "no whole epoch" in text

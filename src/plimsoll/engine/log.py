@@ -24,7 +24,7 @@ from plimsoll.training import allocator, distributed, memory
 from plimsoll.training.loop import Ended
 from plimsoll.training.pace import Pace
 from plimsoll.training.profile import Profile
-from plimsoll.training.schedule import SINCE_BEST, Schedule, times
+from plimsoll.training.schedule import SINCE_BEST, Schedule, completes, epochs_over
 from plimsoll.types import Source
 from plimsoll.units import MIB
 
@@ -103,10 +103,9 @@ class SessionLog:
         self.train_loss: float = newest.get("loss") or 0.0
         self.validation_loss: float | None = newest.get("validation_loss")
         self.epoch_loss, self.epoch_steps = 0.0, 0
-        self.epoch_seconds: list[float] = []
         self.pending_epoch: Epoch | None = None
         """An epoch whose last step has its evaluation still to come: its summary waits for the validation loss."""
-        self.epoch = self._epoch_of(first)
+        self.epoch = self._epochs_over(first)
         self.window: list[float] = []
         self.profile = Profile(folder.path / "profile", steps=session.profile)
         self.between_steps = self.peak = allocator.peak_bytes()
@@ -148,8 +147,8 @@ class SessionLog:
         written = self.profile.step_ended()
         if written is not None:
             self.say(written)
-        if self._epoch_of(done) > self.epoch:
-            self._end_epoch(self._epoch_of(done))
+        if self._epoch_ends(done):
+            self._end_epoch(self._epochs_over(done))
             if not self.schedule.due(self.schedule.evaluate_every, done):
                 self._log_epoch()
 
@@ -233,14 +232,13 @@ class SessionLog:
         self.say(f"tracker {tracker.name} is {what}: {type(problem).__name__}: {problem}", important=True)
 
     def _end_epoch(self, number: int) -> None:
-        now = time.monotonic()
-        self.epoch_seconds.append(now - self.epoch_started)
+        now, steps = time.monotonic(), self.schedule.steps
         self.pending_epoch = Epoch(
             number=number,
-            epochs=round(self.schedule.steps / (self.prepared.steps_per_epoch or self.schedule.steps)),
+            epochs=max(self._epochs_over(steps), int(10 * steps / (self.prepared.steps_per_epoch or steps)) / 10),
             train_loss=self.epoch_loss / self.epoch_steps if self.epoch_steps else self.train_loss,
             validation_loss=self.validation_loss,
-            epoch_seconds=self.epoch_seconds[-1],
+            epoch_seconds=(now - self.epoch_started) / (number - self.epoch),
             elapsed_seconds=self._elapsed(),
         )
         self.epoch, self.epoch_started = number, now
@@ -261,7 +259,8 @@ class SessionLog:
                 best_validation_loss=best["validation_loss"] if best else None,
                 best_step=best["step"] if best else None,
                 total_seconds=self._elapsed(),
-                epoch_seconds=tuple(self.epoch_seconds),
+                epochs=self._epochs_over(ended.step),
+                epochs_begun=ended.step / self.prepared.steps_per_epoch if self.prepared.steps_per_epoch else 0.0,
                 device=self.planned["plan"]["chip"],
                 budget_bytes=ledger["budget_bytes"],
                 predicted_peak_bytes=ledger["predicted"]["peak_bytes"],
@@ -298,6 +297,11 @@ class SessionLog:
     def _elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.started
 
-    def _epoch_of(self, step: int) -> int:
+    def _epochs_over(self, step: int) -> int:
         per_epoch = self.prepared.steps_per_epoch
-        return times(step, per_epoch) if per_epoch else 0
+        return epochs_over(step, per_epoch, self.schedule.steps) if per_epoch else 0
+
+    def _epoch_ends(self, done: int) -> bool:
+        """Returns whether a summary is due: of an epoch, of several where evaluations are rarer, or the last one."""
+        every = max(self.prepared.steps_per_epoch or 0, self.prepared.evaluate_every or 0)
+        return self._epochs_over(done) > self.epoch and (completes(every, done) or done == self.schedule.steps)

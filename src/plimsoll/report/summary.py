@@ -16,15 +16,17 @@ RULE = "=" * 80
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Losses and times of an epoch."""
+    """Losses and times of an epoch, or of all epochs since the summary before."""
 
     number: int
     """Number of the epoch, counted from 1."""
-    epochs: int
+    epochs: float
+    """Epochs of the run."""
     train_loss: float
     validation_loss: float | None
     """Loss on the held-out set; None if the recipe has no validation."""
     epoch_seconds: float
+    """Mean time of an epoch."""
     elapsed_seconds: float
     """Time since the start of the run, summed over all its processes."""
 
@@ -41,8 +43,10 @@ class Outcome:
     best_step: int | None
     total_seconds: float
     """Training time, summed over all processes of the run."""
-    epoch_seconds: tuple[float, ...]
-    """Time of each complete epoch; empty if the run counts steps."""
+    epochs: int
+    """Complete epochs, of all processes of the run; 0 if the size of an epoch is unknown."""
+    epochs_begun: float
+    """Steps over those of an epoch: with what there is of the one that is not complete."""
     device: str
     budget_bytes: int
     predicted_peak_bytes: int
@@ -69,12 +73,12 @@ def epoch_summary(epoch: Epoch) -> str:
         ("Epoch Time:", f"{epoch.epoch_seconds / 60:.2f} min ({epoch.epoch_seconds:.1f} s)"),
         ("Elapsed Time:", f"{epoch.elapsed_seconds / 60:.2f} min"),
     ]
-    return "\n".join([f"Epoch {epoch.number}/{epoch.epochs} summary", RULE, *columns(rows, align="ll")])
+    return "\n".join([f"Epoch {epoch.number:,}/{epoch.epochs:,g} summary", RULE, *columns(rows, align="ll")])
 
 
 def final_summary(outcome: Outcome) -> str:
     """Returns losses, times and memory of a run as text."""
-    best, total, epochs = _loss(outcome.best_validation_loss), outcome.total_seconds, outcome.epoch_seconds
+    best, total, epochs = _loss(outcome.best_validation_loss), outcome.total_seconds, outcome.epochs
     if outcome.best_validation_loss is not None and outcome.best_step is not None:
         best += f" at step {outcome.best_step:,}"
     rows = [
@@ -83,8 +87,8 @@ def final_summary(outcome: Outcome) -> str:
         ("Final Validation Loss:", _loss(outcome.validation_loss)),
         ("Steps:", f"{outcome.steps:,}"),
         ("Total Training Time:", f"{total / 60:.2f} minutes ({total / 3600:.2f} hours)"),
-        ("Average Epoch Time:", f"{sum(epochs) / len(epochs) / 60:.2f} minutes" if epochs else "no whole epoch"),
-        ("Total Epochs:", str(len(epochs))),
+        ("Average Epoch Time:", f"{total / outcome.epochs_begun / 60:.2f} minutes" if epochs else "no whole epoch"),
+        ("Total Epochs:", f"{epochs:,}"),
     ]
     if outcome.waited_share is not None:
         rows.append(("Waited For Data:", f"{100 * outcome.waited_share:.1f} % of the time"))

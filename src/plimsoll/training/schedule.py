@@ -56,6 +56,15 @@ def completes(every: float, done: int) -> bool:
     return every > 0 and times(done, every) > times(done - 1, every)
 
 
+def epochs_over(done: int, per_epoch: float, steps: int) -> int:
+    """Returns how many epochs are over after `done` of a run's `steps`.
+
+    A run's steps are rounded down from its epochs, so at its end one that lacks less than a step counts.
+    """
+    begun = math.ceil(done / per_epoch - 1e-9)
+    return begun if done == steps and begun * per_epoch < done + 1 else times(done, per_epoch)
+
+
 @dataclass
 class EarlyStopping:
     """Count of the evaluations since the best one, by which training ends early. A NaN is never better.

@@ -11,11 +11,13 @@ from safetensors.numpy import load_file, save_file
 
 from chat_files import turns, write_records, write_tokenizer
 from plimsoll import cache
+from plimsoll.data.chat.rows import PackedRows
 from plimsoll.errors import DataError, PlimsollError, RecipeError
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
 from plimsoll.recipes.finetune import data
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
+from plimsoll.training.schedule import epochs_over
 from plimsoll.types import Compute
 from pretrained_folders import drawn
 from tuning_files import SHAPE, small, write_model
@@ -335,3 +337,11 @@ def test_other_records_or_another_template_are_refused_to_go_on_with(recipe, tmp
     with pytest.raises(DataError, match=r"or its chat template is not that of this run any more: put the old one"):
         recipe.training_data_changed(made)
     assert recipe.data_changed(made) is None  # what was learned can still be evaluated
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 7, 2.5])
+def test_steps_are_those_of_the_epochs_though_each_packs_its_rows_anew(recipe, tmp_path, monkeypatch, epochs):
+    monkeypatch.setattr(PackedRows, "rows", lambda _, epoch: 40 - 3 * epoch)  # as a file of many documents does
+    found = prepared(replace(recipe, steps=None, epochs=epochs, batch_size=2), tmp_path)
+    assert found.steps == int(found.steps_per_epoch * epochs + 1e-9)
+    assert epochs_over(found.steps, found.steps_per_epoch, found.steps) == int(epochs)

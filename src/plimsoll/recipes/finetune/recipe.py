@@ -302,8 +302,11 @@ class Finetune(AdamWRecipe):
             "conversations": encoded.conversations,
             "day": encoded.day,
         }
-        steps = self.steps or max(1, int(rows.rows_of(self.epochs or DEFAULT_EPOCHS) / self.effective_batch))
-        return Prepared(steps=steps, steps_per_epoch=packing.rows / self.effective_batch, facts=facts)
+        epochs = self.epochs or DEFAULT_EPOCHS
+        steps = self.steps or max(1, int(rows.rows_of(epochs) / self.effective_batch))
+        # Each epoch packs its rows anew, in a few more or fewer than another.
+        per_epoch = packing.rows if self.steps else rows.rows_of(epochs) / epochs or packing.rows
+        return Prepared(steps=steps, steps_per_epoch=per_epoch / self.effective_batch, facts=facts)
 
     def data_changed(self, prepared: Prepared) -> str | None:
         files = data.weight_files(find_folder(self.pretrained))
