@@ -63,7 +63,7 @@ def longer(recipe, steps):
 
 
 CODE = preset("code")  # its rate decays
-SUDOKU = preset("sudoku", steps=200)  # whose rate is constant after warm-up
+SUDOKU = preset("sudoku", steps=200, warmup_steps=100)  # whose rate is constant after warm-up
 
 
 def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):

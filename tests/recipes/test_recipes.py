@@ -8,8 +8,9 @@ import pytest
 
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.registry import PRESETS, preset
-from plimsoll.recipes.saved import differences, from_dict, to_dict
+from plimsoll.recipes.saved import continuing, differences, from_dict, to_dict
 from plimsoll.recipes.text.recipe import Text
 
 
@@ -122,3 +123,50 @@ def test_a_misspelt_field_is_answered_where_a_recipe_is_copied_with_it(wrong, hi
     with pytest.raises(RecipeError, match=re.escape(f"Text has no option {wrong}{hint}")):
         replace(recipe, **{wrong: 3})
     assert replace(recipe, steps=3).steps == 3
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_warm_up_that_nobody_asked_for_is_a_tenth_of_the_run_at_most(name):
+    recipe = preset(name)
+    for steps in (1, 3, 25, 200, 5_000, 100_000):
+        for given in (recipe, replace(recipe, steps=steps)):
+            assert warmed_up(given, steps) <= max(1, round(steps / 10))
+    assert warmed_up(overridden(recipe, {"warmup_steps": 70}), 100) == 70, "a typed one is as long as it says"
+    assert warmed_up(replace(recipe, warmup_steps=70), 100) == 70
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "warm"),
+    [
+        ("stories", 5_000, 100),
+        ("finetune", 200, 10),
+        ("control", 6_000, 500),
+        ("recommend-gemma-2b", 10_000, 1_000),
+        ("recommend-llama-3.2-1b", 15_000, 1_500),
+        ("sudoku", 65_104, 2_000),
+        ("sudoku-4x4", 4_687, 100),
+        ("longcontext", 2_000, 200),
+    ],
+)
+def test_where_the_warm_up_is_no_longer_it_is_the_default(name, steps, warm):
+    assert warmed_up(preset(name), steps) == warm
+
+
+def warmed_up(recipe, steps):
+    """Optimizer steps of the warm-up."""
+    rule = recipe.optimizer(steps) if recipe.kind != "puzzles" else recipe.adam_atan2(steps)
+    return rule.warmup_steps
+
+
+@pytest.mark.parametrize(("name", "steps"), [("code", 100), ("recommend-debug", 50), ("sudoku-4x4", 100)])
+def test_a_run_that_an_earlier_version_began_goes_on_with_the_warm_up_it_had(name, steps):
+    recipe = preset(name)
+    saved = json.loads(json.dumps(to_dict(replace(recipe, warmup_steps=steps))))
+    del saved["fields"]["default_warmup_steps"]
+    went_on = continuing(recipe, saved)
+    assert differences(from_dict(saved), went_on) == {}
+    assert warmed_up(went_on, 200) == steps
+    typed = json.loads(json.dumps(saved | {"fields": saved["fields"] | {"warmup_steps": 7}}))
+    assert differences(from_dict(typed), continuing(recipe, typed))["warmup_steps"] == (7, None)
+    assert differences(from_dict(typed), continuing(replace(recipe, warmup_steps=7), typed)) == {}
+    assert continuing(recipe, to_dict(recipe)) is recipe

@@ -47,7 +47,8 @@ class FinetuneOptions(TypedDict, total=False):
     seed: int
     ema_decay: float
     learning_rate: float
-    warmup_steps: int
+    warmup_steps: int | None
+    default_warmup_steps: int | None
     weight_decay: float
     beta2: float
     clip_norm: float

@@ -31,13 +31,15 @@ from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.overrides import overridden
-from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
+from plimsoll.recipes.saved import begun_with, continuing, differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.report.best_size import best_size_lines, option_words
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_budget, format_bytes
 
+FEW_STEPS = 30
+"""Optimizer steps below which a run is told, before it trains, that they are few; unless --steps asked for so many."""
 BEST_SIZE = "best-size.json"
 """File in a run's folder with what --best-size found when it began."""
 
@@ -63,6 +65,8 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
+        if folder.has("plan.json"):
+            recipe = continuing(recipe, folder.read("recipe.json"))
         if options.best_size or options.hours is not None:
             recipe = _of_best_size(folder, recipe, options, target, say, processes)
         devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices
@@ -236,10 +240,23 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
             recipe.training_data_changed(prepared)
             return prepared
     prepared = recipe.prepare(folder.path, say)
+    if recipe.steps is None and prepared.steps < FEW_STEPS:
+        say(_of_few_steps(recipe, prepared))
     folder.write("data.json", dataclasses.asdict(prepared))
     folder.seal()
     folder.write("recipe.json", to_dict(recipe))
     return prepared
+
+
+def _of_few_steps(recipe: Recipe, prepared: Prepared) -> str:
+    """Returns what a run of few steps is told before it trains, and what gives it more."""
+    batch, per_epoch = recipe.effective_batch, prepared.steps_per_epoch or prepared.steps
+    ways = [f"--steps {FEW_STEPS:,} goes {FEW_STEPS / per_epoch:,.3g} times through the data"]
+    smaller = max(1, batch * prepared.steps // FEW_STEPS)
+    if recipe.gradient_accumulation_steps == 1 and smaller < batch:
+        ways.insert(0, f"--batch-size {smaller:,} makes about {batch * prepared.steps // smaller:,} of the same data")
+    count = "1 optimizer step" if prepared.steps == 1 else f"{prepared.steps:,} optimizer steps"
+    return f"{count} of {batch:,} examples are few to learn from: {'; '.join(ways)}"
 
 
 def _settle_plan(

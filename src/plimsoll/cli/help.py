@@ -35,8 +35,8 @@ OF_DATA = {
     "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
 }  # fmt: skip
 OF_OPTIMIZER = {
-    "beta1", "beta2", "clip_norm", "ema_decay", "final_fraction", "learning_rate", "puzzle_learning_rate",
-    "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
+    "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
+    "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
 }  # fmt: skip
 OF_RUN = {
     "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps", "tbptt",

@@ -677,14 +677,23 @@ class Pinned:
     `plimsoll.plan` and `plimsoll.train` takes precedence over these."""
 
 
+def warmup(given: int | None, default: int | None, steps: int) -> int:
+    """Returns the steps of the warm-up: those that were given, or the default's, a tenth of the run at most."""
+    tenth = max(1, steps // 10)
+    return given if given is not None else tenth if default is None else min(default, tenth)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdamWRecipe(Recipe):
     """A recipe whose optimizer is AdamW, with its settings as options; subclasses have defaults of their own."""
 
     learning_rate: float = 5e-4
     """Peak learning rate, reached at the end of warm-up."""
-    warmup_steps: int = 100
-    """Optimizer steps over which the learning rate rises from 0 to its peak."""
+    warmup_steps: int | None = None
+    """Optimizer steps over which the learning rate rises from 0 to its peak. By default --default-warmup-steps, and at
+    most a tenth of the run."""
+    default_warmup_steps: int | None = 100
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given."""
     weight_decay: float = 0.01
     """AdamW's weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms."""
     beta2: float = 0.999
@@ -700,11 +709,11 @@ class AdamWRecipe(Recipe):
     def adamw(self) -> AdamW:
         return AdamW(
             learning_rate=self.learning_rate,
-            warmup_steps=self.warmup_steps,
+            warmup_steps=(self.default_warmup_steps or 0) if self.warmup_steps is None else self.warmup_steps,
             weight_decay=self.weight_decay,
             beta2=self.beta2,
             clip_norm=self.clip_norm or None,
         )
 
     def optimizer(self, steps: int) -> AdamW:
-        return self.adamw
+        return dataclasses.replace(self.adamw, warmup_steps=warmup(self.warmup_steps, self.default_warmup_steps, steps))

@@ -51,7 +51,7 @@ def test_presets_are_as_published(name, parameters, low_cycles, epochs, decay, p
     assert (recipe.effective_batch, recipe.default_epochs, recipe.eval_interval) == (768, epochs, epochs // 10)
     assert (recipe.learning_rate, recipe.weight_decay, recipe.beta1, recipe.beta2) == (1e-4, decay, 0.9, 0.95)
     assert (recipe.puzzle_learning_rate, recipe.puzzle_weight_decay) == (puzzle_rate, decay)
-    assert (recipe.warmup_steps, recipe.final_fraction, recipe.ema_decay, recipe.seed) == (2000, 1.0, 0.999, 0)
+    assert (recipe.default_warmup_steps, recipe.final_fraction, recipe.ema_decay, recipe.seed) == (2000, 1.0, 0.999, 0)
     assert recipe.halt_exploration == 0.1
 
 

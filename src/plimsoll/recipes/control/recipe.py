@@ -99,7 +99,7 @@ class Control(AdamWRecipe):
 
     batch_size: int = 256
     learning_rate: float = 2e-3
-    warmup_steps: int = 500
+    default_warmup_steps: int | None = 500
     weight_decay: float = 1e-4
     beta2: float = 0.99
 

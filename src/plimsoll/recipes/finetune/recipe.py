@@ -119,7 +119,7 @@ class Finetune(AdamWRecipe):
 
     batch_size: int = 8
     learning_rate: float = 2e-4
-    warmup_steps: int = 10
+    default_warmup_steps: int | None = 10
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -292,7 +292,7 @@ class Finetune(AdamWRecipe):
         data.require_batch(self, packing)
         validation = data.given_validation(self, tokenizer, say)
         if not (encoded.validation if validation is None else validation.train).count:
-            say(f"validation: none, {self.without_validation}")
+            say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.without_validation}")
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),

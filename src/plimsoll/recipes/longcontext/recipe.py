@@ -128,8 +128,10 @@ class LongContext(AdamWRecipe):
     epochs: float | None = None
     """Passes over the data, instead of --steps. By default 1."""
     learning_rate: float = 3e-4
-    warmup_steps: int = 0
+    warmup_steps: int | None = 0
     """Optimizer steps over which the learning rate rises from 0 to its peak; 0 for --warmup-fraction of the run."""
+    default_warmup_steps: int | None = None
+    """Most optimizer steps of the warm-up, if --warmup-steps is not given. By default only --warmup-fraction counts."""
     warmup_fraction: float = 0.1
     """Share of the run that is warm-up; afterwards a cosine decays to zero."""
 
@@ -164,6 +166,8 @@ class LongContext(AdamWRecipe):
     def optimizer(self, steps: int) -> AdamW:
         """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run, then a cosine to zero."""
         warmup_steps = self.warmup_steps or round(self.warmup_fraction * steps)
+        if not self.warmup_steps and self.default_warmup_steps is not None:
+            warmup_steps = min(self.default_warmup_steps, warmup_steps)
         return replace(self.adamw, warmup_steps=warmup_steps, final_fraction=0.0)
 
     @property

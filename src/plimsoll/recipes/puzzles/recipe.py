@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.sign_sgd import SignSGD
-from plimsoll.recipes.base import Count, Prepared, Recipe, Say
+from plimsoll.recipes.base import Count, Prepared, Recipe, Say, warmup
 from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
@@ -111,8 +111,11 @@ class Puzzles(Recipe):
     """Epochs between evaluations."""
     learning_rate: float = 1e-4
     """Learning rate after warm-up. It stays constant unless --final-fraction is below 1."""
-    warmup_steps: int = 2_000
-    """Optimizer steps over which the learning rates rise from 0 to their peak."""
+    warmup_steps: int | None = None
+    """Optimizer steps over which the learning rates rise from 0 to their peak. By default --default-warmup-steps, and
+    at most a tenth of the run."""
+    default_warmup_steps: int | None = 2_000
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given."""
     final_fraction: float = 1.0
     """Share of both learning rates that is left at the last step of a cosine decay; 1 keeps them constant."""
     weight_decay: float = 1.0
@@ -140,7 +143,7 @@ class Puzzles(Recipe):
             raise RecipeError(f"--validation-examples must be 0 or more, got {self.validation_examples}")
         if not 0 <= self.halt_exploration <= 1:
             raise RecipeError(f"--halt-exploration must be from 0 to 1, got {self.halt_exploration:g}")
-        _ = self.adam_atan2, self.sign_sgd, self._shape(self.identifiers)  # their own checks
+        _ = self.adam_atan2(1), self.sign_sgd(1), self._shape(self.identifiers)  # their own checks
 
     @cached_property
     def shape(self) -> TRMShape:
@@ -157,14 +160,14 @@ class Puzzles(Recipe):
         own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in others}
         return kind(**own, **others)
 
-    @property
-    def adam_atan2(self) -> AdamATan2:
-        return self._part(AdamATan2)
+    def adam_atan2(self, steps: int) -> AdamATan2:
+        """Returns the settings of the optimizer of all weights but the puzzle embeddings, in a run of so many steps."""
+        return self._part(AdamATan2, warmup_steps=warmup(self.warmup_steps, self.default_warmup_steps, steps))
 
-    @property
-    def sign_sgd(self) -> SignSGD:
+    def sign_sgd(self, steps: int) -> SignSGD:
+        """Returns the settings of the puzzle embeddings' optimizer, in a run of so many steps."""
         rates = {"learning_rate": self.puzzle_learning_rate, "weight_decay": self.puzzle_weight_decay}
-        return self._part(SignSGD, **rates)
+        return self._part(SignSGD, warmup_steps=self.adam_atan2(steps).warmup_steps, **rates)
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
@@ -235,19 +238,19 @@ class Puzzles(Recipe):
         return RecursiveSolver(self.shape, compute, halting)
 
     def optimizer(self, steps: int) -> optax.GradientTransformation:
-        return self.adam_atan2.build(steps)
+        return self.adam_atan2(steps).build(steps)
 
     def schedule(self, steps: int) -> Callable[[Any], Any]:
-        return self.adam_atan2.schedule(steps)
+        return self.adam_atan2(steps).schedule(steps)
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        rules = self.adam_atan2, self.sign_sgd
-        return all(rule.same_beginning(steps, longer, taken=taken) for rule in rules)
+        rule = self.adam_atan2(steps)
+        return rule == self.adam_atan2(longer) and rule.same_beginning(steps, longer, taken=taken)
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         from plimsoll.optimizers.in_place import in_place
 
-        return in_place(super().update_rule(steps, storage), row_rule=self.sign_sgd.build(steps))
+        return in_place(super().update_rule(steps, storage), row_rule=self.sign_sgd(steps).build(steps))
 
     def begin(self, params: Any) -> Any:
         """Returns the parameters with the weights of --init-from, where one is named."""

@@ -19,7 +19,7 @@ debug = partial(
     seq_len=32,
     batch_size=4,
     steps=200,
-    warmup_steps=50,
+    default_warmup_steps=50,
     learning_rate=1e-3,
 )
 """Every code path in a minute."""
@@ -32,7 +32,7 @@ _published = partial(
     batch_size=16,
     learning_rate=1e-4,
     steps=10_000,
-    warmup_steps=1000,
+    default_warmup_steps=1000,
     dropout=0.0,
 )
 """The port's settings of a frozen model."""
@@ -43,7 +43,7 @@ llama_3_2_1b = partial(
     gradient_accumulation_steps=2,
     item_embedding_dim=512,
     steps=15_000,
-    warmup_steps=1500,
+    default_warmup_steps=1500,
 )
 _gemma_2b = partial(_published, pretrained="gemma-2b", learning_rate=5e-5)
 gemma_2b = partial(_gemma_2b, seq_len=256, batch_size=8, gradient_accumulation_steps=4)

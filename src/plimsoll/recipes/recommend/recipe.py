@@ -143,7 +143,6 @@ class Recommend(AdamWRecipe):
     epochs: float | None = None
     """Passes over the users, instead of --steps. By default 60."""
     learning_rate: float = 1e-3
-    warmup_steps: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
