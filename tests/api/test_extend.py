@@ -14,17 +14,20 @@ from commands import TINY, plimsoll
 from hypotheses import examples
 from interaction_files import write_small
 from plimsoll import preset
-from plimsoll.api import extend
+from plimsoll.api import extend, train
 from plimsoll.api.train import prepare_data
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
 from plimsoll.levers.registry import defaults, plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.planner.chips import chip
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.runs.folder import RunFolder
 from puzzle_files import write_split
+from report_examples import PLANNED
 
 
 @settings(max_examples=examples(40))
@@ -151,6 +154,30 @@ def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept
     assert len(prepared.facts["extended"]) == 1
     assert extend.is_pending(folder), "until a plan for the new length is written"
     extend.plan_is_made(folder)
+    assert not extend.is_pending(folder)
+
+
+@pytest.mark.parametrize("pinned", [(), ("micro_batch", "remat")])
+def test_a_longer_run_keeps_its_levers_and_what_the_user_had_set_of_them(tmp_path, monkeypatch, pinned):
+    """All of them are kept as if by --plan, which is not what the user set."""
+    folder = begun(tmp_path / "run", SUDOKU, taken=200)
+    before = dataclasses.replace(PLANNED, plan=dataclasses.replace(PLANNED.plan, pinned=pinned))
+    folder.write("plan.json", before.to_dict())
+    recipe = longer(SUDOKU, 400)
+    prepared = prepare_data(folder, recipe, print)
+    kept = {}
+
+    def planned_with(recipe, *, pins, **_):
+        kept.update(pins)
+        return dataclasses.replace(before, plan=dataclasses.replace(before.plan, pinned=tuple(sorted(pins))))
+
+    monkeypatch.setattr(train, "plan", planned_with)
+    monkeypatch.setattr(train, "levers_of", lambda *_: dict.fromkeys((*pinned, "loss_chunk", "prefetch")))
+    monkeypatch.setattr(train.disk, "require_room", lambda *_: None)
+    options = TrainOptions(run=str(folder.path))
+    train._settle_plan(folder, recipe, options, prepared, chip("cpu"), None, lambda _: None, 1)
+    assert {"loss_chunk", "prefetch"} <= kept.keys()
+    assert tuple(folder.read("plan.json")["plan"]["pinned"]) == pinned
     assert not extend.is_pending(folder)
 
 

@@ -292,7 +292,7 @@ def test_no_kernel_of_a_card_knows_caps_or_documents():
     ("changes", "words"),
     [
         ({}, ""),
-        ({"chunk": 1024}, "it goes in blocks of 1,024 positions, as --attention-chunk says"),
+        ({"chunk": 1024}, "it goes in blocks of 1,024 positions (--attention-chunk 1024)"),
         ({"precision": "float32"}, "cuDNN's is in bfloat16 here, and products are in float32"),
         ({"width": 12}, "cuDNN's takes heads whose width is a multiple of 8, and they have 12 columns"),
         ({"width": 136}, "cuDNN's takes heads of up to 128 columns, and they have 136"),

@@ -83,6 +83,32 @@ def test_the_plans_that_nothing_beats_are_a_chart_of_bytes_against_time():
         assert "budget: 2.0 GiB: 2." in said
 
 
+@pytest.mark.parametrize("needed", [[], [GIB], [GIB, GIB + 1, 3 * GIB]])
+def test_without_a_runner_up_it_is_not_said_that_no_other_plan_fits(needed):
+    planned = PLANNED.to_dict() | {"alternatives": [], "budget_bytes": 2 * GIB}
+    point = {"plan": planned["plan"], "step_seconds": 1.0, "compiled": False}
+    chosen = point | {"needed_bytes": 2 * GIB, "chosen": True}
+    planned["frontier"] = [chosen, *(point | {"needed_bytes": size, "chosen": False} for size in needed)]
+    said = text_of(run_page(run(planned=planned), footer=""))
+    fit = sum(size <= 2 * GIB for size in needed)
+    assert f"{'one' if fit == 1 else fit} other" in said if fit else "other fits" not in said
+    assert "No other plan that was compared fits" not in said
+
+
+@pytest.mark.parametrize(("after", "changed"), [(0.5, False), (0.6, False), (3.5, True)])
+def test_a_run_whose_throughput_falls_is_not_said_to_have_run_evenly(after, changed):
+    """Of a run that is slow for most of its time no step takes much longer than the median."""
+    slower = list(rows(40))
+    for row in slower[8:]:
+        row["step_seconds"] = after
+    said = text_of(run_page(run(columns=columns_of(slower)), footer=""))
+    assert ("it ran evenly" in said) == (not changed)
+    assert ("7.0 times as long" in said) == changed
+    other = list(rows(40))
+    other[20]["step_seconds"] = 0.9  # no stall yet, and one row is no part of the run
+    assert "it ran evenly" in text_of(run_page(run(columns=columns_of(other)), footer=""))
+
+
 def test_stalls_are_listed_with_their_steps():
     slow = columns_of(rows(step_seconds={17: 4.0}))
     said = text_of(run_page(run(columns=slow), footer=""))

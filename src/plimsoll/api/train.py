@@ -276,6 +276,7 @@ def _settle_plan(
     """
     went_over = overruns.read(folder)
     margin = overruns.margin_bytes(went_over)
+    asked = None if options.plan is not None else {*options.pins}
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
@@ -289,9 +290,11 @@ def _settle_plan(
         if longer and moved is None and options.plan is None:  # the same step, compiled with another schedule
             _say_kept(planned, options, say)
             options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
+            asked = {*planned["plan"].get("pinned", ())}
         elif moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
             touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
+            asked = {*options.pins, *planned["plan"].get("pinned", ())} & pins.keys()
             options = dataclasses.replace(options, pins=pins)
     pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
     try:
@@ -323,6 +326,8 @@ def _settle_plan(
         ) from None
     from plimsoll.report.tables import plan_table
 
+    if asked is not None:  # what was kept of an earlier plan is nothing that the user set
+        planned = dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, pinned=tuple(sorted(asked))))
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())

@@ -181,7 +181,7 @@ def without_cudnn(*, precision: str, chunk: int, width: int) -> str:
     and those have no such kernel, which the compiler does not say: the run would.
     """
     if chunk:
-        return f"it goes in blocks of {chunk:,} positions, as --attention-chunk says"
+        return f"it goes in blocks of {chunk:,} positions (--attention-chunk {chunk})"
     if precision != "bfloat16":
         return f"cuDNN's is in bfloat16 here, and products are in {precision}"
     if width % 8:

@@ -15,6 +15,9 @@ from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 SLOW = 2.0
 """Factor over the median from which a step counts as a stall."""
+UNEVEN, PARTS, LEAST_OF_PART = 1.5, 10, 4
+"""Factor between the slowest and the fastest part of a run from which it is told; the number of parts, and rows of one
+at least, so that a stall makes none slow."""
 STALLS = 5
 """Number of stalls that are listed, the longest first."""
 BYTES = (GIB, "GiB"), (MIB, "MiB")
@@ -171,6 +174,24 @@ def speed(run: Recorded) -> Markup:
     return element("div", chart, element("div", *_stalls(run), class_="beside"), class_="pair")
 
 
+def _change_of_pace(timed: Sequence[tuple[int, float]]) -> str:
+    """Returns how much slower the slowest part of a run was than the fastest; empty where that is little.
+
+    Args:
+        timed: Steps in order, each with the seconds of a step up to it.
+    """
+    size = max(LEAST_OF_PART, -(-len(timed) // PARTS))
+    parts = [timed[start : start + size] for start in range(0, len(timed) - LEAST_OF_PART + 1, size)]
+    paces = [(median(seconds for _, seconds in part), part[0][0], part[-1][0]) for part in parts]
+    if not paces or max(paces)[0] < UNEVEN * min(paces)[0]:
+        return ""
+    (fast, *_), (slow, first, last) = min(paces), max(paces)
+    return (
+        f"Its pace changed: a step took {format_seconds(fast)} in the fastest tenth of the run and {slow / fast:.1f}"
+        f" times as long, {format_seconds(slow)}, in the slowest (steps {first:,} to {last:,})."
+    )
+
+
 def _stalls(run: Recorded) -> list[Markup]:
     """Returns how even the steps were, the slowest ones, and the time that went into anything but steps."""
     steps = run.columns["step_seconds"]
@@ -181,9 +202,11 @@ def _stalls(run: Recorded) -> list[Markup]:
     usual = median(value for _, value in finite)
     slow = sorted((pair for pair in finite if pair[1] > SLOW * usual), key=lambda pair: -pair[1])
     half = f"A step took {format_seconds(usual)} (median over rows of metrics)"
-    even = f"{half}, and none of the {len(finite):,} rows took more than {SLOW:g} times as long: it ran evenly."
-    some = f"{half}; {len(slow):,} of {len(finite):,} rows took more than {SLOW:g} times as long a step."
-    parts.append(element("p", some if slow else even))
+    changed = _change_of_pace(finite)
+    even = f"{half}, and none of the {len(finite):,} rows took more than {SLOW:g} times as long"
+    some = f"{half}; {len(slow):,} of {len(finite):,} rows took more than {SLOW:g} times as long a step"
+    parts.append(element("p", f"{some if slow else even}{'.' if slow or changed else ': it ran evenly.'}"))
+    parts += [element("p", changed)] if changed else []
     if promised := run.planned.get("step_seconds"):
         between = run.planned.get("step_seconds_range")
         estimate = f", as an estimate of {' to '.join(map(format_seconds, between))}" if between else ""

@@ -134,7 +134,7 @@ def _alternatives(planned: Facts) -> Markup:
     """Returns a table of the plans that also fit, with the reason why each was not chosen."""
     others: Sequence[Facts] = planned.get("alternatives") or ()
     if not others:
-        return element("p", "No other plan that was compared fits the budget.")
+        return element("p", _without_runner_up(planned))
     rows = [
         (
             plan_words(Plan.from_dict(other["plan"])),
@@ -147,6 +147,17 @@ def _alternatives(planned: Facts) -> Markup:
     header, caption = ("plan", "peak", "a step", "why not"), "The next best plans"
     plans = table(rows, header=header, caption=caption, names=False, words=(0, 3))
     return scrolling(plans, name="Plans that were not chosen")
+
+
+def _without_runner_up(planned: Facts) -> str:
+    """Returns what there is instead of plans that were priced as fully as the chosen one."""
+    budget: int = planned["budget_bytes"]
+    points: Sequence[Facts] = planned.get("frontier") or ()
+    fit = sum(not point["chosen"] and point["needed_bytes"] <= budget for point in points)
+    if not fit:
+        return "No other plan was compared in full."
+    count = "one other fits" if fit == 1 else f"{fit:,} others fit"
+    return f"No other plan was compared in full; by what is known of them, {count} the budget (see the chart)."
 
 
 def _other_budgets(planned: Facts) -> Markup:
