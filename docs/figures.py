@@ -280,10 +280,21 @@ def lever(name: str) -> str:
     commands = list(dict.fromkeys(column["command"] for column in columns))
     ran = "\n".join(command.strip() for command in (commands if len(commands) <= 2 else commands[:1]))
     more = "" if len(commands) <= 2 else f"; {len(commands) - 1} more are like it"
-    where = "trained" if trained else "by the chip's compiler, the step estimated" if on_card else "compiled and timed"
+    where = "trained" if trained else _how_known(columns)
     commit = columns[0]["commit"][:8]
     told = f"From [results/levers.json](results/levers.json), {where}, at {commit}{more}:\n\n```text\n{ran}\n```\n"
     return table(head, [_of_lever(column, hosted=hosted) for column in columns]) + "\n" + told
+
+
+def _how_known(columns: list[Any]) -> str:
+    """Returns where bytes and times of plans that were not trained come from: each column's plan says it."""
+    sources = [column["step_seconds_source"] for column in columns]
+    timed = [column["title"] for column, source in zip(columns, sources, strict=True) if source == "measured"]
+    if len(timed) == len(columns):
+        return "compiled and timed"
+    if not timed:
+        return "compiled and not run, times of steps estimated"
+    return f"compiled, steps timed of {', '.join(timed)} and else estimated"
 
 
 def puzzles_on_a_slice() -> str:
@@ -346,10 +357,14 @@ def predictions_in_words() -> str:
     over = sum(peak > row["memory"] for row, peak in seen)
     lost = sum(_uncommitted(row) for row, _ in seen)
     more = f" {lost} of them were measured with changes that were not committed." if lost else ""
+    peaks = [peak for _, peak in seen]
+    text = sum(row["label"].split()[0] in ("stories", "code") for row, _ in seen)
+    refused = [peak <= row["budget"] for row, peak in seen if row["outcome"] == "refused"]
     return (
-        f"Of {len(seen)} configurations that were [drawn at random](docs/memory.md#how-wrong-it-is) the predicted"
-        f" peak was {statistics.median(off):.1%} off in the median and {max(off):.1%} at most;"
-        f" {over or 'none'} went over its budget.{more}"
+        f"On two CPU cores, {len(seen)} [small configurations](docs/memory.md#how-wrong-it-is) ({min(peaks) / GIB:.1f}"
+        f" to {max(peaks) / GIB:.1f} GiB, {text} of them language models): the predicted peak was"
+        f" {statistics.median(off):.1%} off in the median, {max(off):.1%} at most; {over or 'none'} over budget, after"
+        f" mends made on some of the same draws; {sum(refused)} of {len(refused)} refusals were too cautious.{more}"
     ).replace("%", " %")
 
 
@@ -636,14 +651,15 @@ def shared_saves() -> str:
 
     parts = ("split", "split, in the background")
     command = f"python benchmarks/shared_saves.py --rounds {read('shared_saves', 'conditions', 'options', 'rounds')}"
-    sender = rows["split, not seen by all"]["beside_bytes"][1] / 2**20
+    receiver, sender = (size / 2**20 for size in rows["split, not seen by all"]["beside_bytes"])
     return (
         f"Of a state of {read('shared_saves', 'mb')} MB, two processes that hold all of it each had at most"
         f" {most('beside_bytes', 'whole')} beside it while they saved, and took"
         f" {read('shared_saves', 'times'):.2f} times as long as one process; two that hold half of it each,"
         f" {most('beside_bytes', *parts)}, with `--async-save` or without. Reading it again took"
         f" {most('restore_beside_bytes', 'whole', *parts)} at most beside what each holds. Where the second does not"
-        f" see the folder, it has {sender:.1f} MiB beside its half while it sends that, and each"
+        f" see the folder, it has {sender:.1f} MiB beside its half while it sends that, the first, which receives and"
+        f" writes all of it, {receiver:.1f} MiB, and each"
         f" {most('restore_beside_bytes', 'split, not seen by all')} at most while the first one reads and sends it"
         " back."
         f" {source('shared_saves', command)}"
@@ -932,10 +948,12 @@ def device_in_words() -> str:
     speed, share = ours["per_second"] / peer["tokens_per_second"], ours["measured_bytes"] / peer["peak_bytes"]
     alike = "a killed run's bits the same" if parts["exact"]["result"]["equal"] else "a killed run's bits others"
     chip = read("device", "conditions", "chip").partition(",")[0].replace("NVIDIA ", "")
+    micro, times = (ours["plan"][name] for name in ("micro_batch", "accumulation"))
     return (
         f"* **{chip[0].upper()}{chip[1:]}**: of {len(runs)} plans [bytes right to {off:.1%},"
         f" {alike}](docs/chips.md#training-on-the-gpu-that-is-here); at {peer['parameters'] / 1e6:.1f}M parameters"
-        f" {speed:.2f} times the tokens/s of `torch.compile` in {share:.2f} of its memory."
+        f" {speed:.2f} times the tokens/s of `torch.compile` in {share:.2f} of its memory (ours {micro} x {times}"
+        f" windows, its {micro * times} at once), by a version that no commit has."
     ).replace("%,", " %,", 1)
 
 
@@ -1066,10 +1084,12 @@ def beside_trainer_in_words() -> str:
     """Returns small language models on this CPU beside `transformers.Trainer` as one line of a list."""
     every = [found["medians"] for found in read("text_vs_trainer", "results").values()]
     names = ("tokens_per_second", "peak_resident_bytes")
-    faster, bytes_share = ([each["plimsoll"][name] / each["peer"][name] for each in every] for name in names)
+    faster, shares = ([each["plimsoll"][name] / each["peer"][name] for each in every] for name in names)
+    set_to = [found["configuration"]["goal_memory"] for found in read("text_vs_trainer", "results").values()]
     return (
-        f"* **Small language models there**, beside transformers' Trainer: {min(faster):.1f} to {max(faster):.1f} times"
-        f" the speed, {min(bytes_share):.2f} to {max(bytes_share):.2f} of the memory"
+        f"* **Small language models there**, beside transformers' Trainer at its own batch: {min(faster):.2f} to"
+        f" {max(faster):.2f} times the speed, in {min(shares):.2f} to {max(shares):.2f} of its memory by budgets of"
+        f" {min(set_to)} to {max(set_to)}, ours in smaller micro-batches"
         f" ([{len(every)} configurations](docs/why-not.md#what-was-measured))."
     )
 
@@ -1078,10 +1098,19 @@ def beside_peft_in_words() -> str:
     """Returns LoRA on this CPU beside PEFT as one line of a list."""
     ratios = read("finetune_beside_peft", "ratios")
     faster, bytes_share = (f"{ratios[name]:.2f}" for name in ("tokens_per_second", "peak_resident_bytes"))
+    rows, plan = read("finetune_beside_peft", "conditions", "options", "rows"), _plan_beside_peft()
     return (
-        f"* **LoRA of 135M there**, beside PEFT: {faster} times the speed, {bytes_share} of the memory"
+        f"* **LoRA of 135M there**, beside PEFT: {faster} times the speed, {bytes_share} of the memory (ours"
+        f" {plan['micro_batch']} x {plan['accumulation']} rows, recomputing; PEFT's {rows} at once)"
         " ([how](docs/finetune.md#beside-what-others-publish))."
     )
+
+
+def _plan_beside_peft() -> Any:
+    """Returns the plan of every round of benchmarks/finetune_beside_peft.py."""
+    first, *others = [each["plimsoll"]["plan"] for each in read("finetune_beside_peft", "rounds")]
+    assert all(other == first for other in others)
+    return first
 
 
 def _share(share: float, *, signed: bool = False) -> str:
@@ -1099,6 +1128,18 @@ def sizes() -> str:
         numbers = (vocabulary, s.width, s.layers, s.heads, s.inner, s.parameters())
         rows.append([format_count(target), *(f"{number:,}" for number in numbers)])
     return table(["target", "vocabulary", "width", "layers", "heads", "inner", "parameters"], rows)
+
+
+def nearest_shapes(target: int, vocabulary: int) -> str:
+    """Returns what is said of a number of parameters that no shape comes near to."""
+    from plimsoll.errors import RecipeError
+    from plimsoll.models.sizing import sized
+
+    try:
+        sized(target, vocab=vocabulary)
+    except RecipeError as refusal:
+        return f"`{refusal}`."
+    raise AssertionError(f"there is a shape of {target:,} parameters with a vocabulary of {vocabulary:,}")
 
 
 def shown(command: str) -> str:

@@ -93,6 +93,20 @@ def test_every_value_that_may_be_left_out_says_what_that_means(words):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+def test_the_example_of_training_lacks_nothing_but_its_files(preset, tmp_path, monkeypatch, capsys):
+    """It gets as far as looking for the first file that it names; `code` needs none."""
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example(f"plimsoll train {preset}"))
+    if preset == "code":
+        assert words[:4] == ["plimsoll", "train", "code", "--memory"]
+        return
+    assert main(words[1:]) == 2
+    refusal = capsys.readouterr().err
+    files = [word for word in words if word.endswith(("/", ".h5", ".jsonl"))]
+    assert any(file in refusal or str(tmp_path / file) in refusal for file in files), refusal
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_recipes_have_the_most_used_options_first_and_named_groups(preset, capsys):
     text = said(["train", preset], capsys)
     titles = [line.partition(":")[0] for line in text.splitlines() if re.match("[a-z][a-z ]*(: |$)", line)][1:]

@@ -83,6 +83,11 @@ def test_a_run_without_adapters_has_none_to_export(tiny_run, tmp_path, capsys):
     [
         ([], "export writes nothing without a place: name --merged FOLDER"),
         (["--gguf-type", "f16", "--merged", "out"], "--gguf-type f16 is the type of a GGUF file's kernels: name the f"),
+        (["--merged", "x.onnx"], "x.onnx ends in .onnx like a file, and --merged writes a folder"),
+        (
+            ["--adapter", "a.safetensors"],
+            "a.safetensors ends in .safetensors like a file, and --adapter writes a folder",
+        ),
         (["--gguf", "out", "--gguf-type", "q4"], "--gguf-type takes one of bf16, f16, f32, q8_0, got"),
     ],
 )

@@ -184,7 +184,8 @@ def test_goals_that_are_missed_are_said(monkeypatch):
     assert figures._held([0.5, 0.6], 0.6) == "met by both (0.50 and 0.60)"
     assert figures._held([0.5, 0.61], 0.6) == "missed by one (0.50 and 0.61)"
     assert figures._held([0.97], 0.95) == "missed (0.97)"
-    rows = [{"predicted": 110 * 2**20, "peaks": [100 * 2**20], "memory": 120 * 2**20, "commit": "1234567-dirty"}] * 3
+    size = {"predicted": 110 * 2**20, "peaks": [100 * 2**20], "memory": 120 * 2**20, "budget": 90 * 2**20}
+    rows = [{**size, "label": "code 32x1", "outcome": "refused", "commit": "1234567-dirty"}] * 3
     monkeypatch.setattr(figures, "read", lambda name, *_: rows if name == "prediction-text-1" else [])
     monkeypatch.setattr(figures, "_draws", lambda: ["text-1"])
     assert "median is missed by `text-1` (10.00 MiB, 10.0 %); that of the worst by none" in (
@@ -194,7 +195,24 @@ def test_goals_that_are_missed_are_said(monkeypatch):
     assert " 3 of them were measured with changes" in figures.predictions_in_words()
     rows = [row | {"commit": "1234567"} for row in rows]
     assert figures.predictions_beside_goals().count("* ") == 1
-    assert figures.predictions_in_words().endswith("went over its budget.")
+    assert figures.predictions_in_words().endswith("0 of 3 refusals were too cautious.")
+    assert "3 of them language models" in figures.predictions_in_words()
+    assert "none over budget" in figures.predictions_in_words()
+    rows[0] = rows[0] | {"peaks": [130 * 2**20]}
+    assert "1 over budget" in figures.predictions_in_words()
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["measured", "measured"], "compiled and timed"),
+        (["roofline", "kernels"], "compiled and not run, times of steps estimated"),
+        (["measured", "kernels"], "compiled, steps timed of A and else estimated"),
+    ],
+)
+def test_a_caption_says_timed_only_of_what_was_timed(sources, said):
+    columns = [{"title": title, "step_seconds_source": source} for title, source in zip("AB", sources, strict=True)]
+    assert figures._how_known(columns) == said
 
 
 SAID = '<!-- typed: a lent card, log.md, "On a card" -->'

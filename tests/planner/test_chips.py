@@ -164,6 +164,10 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("h100x3", ["h100x3 cannot be planned for", "h100x2, h100x4, h100x8"]),
         ("8xh100x8", ["no chip called"]),
         ("cpux2", ["no chip called"]),
+        ("gpu", ["gpu is a kind of chip", "like h100", "leave --chip out"]),
+        ("CUDA", ["is a kind of chip", "like h100"]),
+        ("tpu", ["tpu is a kind of chip", "tpu-v5e-8"]),
+        ("a100", ["did you mean a100-40 or a100-80?"]),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_refused_with_the_nearest(name, said):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from plimsoll.errors import RecipeError
@@ -14,6 +15,11 @@ from plimsoll.runs.remote import fetched
 
 GgufType = Literal["bf16", "f16", "f32", "q8_0"]
 Place = str | os.PathLike[str] | None
+ENDINGS_OF_FILES = {
+    *(".onnx", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".h5", ".keras", ".pkl", ".npz", ".zip", ".tar"),
+    *(".tflite", ".mlmodel", ".mlpackage", ".pb", ".engine", ".ggml", ".gguf"),
+}
+"""Endings of files of other programs, for which a folder would be no answer."""
 
 
 def export(
@@ -54,6 +60,12 @@ def export(
         raise RecipeError(f"--gguf-type {gguf_type} is the type of a GGUF file's kernels: name the file with --gguf")
     if gguf_type is not None and gguf_type not in get_args(GgufType):
         raise RecipeError(f"--gguf-type {gguf_type} is not one of {', '.join(get_args(GgufType))}")
+    for form in {"adapter", "merged", "out"} & request.keys():
+        if (ending := Path(request[form]).suffix.lower()) in ENDINGS_OF_FILES:
+            raise RecipeError(
+                f"{request[form]} ends in {ending} like a file, and --{form} writes a folder: name a folder for"
+                " transformers or peft, or a file that ends in .gguf for llama.cpp. There is no other form"
+            )
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
     if "export" not in class_of(saved).verbs:

@@ -62,10 +62,10 @@ def chips(arguments: list[str]) -> int:
 
 
 NOTES = (
-    "Rates are dense and of one device; float32 is at the highest precision. None was held against a",
-    "card; what a step reaches of them was, on an H100. The cpu is this machine: its rates are measured",
-    "when it is planned for. `h100x8` are eight in one machine, `plimsoll chips tpu-v4` lists the sizes",
-    "of a family, `plimsoll chips h100` the sources.",
+    "Rates are dense and of one device, from data sheets; float32 is at the highest precision. Two cards",
+    "were measured: what steps reach of an H100's, and what an H200 multiplies and copies. The cpu is",
+    "this machine: its rates are measured when it is planned for. `h100x8` are eight in one machine,",
+    "`plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
 )
 """Lines below the table."""
 KERNELS = {

@@ -34,4 +34,13 @@ def example(program: str) -> str:
         from plimsoll.recipes.registry import preparations
 
         return preparations()[recipe].example
+    if name == "train" and (needs := _needs(recipe)):
+        return f"plimsoll train {recipe} {needs}"
     return EXAMPLES.get(command, EXAMPLES.get(name, "")).format(recipe=recipe)
+
+
+def _needs(recipe: str) -> str:
+    """Returns options of a recipe's example instead of those of `EXAMPLES`; of a file's nothing is known."""
+    from plimsoll.recipes.registry import PRESETS
+
+    return PRESETS[recipe].needs if recipe in PRESETS else ""

@@ -43,6 +43,11 @@ LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
 
 
+KINDS = {
+    **dict.fromkeys(("gpu", "cuda", "nvidia", "geforce", "rtx"), "a GPU by its name, like h100, a100-80 or rtx4090"),
+    "tpu": "a TPU by its generation and the size of its slice, like tpu-v5e-8 or tpu-v4-64",
+}
+"""Names that people type of a kind of chip, and what to name instead."""
 NO_DEVICES = re.compile(r"(.+?)\s*x\s*(?:-\s*\d+|0+)|(?:-\s*\d+|0+)\s*x\s*(.+)", re.IGNORECASE)
 """Name of a GPU with how many there are, which is none: `h100x0`, `-1xh100`."""
 
@@ -81,8 +86,15 @@ def chip(name: str, file: Path | None = None) -> Chip:
     for pattern, why in ELSEWHERE.items():
         if re.fullmatch(pattern, _squeezed(name)):
             raise RecipeError(f"{name} cannot be planned for: {why}")
-    near = difflib.get_close_matches(name.lower(), ["cpu", *known.chips, *slices], n=3)
     listed = "`plimsoll chips` lists them"
+    if kind := KINDS.get(_squeezed(name)):
+        raise RecipeError(
+            f"{name} is a kind of chip, and a plan is for one of them: name {kind} ({listed}), or leave --chip out for"
+            " the chip that is here"
+        )
+    every = [*known.chips, *slices]
+    near = [each for each in every if each.startswith(f"{name}-")][:3]
+    near = near or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
     hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
     raise RecipeError(f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one")
 

@@ -21,6 +21,8 @@ class Preset(NamedTuple):
     """"module:function", called without arguments, or "module:Class"."""
     purpose: str
     """Line of `plimsoll recipes`."""
+    needs: str = ""
+    """Options in the example of `plimsoll train NAME --help`: those without which it is not trained, and --memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ FAMILY = Family(
         "control": Preset(
             "plimsoll.recipes.control.recipe:Control",
             "optimal controllers imitated from windows of states in HDF5",
+            needs="--data windows.h5 --memory 1GiB",
         ),
     },
     prepares={

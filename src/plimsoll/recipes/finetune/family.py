@@ -8,6 +8,7 @@ FAMILY = Family(
         "finetune": Preset(
             "plimsoll.recipes.finetune.recipe:Finetune",
             "a published Llama, Mistral, Qwen or Gemma on chats, pairs or texts, by LoRA or whole",
+            needs="--dataset-id chats.jsonl --memory 1GiB",
         ),
     },
 )

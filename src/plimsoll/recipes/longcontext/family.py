@@ -3,24 +3,22 @@
 from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 
 HERE = "plimsoll.recipes.longcontext"
+PRESETS = (
+    ("longcontext", "recipe:LongContext", "a language model of linear recurrences on packed text, for a laptop"),
+    ("longcontext-nano", "presets:nano", "published size: width 512, 4 layers"),
+    ("longcontext-micro", "presets:micro", "published size: width 768, 8 layers"),
+    ("longcontext-tiny", "presets:tiny", "published size: width 512, 6 layers"),
+    ("longcontext-small", "presets:small", "published size: width 1,024, 12 layers"),
+    ("longcontext-small-32k", "presets:small_32k", "published size: 123M, windows of 32,768 tokens"),
+    ("longcontext-medium-32k", "presets:medium_32k", "published size: width 1,536, 16 layers, 32,768 tokens"),
+    ("longcontext-large-32k", "presets:large_32k", "published size: width 2,048, 24 layers, 32,768 tokens"),
+)
+"""Name, what makes it, and the line about it."""
 
 FAMILY = Family(
     kinds={"longcontext": f"{HERE}.recipe:LongContext"},
     presets={
-        "longcontext": Preset(
-            f"{HERE}.recipe:LongContext", "a language model of linear recurrences on packed text, for a laptop"
-        ),
-        "longcontext-nano": Preset(f"{HERE}.presets:nano", "published size: width 512, 4 layers"),
-        "longcontext-micro": Preset(f"{HERE}.presets:micro", "published size: width 768, 8 layers"),
-        "longcontext-tiny": Preset(f"{HERE}.presets:tiny", "published size: width 512, 6 layers"),
-        "longcontext-small": Preset(f"{HERE}.presets:small", "published size: width 1,024, 12 layers"),
-        "longcontext-small-32k": Preset(f"{HERE}.presets:small_32k", "published size: 123M, windows of 32,768 tokens"),
-        "longcontext-medium-32k": Preset(
-            f"{HERE}.presets:medium_32k", "published size: width 1,536, 16 layers, 32,768 tokens"
-        ),
-        "longcontext-large-32k": Preset(
-            f"{HERE}.presets:large_32k", "published size: width 2,048, 24 layers, 32,768 tokens"
-        ),
+        name: Preset(f"{HERE}.{made}", purpose, "--data packed/ --memory 1GiB") for name, made, purpose in PRESETS
     },
     prepares={
         "longcontext": Preparation(

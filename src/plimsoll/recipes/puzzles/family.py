@@ -24,7 +24,10 @@ _SETS = (
 
 FAMILY = Family(
     kinds={"puzzles": f"{_HERE}.recipe:Puzzles"},
-    presets={name: Preset(f"{_HERE}.presets:{make}", purpose) for name, make, purpose in _PRESETS},
+    presets={
+        name: Preset(f"{_HERE}.presets:{make}", purpose, "--data data/ --memory 1GiB")
+        for name, make, purpose in _PRESETS
+    },
     prepares={
         name: Preparation(
             purpose="puzzles and their augmentations: a folder",

@@ -3,19 +3,20 @@
 from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 
 HERE = "plimsoll.recipes.recommend"
+MEMORY, GEMMA, LLAMA = "--memory 1GiB", "--pretrained gemma/", "--pretrained llama/"
+PRESETS = (
+    ("recommend", "recipe:Recommend", "the next item, by a small transformer or a frozen Llama", MEMORY),
+    ("recommend-no-lm", "presets:no_lm", "the same: a transformer that is learned along", MEMORY),
+    ("recommend-debug", "presets:debug", "for a look: 64 and 128 wide, 200 steps", MEMORY),
+    ("recommend-gemma-2b", "presets:gemma_2b", "a frozen Gemma 2B, histories of 256 items", GEMMA),
+    ("recommend-llama-3.2-1b", "presets:llama_3_2_1b", "a frozen Llama 3.2 1B, histories of 128 items", LLAMA),
+    ("recommend-tpu-optimized", "presets:tpu_optimized", "a frozen Gemma 2B, histories of 128 items", GEMMA),
+)
+"""Name, what makes it, the line about it, and an option of its example: the weights, where it needs some."""
 
 FAMILY = Family(
     kinds={"recommend": f"{HERE}.recipe:Recommend"},
-    presets={
-        "recommend": Preset(f"{HERE}.recipe:Recommend", "the next item, by a small transformer or a frozen Llama"),
-        "recommend-no-lm": Preset(f"{HERE}.presets:no_lm", "the same: a transformer that is learned along"),
-        "recommend-debug": Preset(f"{HERE}.presets:debug", "for a look: 64 and 128 wide, 200 steps"),
-        "recommend-gemma-2b": Preset(f"{HERE}.presets:gemma_2b", "a frozen Gemma 2B, histories of 256 items"),
-        "recommend-llama-3.2-1b": Preset(
-            f"{HERE}.presets:llama_3_2_1b", "a frozen Llama 3.2 1B, histories of 128 items"
-        ),
-        "recommend-tpu-optimized": Preset(f"{HERE}.presets:tpu_optimized", "a frozen Gemma 2B, histories of 128 items"),
-    },
+    presets={name: Preset(f"{HERE}.{made}", purpose, f"--data data/ {more}") for name, made, purpose, more in PRESETS},
     prepares={
         "recommend": Preparation(
             purpose="who took which item after which: a folder",

@@ -10,6 +10,7 @@ FAMILY = Family(
         "stories": Preset(
             "plimsoll.recipes.text.recipe:Text",
             "a small language model on any text, streamed",
+            needs="--dataset-id my-texts/ --memory 1GiB",
         ),
         "code": Preset(
             "plimsoll.recipes.text.recipe:code",
