@@ -26,6 +26,7 @@ STEP_FLOPS = 100e9
 """At most, of one step: about half a second on two cores."""
 CONVOLUTION_OPERATIONS = 1e9, 10e9
 """Products of one number with another, of a forward pass."""
+DEPTHWISE_SLOWER = 100
 STEP_TOKENS = 512, 16_384
 LOGITS_BYTES = 512 * 2**20
 """At most, of the whole effective batch in float32."""
@@ -178,7 +179,8 @@ def draw_convolutions(seed: int, number: int, *, folder: Path) -> Configuration:
                 filters, groups = features, dice.choice((2, features))
             kernel = dice.choice((2, 3, 3, 4, 5) if axes < 3 else (2, 3))
             at = -(-at // stride)
-            operations += batch * at**axes * kernel**axes * features * filters // groups
+            slower = DEPTHWISE_SLOWER if groups > 2 else 1
+            operations += slower * batch * at**axes * kernel**axes * features * filters // groups
             layers.append((kernel, stride, filters, groups))
             features = filters
         if CONVOLUTION_OPERATIONS[0] < operations < CONVOLUTION_OPERATIONS[1]:

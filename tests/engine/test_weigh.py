@@ -47,13 +47,18 @@ def test_a_grouped_convolution_is_weighed():
 
 def test_what_this_machine_has_no_room_for_is_charged_the_most(monkeypatch):
     asked = []
-    monkeypatch.setattr(weigh, "ask", lambda verb, request: asked.append(request) or {"bytes": [MIB]})
+    monkeypatch.setattr(weigh, "ask", lambda verb, request, seconds: asked.append(request) or {"bytes": [MIB]})
     monkeypatch.setattr(weigh.host, "available_bytes", lambda: DEPTHWISE.array_bytes + DEPTHWISE.most_bytes - 1)
     assert weigh.weighed([DEPTHWISE]) == {DEPTHWISE: DEPTHWISE.most_bytes}
     assert asked == []
     monkeypatch.setattr(weigh.host, "available_bytes", lambda: DEPTHWISE.array_bytes + DEPTHWISE.most_bytes)
     assert weigh.weighed([DEPTHWISE]) == {DEPTHWISE: MIB}
     assert len(asked) == 1
+
+
+def test_what_takes_too_long_to_weigh_is_charged_the_most(monkeypatch):
+    monkeypatch.setattr(weigh, "ASKED_SECONDS", 0.01)
+    assert weigh.weighed([DEPTHWISE]) == {DEPTHWISE: DEPTHWISE.most_bytes}
 
 
 def test_a_step_is_charged_its_largest_and_none_is_weighed_twice(monkeypatch):

@@ -8,13 +8,16 @@ was compiled, and reads its peak.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from plimsoll.errors import PlimsollError
 from plimsoll.planner import host
 from plimsoll.planner.hlo.convolutions import Convolution
 from plimsoll.processes.request import ask
@@ -22,18 +25,23 @@ from plimsoll.training import memory, program
 
 RUNS = 3
 """Runs that are weighed of each, the highest counts: after a first one, which brings library code in."""
+RUNS_SECONDS = 10.0
+"""Seconds of one after which it is not run again. Depthwise ones take a thousand times as long as others do."""
+ASKED_SECONDS = 120.0
+"""Seconds in which all of them are weighed, or none."""
 AXES = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NHWDC", "HWDIO", "NHWDC")}
 """The order in which XLA gives axes to Eigen, by the number of axes of an image."""
 
 
 def weighed(convolutions: Iterable[Convolution]) -> dict[Convolution, int]:
-    """Returns the bytes of each beside its arrays; the most that they may be where this machine has no room to see."""
+    """Returns the bytes of each beside its arrays; the most that they may be where this machine cannot see it."""
     every = {each: each.most_bytes for each in convolutions}
     room = host.available_bytes() if sys.platform == "linux" else 0
     small = [each for each, most in every.items() if each.array_bytes + most <= room]
     if small:
-        answer = ask("weigh", {"convolutions": [asdict(each) for each in small]})
-        every |= zip(small, answer["bytes"], strict=True)
+        request = {"convolutions": [asdict(each) for each in small]}
+        with suppress(PlimsollError):  # too slow, or killed for its memory
+            every |= zip(small, ask("weigh", request, seconds=ASKED_SECONDS)["bytes"], strict=True)
     return every
 
 
@@ -63,12 +71,12 @@ def _weigh(one: Convolution) -> int:
     stats = step.memory_analysis()
     assert stats is not None
     counted = stats.temp_size_in_bytes + stats.output_size_in_bytes
-    jax.block_until_ready(step(operand, kernel))
-    sizes = []
-    for _ in range(RUNS):
+    sizes: list[int] = []
+    began = time.monotonic()
+    while not sizes or (len(sizes) <= RUNS and time.monotonic() - began < RUNS_SECONDS):
         memory.trim_heap()
         before = memory.settle()
         memory.forget_peak()
         jax.block_until_ready(step(operand, kernel))
         sizes.append(memory.peak_resident_bytes() - before - counted)
-    return max(0, *sizes)
+    return max(0, *(sizes[1:] or sizes))
