@@ -10,7 +10,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.registry import PRESETS, preset
-from plimsoll.recipes.saved import continuing, differences, from_dict, to_dict
+from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.recipes.text.recipe import Text
 
 
@@ -156,17 +156,3 @@ def warmed_up(recipe, steps):
     """Optimizer steps of the warm-up."""
     rule = recipe.optimizer(steps) if recipe.kind != "puzzles" else recipe.adam_atan2(steps)
     return rule.warmup_steps
-
-
-@pytest.mark.parametrize(("name", "steps"), [("code", 100), ("recommend-debug", 50), ("sudoku-4x4", 100)])
-def test_a_run_that_an_earlier_version_began_goes_on_with_the_warm_up_it_had(name, steps):
-    recipe = preset(name)
-    saved = json.loads(json.dumps(to_dict(replace(recipe, warmup_steps=steps))))
-    del saved["fields"]["default_warmup_steps"]
-    went_on = continuing(recipe, saved)
-    assert differences(from_dict(saved), went_on) == {}
-    assert warmed_up(went_on, 200) == steps
-    typed = json.loads(json.dumps(saved | {"fields": saved["fields"] | {"warmup_steps": 7}}))
-    assert differences(from_dict(typed), continuing(recipe, typed))["warmup_steps"] == (7, None)
-    assert differences(from_dict(typed), continuing(replace(recipe, warmup_steps=7), typed)) == {}
-    assert continuing(recipe, to_dict(recipe)) is recipe

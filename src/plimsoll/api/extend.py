@@ -39,7 +39,7 @@ def extend(folder: RunFolder, before: Recipe, recipe: Recipe, *, allowed: bool) 
     data = folder.read("data.json")
     old, taken, new = data["steps"], max(folder.saved_steps(), default=0), recipe.steps
     if new is None:
-        per_epoch = data["steps_per_epoch"] if "evaluate_every" in data else None  # older ones may hold other steps
+        per_epoch = data["steps_per_epoch"]
         steps = f" {int(recipe.epochs * per_epoch)}" if recipe.epochs and per_epoch else ""
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, and its length cannot be changed in epochs: give --steps{steps}"

@@ -319,7 +319,7 @@ class _Finder:
         """Raises the refusal of the least value, which does not fit."""
         least = self.points[0]
         floor = None if least.needed == math.inf else int(least.needed)
-        why = least.why or f"its smallest plan needs {format_budget(least.needed)}"
+        why = least.why or f"its smallest plan needs {format_budget(int(least.needed))}"
         raise BudgetError(
             f"no --{self.steps.option.replace('_', '-')} fits in {format_bytes(self.budget)}: the least that is tried"
             f" is {self.steps.value(0):,}, and {why}. Give a larger --memory, or plan for it alone to see"

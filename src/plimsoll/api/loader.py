@@ -11,7 +11,7 @@ from plimsoll.api.keywords import require_recipe
 from plimsoll.errors import DataError, RunError
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import continuing, differences, from_dict, to_dict
+from plimsoll.recipes.saved import differences, from_dict, to_dict
 from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.types import Source
 
@@ -57,9 +57,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
     """Makes the tokenizer in the folder, unless a run or an earlier call has made it for the same recipe."""
     run, prepared = RunFolder(folder), folder / _PREPARED
     if run.exists():
-        saved = run.read("recipe.json")
-        recipe = continuing(recipe, saved)
-        changed = differences(from_dict(saved), recipe)
+        changed = differences(from_dict(run.read("recipe.json")), recipe)
         if changed:
             words = "; ".join(
                 f"{name} is {theirs!r} there and {ours!r} here" for name, (theirs, ours) in changed.items()

@@ -31,7 +31,7 @@ from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.overrides import overridden
-from plimsoll.recipes.saved import begun_with, continuing, differences, from_dict, is_saved_as, name_of, to_dict
+from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.report.best_size import best_size_lines, option_words
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
@@ -65,8 +65,6 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
-        if folder.has("plan.json"):
-            recipe = continuing(recipe, folder.read("recipe.json"))
         if options.best_size or options.hours is not None:
             recipe = _of_best_size(folder, recipe, options, target, say, processes)
         devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices

@@ -126,26 +126,6 @@ def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe
     return dataclasses.replace(recipe, **saved["fields"])
 
 
-def continuing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe with the warm-up of the run that it continues, where an earlier version began that.
-
-    It had the default's steps however short the run was (until 2026-11-28), and goes on with them.
-    """
-    fields, begun = saved.get("fields"), {"warmup_steps", "default_warmup_steps"}
-    if not isinstance(fields, Mapping) or begun & fields.keys() != {"warmup_steps"}:
-        return recipe
-    default = getattr(recipe, "default_warmup_steps", None)
-    if default is None or recipe.warmup_steps not in (None, fields["warmup_steps"]):
-        return recipe
-    if recipe.warmup_steps is None and fields["warmup_steps"] != default:  # it was typed then, and is not now
-        return recipe
-    return dataclasses.replace(
-        recipe,
-        warmup_steps=fields["warmup_steps"],
-        default_warmup_steps=from_dict(saved).default_warmup_steps,
-    )
-
-
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
     """Returns whether a recipe.json is of this very recipe; False if it can no longer be read."""
     try:
