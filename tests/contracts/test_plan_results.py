@@ -15,7 +15,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hypotheses import examples
 from plain_code import PLAIN_CODE
 from plan_results import DEVICES, EXAMPLES, FAULTS, LENGTH, RECIPES, plan_of, recipe_of
 from plimsoll.levers.lever import Problem
@@ -106,9 +105,9 @@ def is_possible(name, levers, devices):
 
 
 @st.composite
-def plans(draw):
-    """Draws a recipe, levers that go together, none of them plain, and rows of documents and padding."""
-    name = draw(st.sampled_from(sorted(RECIPES)))
+def plans(draw, names=tuple(RECIPES)):
+    """Draws a recipe, levers that go together, none of them plain, and two batches of documents and padding."""
+    name = draw(st.sampled_from(names))
     devices = draw(st.sampled_from([1, DEVICES]))
     levers = {}
     for lever in draw(st.permutations(exact_levers())):
@@ -116,13 +115,32 @@ def plans(draw):
         possible = [value for value in others if is_possible(name, levers | {lever.name: value}, devices)]
         if possible and len(levers) < MOST_LEVERS:
             levers[lever.name] = draw(st.sampled_from(possible))
-    return {"name": name, "levers": levers, "devices": devices, "seed": draw(st.integers(0, 2**16))}
+    seeds = draw(st.lists(st.integers(1, 2**16), min_size=2, max_size=2))
+    return {"name": name, "levers": levers, "devices": devices, "seeds": seeds}
 
 
-@settings(max_examples=examples(200, usual=3), phases=[Phase.generate])  # each costs seconds: no smaller one is sought
+def drawn(plans_of_a_test):
+    """Tries plans as they are drawn: each costs seconds, so that no smaller one is sought where one fails."""
+    return settings(max_examples=plans_of_a_test, phases=[Phase.generate])
+
+
+@drawn(3)
 @given(case=plans())
-def test_a_plan_that_is_drawn_computes_what_the_plain_plan_does(differences, case):
+def test_plans_that_are_drawn_compute_what_the_plain_plan_does(differences, case):
     require_equal(differences(**case), case["name"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_many_plans_of_each_recipe_do_so(differences, name):
+    """Ten plans of each recipe and two batches of each plan: 200 results."""
+
+    @drawn(10)
+    @given(case=plans(names=(name,)))
+    def each(case):
+        require_equal(differences(**case), name)
+
+    each()
 
 
 # --- Plans that are fixed: every lever, and rows of every kind (`plan_results.DOCUMENTS`) ---
@@ -161,11 +179,11 @@ def test_every_exact_lever_has_a_value_that_is_drawn():
 def test_padding_and_documents_of_every_kind_give_what_the_plain_plan_gives(differences, name):
     levers = CASES[name]
     assert is_possible(name, levers, levers.get("fsdp", 1))
-    require_equal(differences(name=name, levers=levers, devices=levers.get("fsdp", 1), seed=0), name)
+    require_equal(differences(name=name, levers=levers, devices=levers.get("fsdp", 1), seeds=[0]), name)
 
 
 def test_a_fault_that_is_put_in_by_hand_is_found(differences):
-    case = {"name": "finetune, windows, LoRA", "seed": 0, "only_evaluated": True}
+    case = {"name": "finetune, windows, LoRA", "seeds": [0], "only_evaluated": True}
     case |= {"levers": BLOCKS | {"micro_batch": 1}, "devices": 1}  # rows alone: another may need what one needs not
     require_equal(differences(**case), case["name"])
     for fault in FAULTS:

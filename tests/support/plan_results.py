@@ -409,28 +409,36 @@ def _with_fault(fault: str) -> Iterator[None]:
 
 
 def differences(
-    name: str, levers: dict[str, Any], devices: int, seed: int, fault: str = "", only_evaluated: bool = False
+    name: str, levers: dict[str, Any], devices: int, seeds: list[int], fault: str = "", only_evaluated: bool = False
 ) -> dict[str, float]:
     """Returns how far each figure of a plan is from the plain plan's, relative to its size, the farthest first.
 
-    A gradient's size is the norm of its leaf, at least a hundredth of that of the largest leaf: one that only rounding
-    keeps from zero has no digits to compare.
+    Of several batches, the one of each of the `seeds`, the farthest counts. A gradient's size is the norm of its leaf,
+    at least a hundredth of that of the largest leaf: one that only rounding keeps from zero has no digits to compare.
     """
-    plan, batch = plan_of(levers, devices), batch_of(name, seed)
+    distances: dict[str, float] = {}
     with jax.numpy_dtype_promotion("standard"):
-        arguments = (start_of(name), batch, evaluation_of(name, batch))
-        expected = plain_of(name).result(*arguments, only_evaluated)
+        plain = plain_of(name)  # before a fault is put in
         with _with_fault(fault) if fault else nullcontext():
-            actual = Compiled(name, plan).result(*arguments, only_evaluated)
+            plan = Compiled(name, plan_of(levers, devices))
+            for seed in seeds:
+                batch = batch_of(name, seed)
+                arguments = (start_of(name), batch, evaluation_of(name, batch), only_evaluated)
+                for figure, distance in _distances(plain.result(*arguments), plan.result(*arguments)).items():
+                    distances[figure] = max(distance, distances.get(figure, 0.0))
+    return dict(sorted(distances.items(), key=lambda item: -item[1]))
+
+
+def _distances(expected: Result, actual: Result) -> dict[str, float]:
     norms = [float(np.linalg.norm(leaf)) for leaf in expected.gradients.values()]
     floors = {"loss": 0.0, "gradients": 1e-2 * max(norms, default=0.0), "evaluation": 0.0}
     distances = {}
     for part, floor in floors.items():
         one, other = getattr(expected, part), getattr(actual, part)
-        assert one.keys() == other.keys(), (name, part)
+        assert one.keys() == other.keys(), part
         for key, value in one.items():
             distances[f"{part} {key}"] = _apart(value, other[key], floor)
-    return dict(sorted(distances.items(), key=lambda item: -item[1]))
+    return distances
 
 
 def _apart(expected: np.ndarray, actual: np.ndarray, least: float) -> float:
