@@ -164,6 +164,8 @@ BENCHMARKS = [
     ),
     Benchmark("finetune_beside_peft", "--rounds 3", None),
     Benchmark("finetune_gguf", "", None),
+    Benchmark("config_fields", "", None),
+    Benchmark("finetune_parity", "", None, needs="golden/finetune"),
     Benchmark("processes", "--every-recipe", None, "losses at most 1e-5 apart", needs="data/weights"),
     Benchmark("processes", "--steps 12 --rounds 5", "--steps 12 --rounds 1", "efficiency of two at least 95 %"),
     Benchmark(
