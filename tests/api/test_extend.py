@@ -122,12 +122,6 @@ def test_steps_are_suggested_for_the_epochs_that_were_asked_for(tmp_path, kind):
     with pytest.raises(RunError, match=rf"run of {longest[0]} steps.*give --steps {longest[1]} instead"):
         prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
 
-    data = folder.read("data.json")  # of a run from before they were told apart
-    folder.write("data.json", {name: value for name, value in data.items() if name != "evaluate_every"})
-    folder.seal()
-    with pytest.raises(RunError, match="give --steps instead"):
-        prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
-
 
 def test_a_run_that_has_taken_no_step_gets_any_length(tmp_path):
     folder = begun(tmp_path / "run", CODE, taken=0)
