@@ -341,7 +341,8 @@ def ledger_of(*, budget, peak, pinned):
         (ledger_of(budget=90 * GIB, peak=70 * GIB, pinned=64 * GIB), "84"),
         (ledger_of(budget=90 * GIB + 1, peak=70 * GIB, pinned=64 * GIB), "85"),
         (ledger_of(budget=50 * GIB, peak=70 * GIB, pinned=64 * GIB), "64"),  # the plan's own, whatever is there
-        ({"budget_bytes": 90 * GIB, "predicted_peak_bytes": 70 * GIB}, "90"),  # planned before it was noted
+        (ledger_of(budget=70 * GIB, peak=70 * GIB, pinned=0), "1"),  # for transfers, where nothing is offloaded
+        (ledger_of(budget=None, peak=200 * GIB, pinned=0), "1"),  # more than this machine has now
     ],
 )
 def test_what_xla_may_pin_of_the_host_is_its_budget_without_the_rest_of_the_process(

@@ -303,15 +303,17 @@ def pinned_at_most(planned_host: Mapping[str, Any] | None = None) -> int:
     Args:
         planned_host: The host's ledger in plan.json; None where nothing is planned yet.
     """
-    ledger = planned_host or {}
-    room = ledger.get("budget_bytes")
-    if room is None:
-        available = host.available_bytes()
-        room = available - host.margin_bytes(available)
-    pinned = ledger.get("pinned_bytes")
-    if pinned is None:  # not planned, or planned before it was noted
-        return room
-    return max(pinned, room - (ledger["predicted_peak_bytes"] - pinned))
+    available = host.available_bytes()
+    of_machine = available - host.margin_bytes(available)
+    if planned_host is None:
+        return of_machine
+
+    # Beside the rest of the process, as it was planned.
+    budget = planned_host["budget_bytes"]
+    room = of_machine if budget is None else budget
+    pinned = planned_host["pinned_bytes"]
+    rest = planned_host["predicted_peak_bytes"] - pinned
+    return max(pinned, room - rest)
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:

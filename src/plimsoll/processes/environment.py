@@ -142,7 +142,8 @@ def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes
     """
     environment = for_processes("card", base)
     if pinned_bytes is not None:
-        environment.setdefault(PINNED_LIMIT, str(math.ceil(pinned_bytes / GIB)))
+        at_least_one = max(1, math.ceil(pinned_bytes / GIB))  # transfers to the card are pinned, too
+        environment.setdefault(PINNED_LIMIT, str(at_least_one))
     environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name: JAX refuses both
     environment.pop("XLA_PYTHON_CLIENT_ALLOCATOR", None)
     return environment | {
