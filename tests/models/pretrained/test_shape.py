@@ -71,7 +71,7 @@ def test_linear_stretching_divides_every_frequency():
         ({"hidden_act": "relu"}, "its activation is 'relu', and a llama's is silu"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "stretched by 'yarn'; default, linear and llama3"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "does not say low_freq_factor"),
-        ({"rope_scaling": 3}, "rope_scaling is 3, not names with values"),
+        ({"rope_scaling": 3}, "rope_scaling is 3, not an object with settings"),
         ({"partial_rotary_factor": 0.5}, "only 0.5 of a head turns"),
         ({"num_key_value_heads": 3}, "4 heads of queries cannot share 3"),
         ({"head_dim": 7}, "no even width"),
@@ -256,6 +256,12 @@ def test_an_odd_field_is_refused_by_its_name_with_what_to_do(kind, name, value):
     assert (next(iter(value)) if name in ("text_config", "layer_types") and value else name) in said
     assert any(advice in said for advice in ("use --pretrained", "Take the config.json"))
     assert "copy it again" not in said
+
+
+def test_a_cap_of_logits_beside_pictures_is_refused_for_its_reason_and_not_as_an_unknown_field():
+    config = {"model_type": "gemma3", "text_config": TINY | {"final_logit_softcapping": 30.0}}
+    with pytest.raises(DataError, match=r"transformers leaves out .*\(final_logit_softcapping: 30\.0\)"):
+        shape_of(config, source="it")
 
 
 def test_what_is_in_no_table_and_asks_for_nothing_is_let_be():

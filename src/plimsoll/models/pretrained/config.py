@@ -64,7 +64,7 @@ def sees_pictures(config: Mapping[str, Any]) -> bool:
 
 
 def text_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the language model alone, of one that also sees pictures in the form of one of text."""
+    """Returns the settings of the language model alone, in the form that a model of text has."""
     if not sees_pictures(config):
         return dict(config)
     # The head belongs to the outer model, and is tied as that says.
@@ -90,11 +90,12 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
         outer.require_known()
         outer.mapping("text_config", config.get("text_config"))
         config = text_settings(config)
-        if config.get("final_logit_softcapping") is not None:
-            raise outer.refused("final_logit_softcapping", config["final_logit_softcapping"])
     family = tables().families[config["model_type"]]
     read = _Reader(config, source, family)
     read.require_known()
+    cap = config.get("final_logit_softcapping")
+    if kind == PICTURES and cap is not None:
+        raise read.refused("final_logit_softcapping", cap)
     width, heads = read.count("hidden_size"), read.count("num_attention_heads")
     key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
@@ -146,10 +147,13 @@ class _Reader:
         for name, value in self.config.items():
             field = self.family.fields.get(name)
             if field is None:
-                asks = value and not name.startswith(tables().programs)
+                is_refused = value and not name.startswith(tables().programs)
+            elif field.kind == "only":
+                is_empty = not value and not field.value  # null, false and 0 ask for the same
+                is_refused = value != field.value and not is_empty
             else:
-                asks = field.kind == "only" and value != field.value and (value or field.value)
-            if asks:
+                is_refused = False
+            if is_refused:
                 raise self.refused(name, value)
 
     def has(self, name: str) -> bool:
@@ -158,15 +162,19 @@ class _Reader:
         return field is not None and field.kind == "computed"
 
     def get(self, name: str, *, null: bool = False) -> Any:
-        """Returns a setting, or its default where it is left out, or null unless `null` has a meaning.
+        """Returns a setting, or its default where it is left out; None for one that does not count.
 
-        None for one that does not count.
+        Args:
+            name: Name of the field.
+            null: Whether a null means something, and is returned as None. By default it stands for the default.
         """
         field = self.family.fields.get(name)
         if field is None or field.kind == "no_effect":
             return None
+        if null and name in self.config:
+            return self.config[name]
         value = self.config.get(name)
-        return field.value if value is None and not (null and name in self.config) else value
+        return field.value if value is None else value
 
     def flag(self, name: str) -> bool:
         value = self.get(name)
@@ -176,7 +184,7 @@ class _Reader:
 
     def mapping(self, name: str, value: Any) -> Mapping[str, Any]:
         if value is not None and not isinstance(value, Mapping):
-            raise self.wrong(f"{name} is {_short(value)}, not names with values")
+            raise self.wrong(f"{name} is {_short(value)}, not an object with settings")
         return value or {}
 
     def count(self, name: str, *, least: int = 1, most: int = 2**31 - 1) -> int:
