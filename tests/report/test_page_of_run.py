@@ -109,6 +109,15 @@ def test_a_run_whose_throughput_falls_is_not_said_to_have_run_evenly(after, chan
     assert "it ran evenly" in text_of(run_page(run(columns=columns_of(other)), footer=""))
 
 
+def test_parts_of_a_short_run_are_not_called_tenths():
+    slower = list(rows(8))
+    for row in slower[4:]:
+        row["step_seconds"] = 1.5
+    said = text_of(run_page(run(columns=columns_of(slower)), footer=""))
+    assert "3.0 times as long" in said
+    assert "tenth" not in said
+
+
 def test_stalls_are_listed_with_their_steps():
     slow = columns_of(rows(step_seconds={17: 4.0}))
     said = text_of(run_page(run(columns=slow), footer=""))

@@ -16,8 +16,8 @@ from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 SLOW = 2.0
 """Factor over the median from which a step counts as a stall."""
 UNEVEN, PARTS, LEAST_OF_PART = 1.5, 10, 4
-"""Factor between the slowest and the fastest part of a run from which it is told; the number of parts, and rows of one
-at least, so that a stall makes none slow."""
+"""Slowest part of a run over its fastest, from which the page says so; parts of a run; and rows of a part at least, so
+that one stall makes no part slow."""
 STALLS = 5
 """Number of stalls that are listed, the longest first."""
 BYTES = (GIB, "GiB"), (MIB, "MiB")
@@ -175,19 +175,28 @@ def speed(run: Recorded) -> Markup:
 
 
 def _change_of_pace(timed: Sequence[tuple[int, float]]) -> str:
-    """Returns how much slower the slowest part of a run was than the fastest; empty where that is little.
+    """Returns a sentence that says how much slower the slowest part of a run was than the fastest.
+
+    Empty where that is little.
 
     Args:
         timed: Steps in order, each with the seconds of a step up to it.
     """
+    # Parts of equal length: tenths, but fewer and longer ones of a short run.
     size = max(LEAST_OF_PART, -(-len(timed) // PARTS))
-    parts = [timed[start : start + size] for start in range(0, len(timed) - LEAST_OF_PART + 1, size)]
-    paces = [(median(seconds for _, seconds in part), part[0][0], part[-1][0]) for part in parts]
-    if not paces or max(paces)[0] < UNEVEN * min(paces)[0]:
+    starts = range(0, len(timed) - LEAST_OF_PART + 1, size)
+    parts = [timed[start : start + size] for start in starts]
+    if not parts:
         return ""
-    (fast, *_), (slow, first, last) = min(paces), max(paces)
+
+    # The median of each, with its first and its last step.
+    paces = [(median(seconds for _, seconds in part), part[0][0], part[-1][0]) for part in parts]
+    fast, *_ = min(paces)
+    slow, first, last = max(paces)
+    if slow < UNEVEN * fast:
+        return ""
     return (
-        f"Its pace changed: a step took {format_seconds(fast)} in the fastest tenth of the run and {slow / fast:.1f}"
+        f"Its pace changed: a step took {format_seconds(fast)} in the fastest part of the run and {slow / fast:.1f}"
         f" times as long, {format_seconds(slow)}, in the slowest (steps {first:,} to {last:,})."
     )
 
