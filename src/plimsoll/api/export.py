@@ -60,11 +60,12 @@ def export(
         raise RecipeError(f"--gguf-type {gguf_type} is the type of a GGUF file's kernels: name the file with --gguf")
     if gguf_type is not None and gguf_type not in get_args(GgufType):
         raise RecipeError(f"--gguf-type {gguf_type} is not one of {', '.join(get_args(GgufType))}")
-    for form in {"adapter", "merged", "out"} & request.keys():
-        if (ending := Path(request[form]).suffix.lower()) in ENDINGS_OF_FILES:
+    for form in request.keys() - {"gguf"}:
+        ending = Path(request[form]).suffix.lower()
+        if ending in ENDINGS_OF_FILES:
             raise RecipeError(
-                f"{request[form]} ends in {ending} like a file, and --{form} writes a folder: name a folder for"
-                " transformers or peft, or a file that ends in .gguf for llama.cpp. There is no other form"
+                f"{request[form]} ends in {ending} like a file, and --{form} writes a folder: name a folder, for"
+                " transformers or peft, or with --gguf a file, for llama.cpp. There is no other form"
             )
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")

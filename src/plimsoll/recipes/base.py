@@ -678,9 +678,19 @@ class Pinned:
 
 
 def warmup(given: int | None, default: int | None, steps: int) -> int:
-    """Returns the steps of the warm-up: those that were given, or the default's, a tenth of the run at most."""
+    """Returns the steps of the warm-up: those that were given, or the default's, a tenth of the run at most.
+
+    Args:
+        given: --warmup-steps.
+        default: --default-warmup-steps; None for a tenth of the run.
+        steps: Optimizer steps of the run.
+    """
+    if given is not None:
+        return given
     tenth = max(1, steps // 10)
-    return given if given is not None else tenth if default is None else min(default, tenth)
+    if default is None:
+        return tenth
+    return min(default, tenth)
 
 
 @dataclass(frozen=True, kw_only=True)

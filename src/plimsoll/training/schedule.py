@@ -57,12 +57,16 @@ def completes(every: float, done: int) -> bool:
 
 
 def epochs_over(done: int, per_epoch: float, steps: int) -> int:
-    """Returns how many epochs are over after `done` of a run's `steps`.
+    """Returns the number of epochs that are over after `done` of a run's `steps`.
 
-    A run's steps are rounded down from its epochs, so at its end one that lacks less than a step counts.
+    A run's steps are rounded down from its epochs, so at its end an epoch counts that lacks less than a step.
     """
-    begun = math.ceil(done / per_epoch - 1e-9)
-    return begun if done == steps and begun * per_epoch < done + 1 else times(done, per_epoch)
+    if done == steps:
+        begun = math.ceil(done / per_epoch - 1e-9)
+        missing = begun * per_epoch - done
+        if missing < 1:
+            return begun
+    return times(done, per_epoch)
 
 
 @dataclass

@@ -18,14 +18,11 @@ ShapeProto: element_type=2 int, dimensions=3 int*, tuple_shapes=4 ShapeProto*, l
 OpMetadata: op_name=2 str, source_file=3 str, source_line=4 int, stack_frame_id=15 int
 DotDimensionNumbers: lhs_contracting_dimensions=1 int*, rhs_contracting_dimensions=2 int*
 DotDimensionNumbers: lhs_batch_dimensions=3 int*, rhs_batch_dimensions=4 int*
-WindowDimension: size=1 int, stride=2 int, padding_low=3 int, padding_high=4 int, window_dilation=5 int
-WindowDimension: base_dilation=6 int, window_reversal=7 int
+WindowDimension: stride=2 int, padding_low=3 int, padding_high=4 int, window_dilation=5 int, base_dilation=6 int
 Window: dimensions=1 WindowDimension*
-ConvolutionDimensionNumbers: kernel_input_feature_dimension=3 int, kernel_output_feature_dimension=4 int
-ConvolutionDimensionNumbers: kernel_spatial_dimensions=6 int*, input_batch_dimension=7 int
-ConvolutionDimensionNumbers: input_feature_dimension=8 int, output_batch_dimension=9 int
-ConvolutionDimensionNumbers: output_feature_dimension=10 int, input_spatial_dimensions=11 int*
-ConvolutionDimensionNumbers: output_spatial_dimensions=12 int*
+ConvolutionDimensionNumbers: kernel_output_feature_dimension=4 int, kernel_spatial_dimensions=6 int*
+ConvolutionDimensionNumbers: input_batch_dimension=7 int, input_feature_dimension=8 int
+ConvolutionDimensionNumbers: input_spatial_dimensions=11 int*, output_spatial_dimensions=12 int*
 PrecisionConfig: operand_precision=1 int*, algorithm=2 int
 OutputOperandAliasing: output_shape_index=1 int*, operand_index=2 int, operand_shape_index=3 int*
 ReplicaGroup: replica_ids=1 int*
