@@ -123,13 +123,13 @@ class Work:
         )
 
     def family(self, kind: str) -> list[dict[str, Any]]:
-        """Returns a row for each plan."""
+        """Returns how far losses are from PEFT's, a row for each plan."""
         model = self.folder / kind
         if kind in GOLDEN:
             shutil.copytree(shared() / "golden/finetune" / f"{kind}_tiny", model)
         else:
             self.make(kind, SIZES | MADE[kind], model)
-        speaking(model)
+        add_chat_template(model)
         recipe = self.recipe(model)
         rows = rows_of(recipe, self.folder / f"{kind}-rows")
         theirs = self.folder / f"{kind}-theirs.json"
@@ -166,7 +166,7 @@ class Work:
         self.make("gemma3", PICTURES, model)
         tensors = {in_form(name, names): tensor for name, tensor in load_file(model / "model.safetensors").items()}
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        speaking(model)
+        add_chat_template(model)
         run = self.folder / f"pictures-{names}-run"
         recipe = self.recipe(model)
         self.train(recipe, run, "plain")
@@ -278,7 +278,7 @@ def chats(path: Path, seed: int) -> Path:
     return path
 
 
-def speaking(folder: Path) -> None:
+def add_chat_template(folder: Path) -> None:
     """Adds a tokenizer with a chat template."""
     tokenizer(VOCAB).save(str(folder / "tokenizer.json"))
     words = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "chat_template": TEMPLATE}

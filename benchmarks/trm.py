@@ -37,7 +37,8 @@ EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
 """Published names that golden files shorten."""
 FARTHEST = {"attention": 2e-5, "mlp": 4e-5}
-"""From the golden numbers, in float32, as tests/recipes/puzzles/test_trm_golden.py has it for gradients."""
+"""Most that gradients in float32 may differ from the golden file's: the limits of
+tests/recipes/puzzles/test_trm_golden.py."""
 SIDES = (
     "torch-float32",
     "plimsoll-float32",

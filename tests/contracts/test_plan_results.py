@@ -1,4 +1,4 @@
-"""The plan does not change the result: what levers compute that leave the numerics exact, the plain plan computes, too.
+"""The plan does not change the result: with any lever of exact numerics a step computes what the plain plan computes.
 
 Levers come from the registry, so that a new one is drawn without a line here. Everything is compiled and run in a
 process with two devices (tests/support/plan_results.py).

@@ -258,7 +258,7 @@ def test_every_phase_on_one_cpu_in_mib():
     ("predicted", "spare"), [(0, 16 * MIB), (GIB, 16 * MIB), (1_100 * MIB, 33 * MIB // 2), (2 * GIB + 1, 32_212_255)]
 )
 def test_what_stays_free_grows_with_what_is_predicted(predicted, spare):
-    """16 MiB, or 1.5 % of it, rounded up to a byte."""
+    """It is 16 MiB or, if that is more, 1.5 % of the predicted bytes, rounded up to a whole byte."""
     assert spare_bytes(predicted) == spare
     step = replace(WORK, temp_bytes=4 * GIB)
     large = ledger(plan(), problem(GIB), static=LARGE, analysis=step, rehearsal=REHEARSAL)

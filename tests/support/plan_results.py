@@ -100,7 +100,7 @@ RECIPES = {
     "finetune, windows, LoRA": lambda: _finetune(_folder_of_windows, lora_rank=2),
     "own": OWN["plain_jax"],
 }
-"""Every kind, and of a kind each that computes something else."""
+"""A recipe of every kind, and several of a kind whose recipes compute different things."""
 
 
 @cache

@@ -45,7 +45,7 @@ COMPARISONS = {
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice in a loop, of the host's memory or with a rule."""
+    """A slice in a loop, which is of an array in the host's memory, or which XLA copies by a rule."""
 
     operation: str
     shape: tuple[int, ...]
@@ -135,7 +135,7 @@ def _trips(loop):
 def _config(instruction):
     try:
         config = json.loads(instruction.backend_config or b"{}")
-    except ValueError:  # of a library's call, in a form of its own
+    except ValueError:  # that of a call of a library, which is not JSON
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -182,10 +182,15 @@ class _Values:
         caller = self.module.instructions[self.path[depth - 1]]
         if caller.opcode != "while":
             return self.of(caller.operand_ids[number], depth - 1, index)
-        config, (element,) = _config(caller), index
+
+        # A loop's counter.
+        config = _config(caller)
+        (element,) = index
         if element == int(config["known_induction_variable"].get("tuple_index", 0)):
             counter = config["known_init_step"]
             return int(counter.get("init", 0)) + self.rounds[caller.id] * int(counter["step"])
+
+        # Any other element: the value from before the loop, if the body passes it on as it is.
         body, *_ = caller.called_computation_ids
         following = self.module.instructions[self.module.roots[body]].operand_ids[element]
         passed_on = self.module.instructions[following]

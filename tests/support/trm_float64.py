@@ -1,9 +1,9 @@
-"""Makes what tests keep of the Tiny Recursive Model's steps in float64: our code, in which float32 is float64.
+"""Computes the Tiny Recursive Model's steps in float64, by our code with `jnp.float32` replaced, and writes a sample.
 
     PYTHONPATH=src python tests/support/trm_float64.py ../shared tests/recipes/puzzles/golden [VARIANT ...]
 
-A process of its own, because every module that it imports gets the other type. Of each array some numbers are written,
-rounded to float32: 6e-8, where what they are compared with is within 1e-5.
+A process of its own, because every module that it imports gets the other type. Of each array at most
+`trm_golden.SAMPLE` numbers are written, in float32: that rounds them by 6e-8, and tests compare within 1e-5.
 """
 
 import sys

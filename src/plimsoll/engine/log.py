@@ -131,12 +131,18 @@ class SessionLog:
         self.bar.message(text, important=important)
 
     def step(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Notes a step's loss, time and bytes, and writes what is due after it."""
+        # An epoch that ended with the step before, if its evaluation did not come.
         now = time.monotonic()
         self._log_epoch()
+
+        # Bytes, now and then.
         if now >= self.look_again or self._phase_ends(done):
             self.look_again = now + memory.LOOK_SECONDS
             self.between_steps = min(self.between_steps, allocator.bytes_now())
             self._mark("save" if self.saving_in_background else "train")
+
+        # Losses and times.
         self.window.append(now - self.step_ended)
         self.step_ended = now
         self.train_loss = metrics["loss"]
@@ -147,6 +153,8 @@ class SessionLog:
         written = self.profile.step_ended()
         if written is not None:
             self.say(written)
+
+        # The summary of an epoch waits for the validation loss, where an evaluation is due.
         if self._epoch_ends(done):
             self._end_epoch(self._epochs_over(done))
             if not self.schedule.due(self.schedule.evaluate_every, done):

@@ -24,7 +24,7 @@ from plimsoll.processes.request import ask
 from plimsoll.training import memory, program
 
 RUNS = 3
-"""Runs that are weighed of each, the highest counts: after a first one, which brings library code in."""
+"""Weighed runs of each convolution, of which the highest counts. A run before them loads the libraries' code."""
 RUNS_SECONDS = 10.0
 """Seconds of one after which it is not run again. Depthwise ones take a thousand times as long as others do."""
 ASKED_SECONDS = 120.0
