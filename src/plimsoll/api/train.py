@@ -39,7 +39,7 @@ from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_budget, format_bytes
 
 FEW_STEPS = 30
-"""Optimizer steps below which a run is told, before it trains, that they are few; unless --steps asked for so many."""
+"""Optimizer steps below which a line before training says that they are few, unless --steps asked for so many."""
 BEST_SIZE = "best-size.json"
 """File in a run's folder with what --best-size found when it began."""
 
@@ -274,7 +274,7 @@ def _settle_plan(
     """
     went_over = overruns.read(folder)
     margin = overruns.margin_bytes(went_over)
-    asked = None if options.plan is not None else {*options.pins}
+    set_by_user = None if options.plan is not None else {*options.pins}
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
@@ -288,11 +288,11 @@ def _settle_plan(
         if longer and moved is None and options.plan is None:  # the same step, compiled with another schedule
             _say_kept(planned, options, say)
             options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
-            asked = {*planned["plan"].get("pinned", ())}
+            set_by_user = {*planned["plan"]["pinned"]}
         elif moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
             touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
-            asked = {*options.pins, *planned["plan"].get("pinned", ())} & pins.keys()
+            set_by_user = {*options.pins, *planned["plan"]["pinned"]} & pins.keys()
             options = dataclasses.replace(options, pins=pins)
     pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
     try:
@@ -324,8 +324,9 @@ def _settle_plan(
         ) from None
     from plimsoll.report.tables import plan_table
 
-    if asked is not None:  # what was kept of an earlier plan is nothing that the user set
-        planned = dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, pinned=tuple(sorted(asked))))
+    if set_by_user is not None:  # what was kept of an earlier plan is nothing that the user set
+        levers = dataclasses.replace(planned.plan, pinned=tuple(sorted(set_by_user)))
+        planned = dataclasses.replace(planned, plan=levers)
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())

@@ -50,27 +50,31 @@ def weigh(request: Mapping[str, Any]) -> dict[str, list[int]]:
     return {"bytes": [_weigh(Convolution(**each)) for each in request["convolutions"]]}
 
 
-def _weigh(one: Convolution) -> int:
-    dtype = jnp.float16 if one.itemsize == 2 else jnp.float32
-    operand = jnp.ones((one.batch, *one.operand, one.channels), dtype)
-    kernel = jnp.ones((*one.kernel, one.channels // one.groups, one.filters), dtype)
+def _weigh(convolution: Convolution) -> int:
+    """Returns the most bytes by which the resident set grew in a run, without those that the compiler counts."""
+    # The step, of this convolution alone.
+    dtype = jnp.float16 if convolution.itemsize == 2 else jnp.float32
+    operand = jnp.ones((convolution.batch, *convolution.operand, convolution.channels), dtype)
+    kernel = jnp.ones((*convolution.kernel, convolution.channels // convolution.groups, convolution.filters), dtype)
 
     def convolve(operand: jax.Array, kernel: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
             operand,
             kernel,
-            window_strides=one.strides,
-            padding=one.padding,
-            lhs_dilation=one.dilation,
-            rhs_dilation=one.kernel_dilation,
-            dimension_numbers=AXES[len(one.operand)],
-            feature_group_count=one.groups,
+            window_strides=convolution.strides,
+            padding=convolution.padding,
+            lhs_dilation=convolution.dilation,
+            rhs_dilation=convolution.kernel_dilation,
+            dimension_numbers=AXES[len(convolution.operand)],
+            feature_group_count=convolution.groups,
         )
 
     step = program.compiled(jax.jit(convolve).lower(operand, kernel))
     stats = step.memory_analysis()
     assert stats is not None
     counted = stats.temp_size_in_bytes + stats.output_size_in_bytes
+
+    # Its runs.
     sizes: list[int] = []
     began = time.monotonic()
     while not sizes or (len(sizes) <= RUNS and time.monotonic() - began < RUNS_SECONDS):

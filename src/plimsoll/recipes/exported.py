@@ -49,7 +49,7 @@ def exported(
         )
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
     for form, place in wanted.items():
-        with _said_of(form, request[form]), _new_place(place, FORMS[form]) as unfinished:
+        with _refuse_unwritable(form, request[form]), _new_place(place, FORMS[form]) as unfinished:
             parameters = writers[form](unfinished)
         files = place.iterdir() if place.is_dir() else [place]
         size = sum(path.stat().st_size for path in files)
@@ -77,7 +77,7 @@ def _require_all(
         try:
             _require_new(form, place, request[form])
             checks[form]()
-            with _said_of(form, request[form]), _beside(place):
+            with _refuse_unwritable(form, request[form]), _folder_beside(place):
                 pass
         except PlimsollError as problem:
             problems[form] = problem
@@ -88,13 +88,14 @@ def _require_all(
         raise first
     well = [f"--{form}" for form in wanted if form not in problems]
     wrong = " and ".join(f"--{form}" for form in problems)
-    others = f"{' and '.join(well)} can be: leave {wrong} out to write without" if well else "None of them can be"
-    said = "; ".join(f"--{form}: {problem}" for form, problem in problems.items())
-    raise type(first)(f"nothing was written, because {wrong} cannot be. {others}. {said}") from first
+    others = f"{' and '.join(well)} can: leave {wrong} out" if well else "No form can"
+    reasons = "; ".join(f"--{form}: {problem}" for form, problem in problems.items())
+    raise type(first)(f"nothing was written, because {wrong} cannot be written. {others}. {reasons}") from first
 
 
 @contextmanager
-def _said_of(form: str, typed: str) -> Iterator[None]:
+def _refuse_unwritable(form: str, typed: str) -> Iterator[None]:
+    """Turns an error of the operating system into a refusal of the place that was typed for a form."""
     try:
         yield
     except OSError as problem:
@@ -114,7 +115,7 @@ def _require_new(form: str, place: Path, typed: str) -> None:
 @contextmanager
 def _new_place(place: Path, kind: str) -> Iterator[Path]:
     """Gives a folder or a file's path to write to, which becomes `place` at the end, and is removed if that fails."""
-    with _beside(place) as beside:
+    with _folder_beside(place) as beside:
         beside.chmod(0o755)
         unfinished = beside / place.name if kind == "file" else beside
         yield unfinished
@@ -124,7 +125,7 @@ def _new_place(place: Path, kind: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
+def _folder_beside(place: Path) -> Iterator[Path]:
     """Gives a folder of a new name beside a place, whatever exists, which is removed at the end."""
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))

@@ -191,7 +191,7 @@ class _Reader:
         return self.whole(name, self.get(name), least=least, most=most)
 
     def whole(self, name: str, value: Any, *, least: int = 1, most: int = 2**31 - 1) -> int:
-        self._require_said(name, value)
+        self._require_present(name, value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self.wrong(f"{name} is {_short(value)}, not a whole number of {least} to {most:,}")
         return value
@@ -204,7 +204,7 @@ class _Reader:
         return 0.0 if self.get(name, null=True) is None else self.number(name)
 
     def above_0(self, name: str, value: Any) -> float:
-        self._require_said(name, value)
+        self._require_present(name, value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
         return float(value)
@@ -215,12 +215,17 @@ class _Reader:
 
     def refused(self, name: str, value: Any) -> DataError:
         """Returns the error for a setting that is not computed."""
-        said = f"{name}: {_short(value)}"
-        field, reason = self.family.fields.get(name), tables().reasons.get(name)
+        setting = f"{name}: {_short(value)}"
+        field = self.family.fields.get(name)
+        reason = tables().reasons.get(name)
         if field is None:
             known = f"no field of {self.family.config_class} in transformers {tables().transformers}"
-            return self.not_computed(f"it says {said}, which is {known}, and may ask for anything", name)
-        return self.not_computed(f"it has {reason} ({said})" if reason else f"it says {said}, not {field.value}", name)
+            why = f"it says {setting}, which is {known}, and may ask for anything"
+        elif reason is not None:
+            why = f"it has {reason} ({setting})"
+        else:
+            why = f"it says {setting}, not {field.value}"
+        return self.not_computed(why, name)
 
     def not_computed(self, why: str, name: str, value: str = "removed") -> DataError:
         """Returns the error for a model that is not computed: `name` is the field that asks for it."""
@@ -230,7 +235,7 @@ class _Reader:
             advice = f"If its weights do without, export it with {name} {value}; else {INSTEAD}"
         return DataError(f"{self.source} is of a model that is not computed here: {why}. {advice}")
 
-    def _require_said(self, name: str, value: Any) -> None:
+    def _require_present(self, name: str, value: Any) -> None:
         if value is None or value == REQUIRED:
             raise self.wrong(f"it does not say {name}")
 
@@ -284,15 +289,16 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     `rope_parameters` by the kind of layer, of which `rope_scaling` changes the one of layers that see all; what stands
     beside the two is not read.
     """
-    scaling, given = (read.mapping(name, read.get(name)) for name in ("rope_scaling", "rope_parameters"))
+    scaling = read.mapping("rope_scaling", read.get("rope_scaling"))
+    parameters = read.mapping("rope_parameters", read.get("rope_parameters"))
     theta = read.get("rope_theta")
     if not read.has("rope_local_base_freq"):
-        rotary = _rotary(scaling or given, theta, read)
+        rotary = _rotary(scaling or parameters, theta, read)
         return rotary, rotary
-    full, of_window = (read.mapping(name, given.get(name)) for name in ("full_attention", "sliding_attention"))
+    full, of_window = (read.mapping(name, parameters.get(name)) for name in ("full_attention", "sliding_attention"))
     if read.get("rope_parameters") is None:
         full = {"rope_type": "default"}
-    elif read.get("rope_scaling") is not None and given.get("full_attention") is None:
+    elif read.get("rope_scaling") is not None and parameters.get("full_attention") is None:
         raise read.wrong("it has rope_scaling beside rope_parameters without full_attention, which it would change")
     return _rotary({**full, **scaling}, theta, read), _rotary(of_window, read.get("rope_local_base_freq"), read)
 

@@ -49,19 +49,19 @@ class Tables(NamedTuple):
 @cache
 def tables() -> Tables:
     """Returns what `fields.toml` says."""
-    said = tomllib.loads(TABLE.read_text("utf-8"))
-    version, programs, reasons = (said.pop(name) for name in ("transformers", "programs", "reasons"))
+    document = tomllib.loads(TABLE.read_text("utf-8"))
+    version, programs, reasons = (document.pop(name) for name in ("transformers", "programs", "reasons"))
     families = {
-        name: Family(name, table["class"], cast(Architecture, table.get("architecture", name)), _fields(name, said))
-        for name, table in said.items()
+        name: Family(name, table["class"], cast(Architecture, table.get("architecture", name)), _fields(name, document))
+        for name, table in document.items()
         if "class" in table
     }
     return Tables(version, tuple(programs), reasons, families)
 
 
-def _fields(name: str, said: Mapping[str, Any]) -> dict[str, Field]:
-    table = said[name]
-    fields = _fields(table["like"], said) if "like" in table else {}
+def _fields(name: str, document: Mapping[str, Any]) -> dict[str, Field]:
+    table = document[name]
+    fields = _fields(table["like"], document) if "like" in table else {}
     fields |= {field: Field("no_effect", None) for field in table.get("no_effect", ())}
     for kind in ("computed", "only"):
         values = table.get(kind, {}).items()
