@@ -112,14 +112,12 @@ def test_an_unknown_tracker_is_refused_with_those_that_exist(tmp_path):
     assert all(name in message for name in TRACKERS)
 
 
-@pytest.mark.parametrize(
-    ("name", "install"), [("wandb", "plimsoll-jax[wandb]"), ("trackio", "trackio"), ("mlflow", "mlflow")]
-)
-def test_a_missing_package_is_refused_with_how_to_install_it(tmp_path, monkeypatch, name, install):
+@pytest.mark.parametrize("name", ["wandb", "trackio", "mlflow"])
+def test_a_missing_package_is_refused_with_how_to_install_it(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PlimsollError) as refused:
         open_tracker(name, tmp_path, run_name="one", config=CONFIG)
-    assert f"pip install '{install}'" in str(refused.value)
+    assert f"pip install {name}" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 

@@ -64,8 +64,8 @@ def export(
         ending = Path(request[form]).suffix.lower()
         if ending in ENDINGS_OF_FILES:
             raise RecipeError(
-                f"{request[form]} ends in {ending} like a file, and --{form} writes a folder: name a folder, for"
-                " transformers or peft, or with --gguf a file, for llama.cpp. There is no other form"
+                f"{request[form]} ends in {ending} like a file, and what transformers and peft read is a folder: name"
+                " one, or for llama.cpp say gguf as the form (--gguf FILE, in Python gguf=FILE). There is no other form"
             )
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")

@@ -43,7 +43,7 @@ def extend(folder: RunFolder, before: Recipe, recipe: Recipe, *, allowed: bool) 
         steps = f" {int(recipe.epochs * per_epoch)}" if recipe.epochs and per_epoch else ""
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, and its length cannot be changed in epochs: give --steps{steps}"
-            " instead, or use the same options to continue it"
+            " instead (with --extend where the learning rate has fallen), or use the same options to continue it"
         )
     if new < old:
         raise RunError(

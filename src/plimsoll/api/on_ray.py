@@ -104,7 +104,7 @@ def require_ray() -> Any:
     except ImportError as problem:
         raise PlimsollError(
             f"--on ray starts processes through the package ray, which cannot be imported here ({problem}): `pip"
-            " install 'plimsoll-jax[ray]'` here and on every node"
+            " install ray` here and on every node"
         ) from None
 
 

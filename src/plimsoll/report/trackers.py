@@ -200,13 +200,14 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker | Tens
 }
 
 
-INSTALL = {"wandb": "plimsoll-jax[wandb]", "trackio": "trackio", "mlflow": "mlflow"}
+PACKAGES = ("wandb", "trackio", "mlflow")
+"""Trackers that need a package of the same name."""
 
 
 def require_tracker(name: str) -> None:
     """Raises PlimsollError if the tracker is unknown or not installed. Called before anything is planned."""
     _require_known(name)
-    if name in INSTALL and importlib.util.find_spec(name) is None:
+    if name in PACKAGES and importlib.util.find_spec(name) is None:
         raise _not_installed(name, "it is not installed")
 
 
@@ -225,7 +226,7 @@ def _import(module: str) -> ModuleType:
 def _not_installed(module: str, why: str) -> PlimsollError:
     return PlimsollError(
         f"--tracker {module} needs the package {module}, which cannot be imported here ({why}): `pip install"
-        f" '{INSTALL[module]}'`, or leave --tracker out: metrics.jsonl and TensorBoard hold the same"
+        f" {module}`, or leave --tracker out: metrics.jsonl and TensorBoard hold the same"
     )
 
 

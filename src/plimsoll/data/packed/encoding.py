@@ -166,5 +166,5 @@ def _imported() -> Any:
     except ImportError as problem:
         raise PlimsollError(
             f"--ray needs the package ray, which cannot be imported here ({problem}): `pip install"
-            " 'plimsoll-jax[ray]'`, or leave --ray out: all cores of this machine are used without it"
+            " ray`, or leave --ray out: all cores of this machine are used without it"
         ) from None

@@ -103,8 +103,7 @@ def _package() -> Any:
         import gguf  # type: ignore[import-not-found]
     except ImportError:
         raise RecipeError(
-            "--gguf needs the gguf package, which is not installed: `pip install 'plimsoll-jax[gguf]'`, or export with"
-            " --merged"
+            "--gguf needs the gguf package, which is not installed: `pip install gguf`, or export with --merged"
         ) from None
     return gguf
 

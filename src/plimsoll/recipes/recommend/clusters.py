@@ -55,7 +55,7 @@ def require_clustering(how: Clustering) -> None:
     """Raises an error if scikit-learn is needed and missing. Called before anything is read."""
     if how != "frequency" and importlib.util.find_spec("sklearn") is None:
         raise DataError(
-            f"--clustering {how} needs scikit-learn, which is not installed: `pip install 'plimsoll-jax[recommend]'`"
+            f"--clustering {how} needs scikit-learn, which is not installed: `pip install scikit-learn`"
             " brings it, and --clustering frequency does without"
         )
 
