@@ -24,7 +24,6 @@ from plimsoll.training import program
 from plimsoll.units import GIB
 
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)
-NO_REMATERIALISATION = {"xla_disable_hlo_passes": "rematerialization"}
 IN_ORDER = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 IN_ANY_ORDER = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
 """Said, since XLA_FLAGS may say otherwise."""
@@ -54,8 +53,8 @@ class Lowered:
         ("cpu", True, AS_BEFORE),
         ("cpu", False, AS_BEFORE),
         ("tpu", True, None),
-        ("gpu", True, NO_REMATERIALISATION | IN_ORDER),
-        ("gpu", False, NO_REMATERIALISATION | IN_ANY_ORDER),
+        ("gpu", True, program.AS_PLANNED | IN_ORDER),
+        ("gpu", False, program.AS_PLANNED | IN_ANY_ORDER),
     ],
 )
 def test_the_options_of_a_compiler_follow_from_its_platform_and_the_lever(platform, deterministic, options):
@@ -69,7 +68,7 @@ def test_all_executables_of_a_run_are_compiled_as_its_plan_says(deterministic, m
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     functions = [Lowered(), Lowered(), Lowered()]
     program.compile_all(program.Program(*functions, state={}, deterministic=deterministic))
-    expected = NO_REMATERIALISATION | (IN_ORDER if deterministic else IN_ANY_ORDER)
+    expected = program.AS_PLANNED | (IN_ORDER if deterministic else IN_ANY_ORDER)
     assert [each.options for each in functions] == 3 * [[expected]]
 
 
