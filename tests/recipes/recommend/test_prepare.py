@@ -210,7 +210,7 @@ def test_an_empty_file_is_refused(tmp_path):
 
 def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(DataError, match=r"kmeans needs scikit-learn.*plimsoll-jax\[recommend\].*frequency"):
+    with pytest.raises(DataError, match=r"kmeans needs scikit-learn.*pip install scikit-learn.*frequency"):
         build(made(tmp_path / "absent.csv"), tmp_path / "set")
     build(made(file, clustering="frequency"), tmp_path / "set")
 
