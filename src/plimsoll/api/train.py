@@ -239,15 +239,15 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
             return prepared
     prepared = recipe.prepare(folder.path, say)
     if recipe.steps is None and prepared.steps < FEW_STEPS:
-        say(_of_few_steps(recipe, prepared))
+        say(_notice_of_few_steps(recipe, prepared))
     folder.write("data.json", dataclasses.asdict(prepared))
     folder.seal()
     folder.write("recipe.json", to_dict(recipe))
     return prepared
 
 
-def _of_few_steps(recipe: Recipe, prepared: Prepared) -> str:
-    """Returns what a run of few steps is told before it trains, and what gives it more."""
+def _notice_of_few_steps(recipe: Recipe, prepared: Prepared) -> str:
+    """Returns a notice that the steps of a run are few, with the options that make more."""
     batch, per_epoch = recipe.effective_batch, prepared.steps_per_epoch or prepared.steps
     ways = [f"--steps {FEW_STEPS:,} goes {FEW_STEPS / per_epoch:,.3g} times through the data"]
     smaller = max(1, batch * prepared.steps // FEW_STEPS)

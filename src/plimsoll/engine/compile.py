@@ -167,9 +167,10 @@ class LocalCompiler:
 
     def packed(self, module: Module) -> int:
         """Returns the bytes that libraries take beside what the compiler counts. Grouped convolutions are weighed."""
-        grouped = {each for each in convolutions(module) if each.groups > 1}
+        grouped = {convolution for convolution in convolutions(module) if convolution.groups > 1}
         self._weighed |= weighed(grouped - {*self._weighed})
-        return max(packed_bytes(module, cores=cores()), *(self._weighed[each] for each in grouped), 0)
+        sizes = [self._weighed[convolution] for convolution in grouped]
+        return max(packed_bytes(module, cores=cores()), *sizes)
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""

@@ -35,19 +35,24 @@ AXES = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NHWDC", "HWD
 
 def weighed(convolutions: Iterable[Convolution]) -> dict[Convolution, int]:
     """Returns the bytes of each beside its arrays; the most that they may be where this machine cannot see it."""
-    every = {each: each.most_bytes for each in convolutions}
+    sizes = {convolution: convolution.most_bytes for convolution in convolutions}
+
+    # Those that this machine has the memory to run; only Linux can reset a peak.
     room = host.available_bytes() if sys.platform == "linux" else 0
-    small = [each for each, most in every.items() if each.array_bytes + most <= room]
-    if small:
-        request = {"convolutions": [asdict(each) for each in small]}
-        with suppress(PlimsollError):  # too slow, or killed for its memory
-            every |= zip(small, ask("weigh", request, seconds=ASKED_SECONDS)["bytes"], strict=True)
-    return every
+    small = [convolution for convolution, most in sizes.items() if convolution.array_bytes + most <= room]
+    if not small:
+        return sizes
+
+    request = {"convolutions": [asdict(convolution) for convolution in small]}
+    with suppress(PlimsollError):  # too slow, or killed for its memory
+        answer = ask("weigh", request, seconds=ASKED_SECONDS)
+        sizes |= zip(small, answer["bytes"], strict=True)
+    return sizes
 
 
 def weigh(request: Mapping[str, Any]) -> dict[str, list[int]]:
     """Returns the bytes that each of the `convolutions` takes in this process, which answers nothing else."""
-    return {"bytes": [_weigh(Convolution(**each)) for each in request["convolutions"]]}
+    return {"bytes": [_weigh(Convolution(**fields)) for fields in request["convolutions"]]}
 
 
 def _weigh(convolution: Convolution) -> int:

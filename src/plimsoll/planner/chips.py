@@ -93,8 +93,8 @@ def chip(name: str, file: Path | None = None) -> Chip:
             " the chip that is here"
         )
     every = [*known.chips, *slices]
-    near = [each for each in every if each.startswith(f"{name}-")][:3]
-    near = near or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
+    sizes = [chip for chip in every if chip.startswith(f"{name}-")]
+    near = sizes[:3] or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
     hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
     raise RecipeError(f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one")
 

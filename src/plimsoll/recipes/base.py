@@ -677,16 +677,16 @@ class Pinned:
     `plimsoll.plan` and `plimsoll.train` takes precedence over these."""
 
 
-def warmup(given: int | None, default: int | None, steps: int) -> int:
-    """Returns the steps of the warm-up: those that were given, or the default's, a tenth of the run at most.
+def warmup(requested: int | None, default: int | None, steps: int) -> int:
+    """Returns the steps of the warm-up: those requested, or the default's, a tenth of the run at most.
 
     Args:
-        given: --warmup-steps.
+        requested: --warmup-steps.
         default: --default-warmup-steps; None for a tenth of the run.
         steps: Optimizer steps of the run.
     """
-    if given is not None:
-        return given
+    if requested is not None:
+        return requested
     tenth = max(1, steps // 10)
     if default is None:
         return tenth

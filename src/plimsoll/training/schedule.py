@@ -62,10 +62,10 @@ def epochs_over(done: int, per_epoch: float, steps: int) -> int:
     A run's steps are rounded down from its epochs, so at its end an epoch counts that lacks less than a step.
     """
     if done == steps:
-        begun = math.ceil(done / per_epoch - 1e-9)
-        missing = begun * per_epoch - done
+        epochs = math.ceil(done / per_epoch - 1e-9)
+        missing = epochs * per_epoch - done
         if missing < 1:
-            return begun
+            return epochs
     return times(done, per_epoch)
 
 

@@ -48,7 +48,7 @@ class Tables(NamedTuple):
 
 @cache
 def tables() -> Tables:
-    """Returns what `fields.toml` says."""
+    """Returns the tables of `fields.toml`."""
     document = tomllib.loads(TABLE.read_text("utf-8"))
     version, programs, reasons = (document.pop(name) for name in ("transformers", "programs", "reasons"))
     families = {

@@ -106,8 +106,9 @@ class Convolution:
 
 def convolutions(module: Module) -> list[Convolution]:
     """Returns every convolution of a compiled module."""
-    every = module.instructions.values()
-    return [_convolution(module, each) for each in every if each.opcode == "convolution"]
+    instructions = module.instructions.values()
+    compiled = [instruction for instruction in instructions if instruction.opcode == "convolution"]
+    return [_convolution(module, instruction) for instruction in compiled]
 
 
 def _convolution(module: Module, instruction: Any) -> Convolution:

@@ -26,8 +26,9 @@ def packed_bytes(module: Module, *, cores: int) -> int:
     Dots that run side by side share the cores.
     """
     dots = [_packed(product, fused=fused, cores=cores) for product, fused in products(module)]
-    ungrouped = [each.beside(cores=cores) for each in convolutions(module) if each.groups == 1]
-    return max(dots + ungrouped, default=0)
+    ungrouped = [convolution for convolution in convolutions(module) if convolution.groups == 1]
+    convolved = [convolution.beside(cores=cores) for convolution in ungrouped]
+    return max(dots + convolved, default=0)
 
 
 def _packed(product: Product, *, fused: bool, cores: int) -> int:

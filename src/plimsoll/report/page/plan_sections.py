@@ -150,7 +150,7 @@ def _alternatives(planned: Facts) -> Markup:
 
 
 def _without_runner_up(planned: Facts) -> str:
-    """Returns what there is instead of plans that were priced as fully as the chosen one."""
+    """Returns a sentence in the place of a table of other plans, where none was priced as fully as the chosen one."""
     budget: int = planned["budget_bytes"]
     points: Sequence[Facts] = planned.get("frontier") or ()
     fit = sum(not point["chosen"] and point["needed_bytes"] <= budget for point in points)
