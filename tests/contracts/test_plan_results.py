@@ -25,6 +25,7 @@ from plimsoll.recipes.registry import KINDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ENDS_SOON = "--xla_cpu_collective_call_terminate_timeout_seconds=60"
+"""Devices that wait for one another for a minute end their process; `SHARING` allows half an hour."""
 ROUNDING = 1e-6
 """Most that a figure may be off, relative to its size, where float32 sums are taken in another order."""
 MORE_ROUNDING = {
