@@ -170,7 +170,7 @@ class LocalCompiler:
         grouped = {convolution for convolution in convolutions(module) if convolution.groups > 1}
         self._weighed |= weighed(grouped - {*self._weighed})
         sizes = [self._weighed[convolution] for convolution in grouped]
-        return max(packed_bytes(module, cores=cores()), *sizes)
+        return max([packed_bytes(module, cores=cores()), *sizes])
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""
