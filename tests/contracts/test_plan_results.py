@@ -29,6 +29,7 @@ ENDS_SOON = "--xla_cpu_collective_call_terminate_timeout_seconds=60"
 ROUNDING = 1e-6
 """Most that a figure may be off, relative to its size, where float32 sums are taken in another order."""
 MORE_ROUNDING = {
+    ("control", "gradients"): 2e-6,  # those of queries and keys are differences of sums that nearly cancel
     ("finetune", "gradients"): 3e-6,  # a Gemma has norms behind every part, which divide what was rounded by its size
 }
 """The same by a recipe's kind and figure, where rounding is larger, with the reason."""
@@ -91,6 +92,9 @@ NUMBERS = (*range(9), 11, 16, LENGTH, LENGTH + 3)
 """Values of a lever that is any whole number: sizes that divide a row, that do not, and that are larger."""
 MOST_LEVERS = 5
 """Levers of a plan that is drawn."""
+SLOW = ("puzzles, MLP", "recommend, frozen model", "finetune")
+QUICK = tuple(name for name in RECIPES if name not in SLOW)
+"""Recipes that are held in every run of the tests; the others are of the slow ones."""
 
 
 def exact_levers():
@@ -142,8 +146,8 @@ def drawn(plans_of_a_test):
     return settings(max_examples=plans_of_a_test, phases=[Phase.generate])
 
 
-@drawn(3)
-@given(case=plans())
+@drawn(2)
+@given(case=plans(names=QUICK))
 def test_plans_that_are_drawn_compute_what_the_plain_plan_does(differences, case):
     require_equal(differences(**case), case["name"])
 
@@ -192,7 +196,7 @@ def test_every_exact_lever_has_a_value_that_is_drawn():
         )
 
 
-@pytest.mark.slow_cases("puzzles, MLP", "recommend, frozen model", "finetune")
+@pytest.mark.slow_cases(*SLOW)
 @pytest.mark.parametrize("name", CASES)
 def test_padding_and_documents_of_every_kind_give_what_the_plain_plan_gives(differences, name):
     levers = CASES[name]
