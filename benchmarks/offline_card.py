@@ -12,7 +12,7 @@ own recipes, with the levers that are named. Of each it prints
 * seconds as a plan estimates them, from the kernels (`planner/kernel_seconds.py`);
 * buffers of float32 above 64 MiB that are alive at the peak, with the line they come from.
 
-MEASURED is what an H100 did (docs/log.md, "On a card: the levers"): bytes beside the state, of a decoder written by
+MEASURED is what an H100 did (notes, "On a card: the levers"): bytes beside the state, of a decoder written by
 hand or of plimsoll as it was then. Prints one line a step, writes one JSON to bench-out/.
 """
 

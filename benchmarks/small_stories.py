@@ -5,7 +5,7 @@
 Every twentieth story from --first on is held out: the tokenizer and the model come from the others, and of these one in
 a hundred decides which checkpoint is the best. Bits a byte of the held-out stories compare models with different
 tokenizers. What the model is trained with is below. It was found in a few trainings, of which four were scored on every
-twentieth story from the first on (docs/log.md, "A model of 640K"): by default others are held out. Writes
+twentieth story from the first on (notes, "A model of 640K"): by default others are held out. Writes
 bench-out/small_stories.json; the run stays in bench-out/small-stories-FIRST/.
 """
 
