@@ -29,7 +29,9 @@ ENDS_SOON = "--xla_cpu_collective_call_terminate_timeout_seconds=60"
 ROUNDING = 1e-6
 """Most that a figure may be off, relative to its size, where float32 sums are taken in another order."""
 MORE_ROUNDING = {
-    ("control", "gradients"): 2e-6,  # those of queries and keys are differences of sums that nearly cancel
+    ("control", "gradients"): 3e-6,  # those of queries and keys are differences of sums that nearly cancel
+    ("recommend", "gradients"): 3e-6,  # the same
+    ("longcontext", "gradients"): 3e-6,  # that of a skip's scale is a sum over all positions, whose terms cancel
     ("finetune", "gradients"): 3e-6,  # a Gemma has norms behind every part, which divide what was rounded by its size
 }
 """The same by a recipe's kind and figure, where rounding is larger, with the reason."""
@@ -127,8 +129,8 @@ def is_possible(name, levers, devices):
 
 
 @st.composite
-def plans(draw, names=tuple(RECIPES)):
-    """Draws a recipe, levers that go together, none of them plain, and two batches of documents and padding."""
+def plans(draw, names, batches):
+    """Draws a recipe, levers that go together, none of them plain, and batches of documents and padding."""
     name = draw(st.sampled_from(names))
     devices = draw(st.sampled_from([1, DEVICES]))
     levers = {}
@@ -137,7 +139,7 @@ def plans(draw, names=tuple(RECIPES)):
         possible = [value for value in others if is_possible(name, levers | {lever.name: value}, devices)]
         if possible and len(levers) < MOST_LEVERS:
             levers[lever.name] = draw(st.sampled_from(possible))
-    seeds = draw(st.lists(st.integers(1, 2**16), min_size=2, max_size=2))
+    seeds = draw(st.lists(st.integers(1, 2**16), min_size=batches, max_size=batches))
     return {"name": name, "levers": levers, "devices": devices, "seeds": seeds}
 
 
@@ -147,7 +149,7 @@ def drawn(plans_of_a_test):
 
 
 @drawn(2)
-@given(case=plans(names=QUICK))
+@given(case=plans(QUICK, batches=2))
 def test_plans_that_are_drawn_compute_what_the_plain_plan_does(differences, case):
     require_equal(differences(**case), case["name"])
 
@@ -155,10 +157,10 @@ def test_plans_that_are_drawn_compute_what_the_plain_plan_does(differences, case
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_many_plans_of_each_recipe_do_so(differences, name):
-    """Ten plans of each recipe and two batches of each plan: 200 results."""
+    """Five plans of each recipe and four batches of each plan: 200 results."""
 
-    @drawn(10)
-    @given(case=plans(names=(name,)))
+    @drawn(5)
+    @given(case=plans((name,), batches=4))
     def each(case):
         require_equal(differences(**case), name)
 
@@ -176,7 +178,7 @@ CASES = {
     "puzzles, MLP": {"micro_batch": 2, "offload": "optimizer"},
     "recommend": {"micro_batch": 2, "fsdp": 2, "offload": "optimizer", **BLOCKS},
     "recommend, frozen model": {"micro_batch": 2, "mlp_chunk": 5, **BLOCKS},
-    "finetune": {"unroll": 0, "offload": "all", "micro_batch": 4, **BLOCKS, "remat": "offload"},
+    "finetune": {"offload": "optimizer", "micro_batch": 4, **BLOCKS, "remat": "offload"},
     "finetune, windows, LoRA": {"micro_batch": 1, "mlp_chunk": 5, **BLOCKS},
     "own": {"micro_batch": 4, "fsdp": 2},
 }
