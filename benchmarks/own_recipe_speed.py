@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from goals import verdict
+from measuring import verdict
 from training_process import ENVIRONMENT, plimsoll, trained
 
 ROOT = Path(__file__).resolve().parents[1]
