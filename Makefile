@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-all test-by-hand durations check bench docs figures lock clean
+.PHONY: setup demo test test-quick test-all test-by-hand durations check bench docs lock clean
 
 setup: .venv/ready
 	@echo 'set up. Next: make demo (plans, trains, writes text), or make test-quick while you change something'
@@ -64,22 +64,11 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/prediction.py --seed 1 --count 100 --resume
 	$(BIN)/python benchmarks/text_vs_trainer.py
 
-# The site of docs/*.md, in site/. Fails on a broken link, a page that is not in the navigation, and a figure that is
-# not what its result file or the code says (docs/figures.py), or that was typed (docs/typed.py), and on a result file
-# that names a commit which is not in the history (docs/keep.py). `make figures` writes the figures into the pages.
+# The site of docs/*.md, in site/. Fails on a broken link, a page that is not in the navigation, and a page of results
+# that is not what the result files say: `python docs/results.py` writes it.
 docs: .venv/docs-ready
-	$(COG) --check --diff $(PAGES)
-	$(BIN)/python docs/pictures.py --check
-	$(BIN)/python docs/typed.py
-	$(BIN)/python docs/keep.py --check
+	$(BIN)/python docs/results.py --check
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
-
-figures: .venv/docs-ready
-	$(COG) -r $(PAGES)
-	$(BIN)/python docs/pictures.py
-
-PAGES := README.md docs/*.md
-COG := $(BIN)/python -m cogapp --verbosity=1 -P -I docs -p "import figures"
 
 .venv/docs-ready: .venv/ready docs/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock

@@ -19,8 +19,8 @@ H200 with 16 cores), one that fails is recorded with its reason, and the next on
   `--torch` names): tokens a second and peak, beside plimsoll's own of the same shape.
 
 The peak is the allocator's own (`memory_stats()`); the seconds of a step are the median of the logged lines behind the
-first two, less what they waited for data. bench-out/device.json is written after every part; `python docs/keep.py
-bench-out/device.json` keeps it, and figures.device() of docs/figures.py makes its table.
+first two, less what they waited for data. bench-out/device.json is written after every part; `python docs/results.py
+--keep bench-out/device.json` keeps it, and makes its table.
 
 Where JAX finds nothing but a CPU, everything is of a toy's size: that the program works, not what it is for.
 

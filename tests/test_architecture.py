@@ -130,6 +130,16 @@ def test_the_rule_notices_a_forbidden_arrow_wherever_it_stands():
     assert forbidden("api", {"plimsoll"}) == {"__init__"}
 
 
+def test_the_page_of_the_house_is_this_table():
+    page = (SOURCE.parents[1] / "docs/house.md").read_text("utf-8")
+    for room, others in (MAY_IMPORT | LOOSE).items():
+        path = SOURCE / room / "__init__.py"
+        tree = ast.parse((path if path.exists() else SOURCE / f"{room}.py").read_text("utf-8"))
+        purpose = (ast.get_docstring(tree) or "").partition("\n")[0].replace("|", "\\|")
+        allowed = ", ".join(f"`{other}`" for other in sorted(others)) or "none"
+        assert f"| `{room}` | {purpose} | {allowed} |" in page
+
+
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "grain", "tokenizers", "datasets", "pyarrow"}
 
 

@@ -47,8 +47,6 @@ def test_the_citation_and_the_changelog_have_the_version():
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-HISTORY = {"docs/log.md"}
-"""What was typed once, with the names of that day."""
 INSTALLERS = r"(?:pip3?|pipx|uv(?: pip| tool)?|conda|mamba|poetry) (?:install|add)|uvx"
 INSTALL = re.compile(rf"\b(?:{INSTALLERS})((?: [^\s`&;|]+)+)")
 REQUIREMENT = re.compile(r"plimsoll(?![\w./-])")
@@ -59,7 +57,7 @@ def pages_and_messages():
     folders = [path for folder in ("src", "docs", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.*")]
     read = [path for path in [*ROOT.iterdir(), *folders] if path.suffix in {".py", ".md", ".cff"}]
     read += [ROOT / "Makefile"]
-    return [name for path in read if (name := str(path.relative_to(ROOT))) not in HISTORY | {"tests/test_package.py"}]
+    return [name for path in read if (name := str(path.relative_to(ROOT))) != "tests/test_package.py"]
 
 
 def installs_of_a_stranger(text):

@@ -121,7 +121,7 @@ def prune(folder: Path, limit: int) -> int:
     file. Another process that does the same at this moment is left to do it.
 
     With a compiled step go the answers that may rest on it. The training that follows a plan whose answers are there
-    would else compile the step itself, in 150 MiB that the plan does not have (docs/log.md, "The cache has a limit").
+    would else compile the step itself, in 150 MiB that the plan does not have (notes, "The cache has a limit").
 
     Args:
         folder: The cache folder.

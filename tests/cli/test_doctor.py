@@ -97,7 +97,7 @@ CARD = FOUND["jax"] | {
     "launch_seconds": 3e-6,
     "host_link_bytes_per_second": 50e9,
 }
-"""What an H100 measured of its products and its memory (docs/log.md, "On a card"); the rest is made up."""
+"""What an H100 measured of its products and its memory (notes, "On a card"); the rest is made up."""
 
 
 SHEET = doctor.sheet("NVIDIA H100 80GB HBM3")

@@ -1,13 +1,17 @@
-"""Constants of the planner that a page tells are the code's."""
+"""What pages tell of the code is the code's: constants of the planner, shapes of models, what commands print."""
 
 from pathlib import Path
 
 import pytest
 
+from plimsoll.cli.main import main
+from plimsoll.errors import RecipeError
+from plimsoll.models.sizing import sized
 from plimsoll.planner import estimate
-from plimsoll.units import MIB
+from plimsoll.units import MIB, format_count
 
-PAGE = (Path(__file__).parents[2] / "docs/memory.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "memory.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,26 @@ def test_the_page_of_memory_says_what_the_planner_charges(words, sizes):
 def test_the_page_of_memory_says_what_stays_free():
     least, share = estimate.SPARE_BYTES // MIB, 100 * estimate.SPARE_SHARE
     assert f"the larger of {least} MiB and {share:g} % of the peak" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("target", "vocabulary"), [(500_000, 4096), (10**6, 4096), (5 * 10**6, 4096), (25 * 10**6, 32768), (10**8, 32768)]
+)
+def test_the_page_of_stories_says_which_shape_a_size_has(target, vocabulary):
+    shape = sized(target, vocab=vocabulary)
+    numbers = (vocabulary, shape.width, shape.layers, shape.heads, shape.inner, shape.parameters())
+    row = " | ".join([format_count(target), *(f"{number:,}" for number in numbers)])
+    assert f"| {row} |" in (DOCS / "stories.md").read_text("utf-8")
+
+
+def test_the_page_of_the_guides_says_how_a_size_without_a_shape_is_refused():
+    with pytest.raises(RecipeError) as refusal:
+        sized(1_000_000, vocab=10_000)
+    assert f"`{refusal.value}`" in (DOCS / "from-the-guides.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", ["plimsoll", "plimsoll recipes"])
+def test_the_page_of_the_first_hour_shows_what_is_printed(command, capsys):
+    assert main(command.split()[1:]) == 0
+    printed = capsys.readouterr().out.rstrip()
+    assert f"```text\n$ {command}\n{printed}\n```" in (DOCS / "first-hour.md").read_text("utf-8")

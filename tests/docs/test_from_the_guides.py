@@ -28,9 +28,9 @@ from recipe_packages import installed_into
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-LOG = ROOT / "docs/log.md"
-"""What was typed once, with the options of that day."""
-PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {LOG}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+RESULTS = ROOT / "docs/results.md"
+"""What was typed once, with the options of that commit."""
+PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
     "evaluate": EvaluateOptions,

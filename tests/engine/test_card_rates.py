@@ -16,7 +16,7 @@ from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 
 LATENCY = 100e-6
-"""Seconds, about, that starting a call and waiting for it took on an H100 (docs/log.md, "The card that is here")."""
+"""Seconds, about, that starting a call and waiting for it took on an H100 (notes, "The card that is here")."""
 
 
 class Machine:

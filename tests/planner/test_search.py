@@ -617,7 +617,7 @@ NO_CONFIGURATION = "INTERNAL: No supported config found for HLO: %gemm_fusion_do
 
 
 class Triton(FakeCompiler):
-    """Fails for the micro-batches that failed on an H100, and not for lack of memory (docs/log.md, "On a card")."""
+    """Fails for the micro-batches that failed on an H100, and not for lack of memory (notes, "On a card")."""
 
     def analyse(self, plan: Plan):
         if plan.micro_batch == 24:

@@ -118,7 +118,7 @@ def in_heap(planned: Mapping[str, Any]) -> bool:
     """Returns whether a step's temporaries come from the heap.
 
     There threads that share one wait for one another, a quarter of a step of 0.3 ms; and so little leaves no holes
-    that matter (docs/log.md, "A heap for each thread of a small step").
+    that matter (notes, "A heap for each thread of a small step").
     """
     return 0 < planned.get("temporary_bytes", 0) < memory.SMALLEST_MAPPED
 

@@ -23,7 +23,7 @@ Example = dict[str, np.ndarray]
 
 HANDED_OVER = 256 * 2**10
 """Bytes of a batch from which a thread reads rows of arrays ahead: taking fewer from memory takes 10 to 50 us, and a
-batch from another thread 60, while that one and the training loop wait for Python's lock (docs/log.md, "Small steps").
+batch from another thread 60, while that one and the training loop wait for Python's lock (notes, "Small steps").
 """
 
 _NARROW = {

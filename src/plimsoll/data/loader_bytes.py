@@ -13,7 +13,7 @@ from plimsoll.units import KIB, MIB
 _ELEMENT = 160
 """Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
 TEXT_IN_FLIGHT = 6 * MIB
-"""Bytes of text, its encodings and the tokenizer's code while the loader runs (docs/log.md, "Text in flight")."""
+"""Bytes of text, its encodings and the tokenizer's code while the loader runs (notes, "Text in flight")."""
 MOST_THREADS = 8
 """Threads that encode a stream at most."""
 THREAD_BYTES = 8 * MIB
@@ -22,13 +22,13 @@ ENCODED_BEFORE = 2 * MIB
 """Bytes instead of these where the whole set was encoded before the first step."""
 READ_FROM_CACHE = 7 * MIB
 """Bytes instead of these where windows are read from a file of tokens: code of Grain and NumPy that comes back with the
-first batch (6.2 to 6.7 MiB measured, batches included: docs/log.md, "Allowances, measured again")."""
+first batch (6.2 to 6.7 MiB measured, batches included: notes, "Allowances, measured again")."""
 READ_PACKED = 3 * MIB
-"""Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, docs/log.md,
+"""Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, notes,
 "Allowances, measured again")."""
 SOURCE_FILES = 2 * MIB
 """Further bytes of text that is read from thousands of files: their paths, and what opening them leaves (0.5 MiB kept
-of 734 files, 3 at most: docs/log.md, "Text in flight")."""
+of 734 files, 3 at most: notes, "Text in flight")."""
 RUN_BYTES, RUNS_MIXED = 64 * KIB, 64
 """Bytes of a packed file that are read at once, and how many such runs are mixed."""
 
@@ -39,7 +39,7 @@ CHUNKS = (1_000, 5_000, 10_000, 50_000)
 def tokenizer_bytes(vocab_size: int) -> int:
     """Returns the bytes of a byte-level BPE once what loading it left is given back.
 
-    Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (docs/log.md, "A tokenizer in memory").
+    Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (notes, "A tokenizer in memory").
     """
     return 2 * MIB + 340 * vocab_size
 

@@ -60,7 +60,7 @@ class BudgetGuard:
         """Returns whether a new process should go on from the save that follows. Asked before each save, between steps.
 
         It should where this one holds GROWN_BYTES more than after its first saves, and has trained long enough for a
-        start to be a small part of it. A save leaves some 50 KiB, which TensorStore never gives back (docs/log.md,
+        start to be a small part of it. A save leaves some 50 KiB, which TensorStore never gives back (notes,
         "What a save leaves").
         """
         if not self.counts or jax.default_backend() != "cpu":

@@ -44,7 +44,7 @@ from plimsoll.units import MIB
 def cublas_workspace(capability: str) -> int:
     """Returns the bytes that XLA gives each of cuBLAS's products to work in, by CUDA compute capability like `9.0a`.
 
-    Seen in compiled steps: `int8[33554432]` for an h100, `int8[4194304]` for an a100-40 (docs/log.md, "What beliefs are
+    Seen in compiled steps: `int8[33554432]` for an h100, `int8[4194304]` for an a100-40 (notes, "What beliefs are
     off by").
     """
     return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 4 * MIB

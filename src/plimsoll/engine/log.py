@@ -31,7 +31,7 @@ from plimsoll.units import MIB
 COUNTED_LATER = MIB
 """Resident bytes by which a peak may be read higher a little later: the kernel counts pages of each processor apart.
 Every evaluation of a draw that raised a peak did so by 0.2 to 0.6 MiB, and was taken to need tens of MiB more than
-planned (docs/log.md, "A peak that is read later")."""
+planned (notes, "A peak that is read later")."""
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@
 
 XLA has settled a step's buffers and kernels before it writes code. The rest, LLVM's passes and a process of NVIDIA's
 assembler for every kernel, is half of a compile's time. Here the assembler is a script that answers with code without
-instructions, and LLVM optimizes nothing: of 12 steps neither bytes nor kernels differed (docs/log.md, "A rehearsal
+instructions, and LLVM optimizes nothing: of 12 steps neither bytes nor kernels differed (notes, "A rehearsal
 beside its compiles"). What training loads is never compiled like this.
 """
 

@@ -1,7 +1,7 @@
 """Grouped convolutions weighed on this CPU: the bytes that each takes beside its operands and its result.
 
 Eigen works at many groups at once, and how many of them have packed their rows is chance: of 128 groups between 2 and
-37 % (docs/log.md, "What the compiler does not count: convolutions"). So a process of its own runs each of them, as it
+37 % (notes, "What the compiler does not count: convolutions"). So a process of its own runs each of them, as it
 was compiled, and reads its peak.
 """
 

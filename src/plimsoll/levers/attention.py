@@ -19,7 +19,7 @@ backward pass would need too much (cudnn_workspace.py).
 
 Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
 of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
-512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (docs/log.md).
+512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (notes).
 """
 
 from collections.abc import Callable, Mapping

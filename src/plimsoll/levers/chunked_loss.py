@@ -7,7 +7,7 @@ pass only multiplies it by a number. So no logits are computed twice: three mult
 Hsu et al. 2024, https://arxiv.org/abs/2410.10989, section 3.2 (FusedLinearCrossEntropy).
 
 Price: the gradient of the head's weights is read and written once per chunk, which counts where chunks are small. On a
-CPU 256 tokens are as fast as all at once (docs/log.md); a GPU wants thousands (`records.blocks.CHUNKS_ON_A_CARD`).
+CPU 256 tokens are as fast as all at once (notes); a GPU wants thousands (`records.blocks.CHUNKS_ON_A_CARD`).
 Leave it off (`chunk=0`) when the logits are already small. Wijmans et al. 2024, https://arxiv.org/abs/2411.09009, never
 write even a chunk of logits to device memory.
 """

@@ -5,7 +5,7 @@ XLA takes the kernels as custom calls whose settings are JSON. They are written 
 (`force_deterministic`). XLA says it itself where a step is compiled to be deterministic, but, in jaxlib 0.11 as in
 0.12, only of the first of several equal calls: the others then ask for a kernel that nobody made, and a model whose
 layers are compiled one after another ends at its first step with "IndexError: raw_hash_map<>::at" (openxla/xla #46500;
-seen on an H200, docs/log.md, "On an H200").
+seen on an H200, notes, "On an H200").
 
 An array is (batch, length, heads, width), as `jax.nn.dot_product_attention` has it. Keys and values may have fewer
 heads than queries: each serves queries that follow one another. Types are bfloat16 or float16; sums, and the logarithm

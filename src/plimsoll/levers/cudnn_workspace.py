@@ -82,7 +82,7 @@ def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call)
     """Returns the bytes of a backward kernel beside its arguments and results.
 
     Adding in one order it keeps the gradients of all scores, in 16 bits; else sums of the queries' gradients in
-    float32. As an H200 asked for with cuDNN 9.19, of as many heads of keys as of queries (docs/log.md, "On an H200");
+    float32. As an H200 asked for with cuDNN 9.19, of as many heads of keys as of queries (notes, "On an H200");
     on a card XLA puts what its cuDNN asks for in its place.
 
     Args:

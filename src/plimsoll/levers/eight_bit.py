@@ -6,7 +6,7 @@ with fresh moments, and encodes what is kept. Dettmers et al. 2022, https://arxi
 Not their table of 256 values: looking it up does not vectorise in XLA. The codes are roots, as in FlashOptim (2026,
 https://arxiv.org/abs/2602.23349): of a mean, sign and square root of |m| / scale; of a second moment, the fourth root
 of v / scale^2, so what is encoded is its root, by which an update is divided. Two choices are ours, both measured on
-the gradients of a language model (docs/log.md, "8-bit state"):
+the gradients of a language model (notes, "8-bit state"):
 
 A second moment is never encoded as zero unless it is zero. Where magnitudes differ inside a block, a small one would
 vanish and its update be divided by epsilon: thousands of times too large.

@@ -5,7 +5,7 @@ So does the average of the weights, where one is kept in float32; an evaluation 
 AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device nothing but
 the pieces that are on their way: a layer of a stacked leaf, or as many rows as make `PIECE` elements. Each is fetched,
 changed and sent back inside a loop. Without the loop it would be for nothing: given whole leaves to fetch, the
-compilers for GPUs and TPUs fetch all of them first (docs/log.md, "Offload"). Ren et al. 2021, ZeRO-Offload,
+compilers for GPUs and TPUs fetch all of them first (notes, "Offload"). Ren et al. 2021, ZeRO-Offload,
 https://arxiv.org/abs/2101.06840, section 4; there the update itself is made on the host, here on the device.
 
 Price: the state over the link to the host twice a step, down and up. Leave it off where the state fits, and on a CPU,

@@ -5,9 +5,9 @@ Four sources, each with its error: a traced step
 micro-batch; its answers for other levers, which say how far a trace is off for this model; and the order of the levers,
 of which each value is faster and larger than the next. The state is exact, from shapes.
 
-Errors are taken from a few plans of each kind (docs/log.md, "Plans in seconds"): too wide costs a compile, too narrow a
+Errors are taken from a few plans of each kind (notes, "Plans in seconds"): too wide costs a compile, too narrow a
 better plan. `benchmarks/beliefs.py` measures them. Some plans were further off than they are taken to be, most of them
-those with bfloat16 activations on a CPU (docs/log.md, "What beliefs are off by").
+those with bfloat16 activations on a CPU (notes, "What beliefs are off by").
 """
 
 from __future__ import annotations

@@ -17,23 +17,23 @@ from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
 from plimsoll.units import MIB
 
 SAVING_BYTES = 6 * MIB
-"""Orbax at work on a state of any size: its library code, its threads (docs/log.md, "Saving")."""
+"""Orbax at work on a state of any size: its library code, its threads (notes, "Saving")."""
 SLICES_BYTES = 18 * MIB
 """Slices of 4 MiB that Orbax writes, 8 MiB of them in flight, and what its threads hold besides: all in all a save took
-18 to 27 MiB beside the copy of the state (docs/log.md, "Allowances, measured again"); a smaller state has fewer."""
+18 to 27 MiB beside the copy of the state (notes, "Allowances, measured again"); a smaller state has fewer."""
 RESTORE_BYTES = 8 * MIB
 """Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
 RUNNING_BYTES = 14 * MIB
 """Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
-rounding (docs/log.md, "Given back", "Allowances, measured again")."""
+rounding (notes, "Given back", "Allowances, measured again")."""
 STARTING_BYTES = 8 * MIB
 """Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
-differ by some MiB (docs/log.md, "Over the budget at the start")."""
+differ by some MiB (notes, "Over the budget at the start")."""
 SPARE_BYTES = 16 * MIB
 """Least that is left free on a CPU: peaks of one plan differ by some MiB from run to run, and a long one's grow."""
 SPARE_SHARE = 0.015
 """Least that is left free on a CPU, as a share of what is predicted: at 1 to 2 GiB three runs of three took 3 to 8 MiB
-more than 4 MiB beyond it (docs/log.md, "What is kept free")."""
+more than 4 MiB beyond it (notes, "What is kept free")."""
 
 LEARNED = "learned from runs"
 """The component for what earlier runs needed beyond their predictions."""

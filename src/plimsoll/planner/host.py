@@ -8,7 +8,7 @@ from pathlib import Path
 from plimsoll.units import GIB, KIB, MIB
 
 COMPILER_BYTES = 3 * GIB
-"""Memory that one compile process may come to: 0.5 to 1.5 GiB were seen (docs/log.md, "Plans in seconds")."""
+"""Memory that one compile process may come to: 0.5 to 1.5 GiB were seen (notes, "Plans in seconds")."""
 NO_LIMIT = 2**60
 """Bytes that stand for no limit: control groups write a number close to 2^63."""
 
@@ -42,7 +42,7 @@ def _free_bytes() -> int:
 def compilers() -> int:
     """Returns how many compile processes this machine has cores and memory for, at least one.
 
-    One keeps two cores busy: of two on two cores each took twice as long (docs/log.md, "Plans in seconds").
+    One keeps two cores busy: of two on two cores each took twice as long (notes, "Plans in seconds").
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores // 2, available_bytes() // COMPILER_BYTES))

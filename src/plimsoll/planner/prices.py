@@ -25,7 +25,7 @@ USUAL_SPREAD = 70 * MIB
 """By how much it may be less, or more. No budget is refused before a process was rehearsed: the smallest plan is."""
 LOADED_BYTES, LOADED_SPREAD = 105 * MIB, 30 * MIB
 """What a process takes to load its functions, beyond its imports, and by how much that may be off: of five recipes 94
-to 112 MiB were seen (docs/log.md, "A rehearsal beside its compiles")."""
+to 112 MiB were seen (notes, "A rehearsal beside its compiles")."""
 KINDS_DIFFER = 0.04
 """Share of a process by which one with other levers may weigh more or less: it was less than 1 % of `code`'s. Many
 unrolled layers weigh up to 15 % more, which is seen when one is rehearsed."""

@@ -22,8 +22,8 @@ ALLOCATOR = {
     "glibc.malloc.trim_threshold": 2**20,
 }
 """Settings by which large buffers are mapped and unmapped, so that resident memory follows the live buffers. Huge pages
-cost less to touch and to release (docs/log.md, "Allocator"). One arena: with two, peaks of one plan differed by 10 MiB
-(docs/log.md, "To the last MiB")."""
+cost less to touch and to release (notes, "Allocator"). One arena: with two, peaks of one plan differed by 10 MiB
+(notes, "To the last MiB")."""
 
 KEEPING = {
     ONE_HEAP: 1,
@@ -44,7 +44,7 @@ AHEAD_OF_TIME = {
 
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
 """Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
-an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (docs/log.md, "On a card")."""
+an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (notes, "On a card")."""
 
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
 """Variable with the GiB of the host's memory that XLA pins at most in a card's process; 64 where it is not set."""
@@ -57,7 +57,7 @@ SHARING = (
 )
 """Options for devices that share a CPU, or its processes. They wait for one another's cores, and XLA would end the
 process after 40 s. They must send in one order: scheduled to run at once, one device would gather while another sums,
-and each waits for the other for ever (docs/log.md, "Several devices, by the compiled step")."""
+and each waits for the other for ever (notes, "Several devices, by the compiled step")."""
 
 
 def for_processes(
@@ -71,7 +71,7 @@ def for_processes(
         base: Variables to start from; this process's if left out.
         devices: Number of devices that a process treats the CPU as; as the base says if left out.
         one_heap: Whether all threads share one heap, which scatters less. With one each they do not wait for one
-            another: a compile that took 3.9 s takes 2.6 s (docs/log.md, "A rehearsal beside its compiles").
+            another: a compile that took 3.9 s takes 2.6 s (notes, "A rehearsal beside its compiles").
     """
     environment = dict(os.environ if base is None else base)
     environment |= {

@@ -74,7 +74,7 @@ class TensorBoard:
 
     They are written in the training loop's own thread. tensorboardX has a writer with a thread and a queue of ten: on a
     full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
-    (docs/log.md, "Torture"). Here such an error is raised from `log`, and nothing blocks.
+    (notes, "Torture"). Here such an error is raised from `log`, and nothing blocks.
     """
 
     name = "TensorBoard"

@@ -17,7 +17,7 @@ KEPT = 2
 AT_ONCE = KEPT + 2
 """Checkpoints on disk at most: the last ones, the best, and the one being written."""
 METADATA_BYTES = 256 * KIB
-"""Shapes, position, manifest, and Orbax's own records: 164 KiB for 300 leaves (docs/log.md, "Disk")."""
+"""Shapes, position, manifest, and Orbax's own records: 164 KiB for 300 leaves (notes, "Disk")."""
 
 
 def needed(state_bytes: int) -> dict[str, int]:

@@ -27,7 +27,7 @@ IN_FLIGHT = {"cpu": 1}
 """Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
 
 On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
-showed as a fifth of them on top of the peak, now and then (docs/log.md, "Two steps at once"). Temporaries from the heap
+showed as a fifth of them on top of the peak, now and then (notes, "Two steps at once"). Temporaries from the heap
 stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
 next batch taken, while the other runs."""
 

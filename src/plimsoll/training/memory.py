@@ -95,7 +95,7 @@ class BetweenSteps:
     left before, nothing is waited for: looking whether it still falls takes 2 ms, several steps of a small model.
 
     A loader's small buffers come and go between those of the steps, and the holes they leave are not always filled: of
-    `control`, 35 MiB in 900 steps (docs/log.md, "Growth"). Growth that is needed is trimmed for once.
+    `control`, 35 MiB in 900 steps (notes, "Growth"). Growth that is needed is trimmed for once.
     """
 
     after_trimming: int | None = None

@@ -18,7 +18,7 @@ from plimsoll.units import MIB, format_bytes
 
 FILE = "overruns.json"
 SPREAD_BYTES = 6 * MIB
-"""Difference of the peaks of one plan between processes (docs/log.md, "Prediction": up to 5.3 MiB)."""
+"""Difference of the peaks of one plan between processes (notes, "Prediction": up to 5.3 MiB)."""
 
 
 @dataclass(frozen=True, kw_only=True)

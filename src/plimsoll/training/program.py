@@ -32,7 +32,7 @@ COUNTED: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE
 
 XLA hands whole groups of operations to a library, which allocates its temporaries uncounted: 164 MiB more than was
 predicted with windows of 3,000 tokens. Single dots are still given to it. May go when the groups' buffers are in
-`memory_analysis` (docs/log.md, "What the compiler does not count")."""
+`memory_analysis` (notes, "What the compiler does not count")."""
 
 LAST_WRONG_RULE = (0, 11, 0)
 """Last release of jaxlib whose rules for slices (`passes_left_out`) may be wrong; 0.10.2 and 0.11.0 were seen to be."""
@@ -47,7 +47,7 @@ def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
     The annotator of slices: of a slice in a loop it notes a rule, offset + round x stride, by which the driver copies
     it and reads no index. Until `LAST_WRONG_RULE` the rule of a slice on the host is that of the loop's counter, also
     where the index is another one: a backward pass, or pieces of several rows, would read and write elsewhere
-    (openxla/xla#46231; docs/log.md, "Offload that cards computed wrongly"). Without rules kernels read each index.
+    (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without rules kernels read each index.
     """
     if jaxlib_version <= LAST_WRONG_RULE:
         return ("rematerialization", "dynamic-slice-annotator")
@@ -65,7 +65,7 @@ DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_tri
 """Compiler options for a GPU, with which two runs are equal to the last bit (levers/records/deterministic.py).
 
 The first makes sums, and the gradient of cuDNN's attention, be taken in the same order every time, and no product be
-chosen by a clock. It needs the second: Triton's products have no configuration then, and do not compile (docs/log.md,
+chosen by a clock. It needs the second: Triton's products have no configuration then, and do not compile (notes,
 "On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]

@@ -60,7 +60,7 @@ def test_what_cannot_be_done_is_refused(old, tmp_path, how, said):
 
 
 def test_a_disk_that_fills_up_is_said_and_leaves_nothing(old, tmp_path, monkeypatch):
-    """Real ones: docs/log.md, "Full disks"."""
+    """Real ones: notes, "Full disks"."""
     left = iter([2**30, 2**30, 2**24])
     monkeypatch.setattr("plimsoll.data.hdf5.rechunk.free_bytes", lambda path: next(left))
     with pytest.raises(StoppedError, match=r"the disk is full \(16.0 MiB free .* after 2,000 of 5,000 rows of deep/x"):

@@ -1,4 +1,4 @@
-"""Bytes of a convolution beside its arrays: by formula, beside what a process of its own took (log.md, jax 0.10.2)."""
+"""Bytes of a convolution beside its arrays: by formula, beside what a process of its own took (notes, jax 0.10.2)."""
 
 from dataclasses import replace
 

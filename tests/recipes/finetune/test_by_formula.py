@@ -29,7 +29,7 @@ COMPILED = [
     ("google/gemma-2b", {"lora_rank": 32, "seq_len": 256, "lora_targets": "q,v"}, "frozen_bits=16", 394423980),
     ("meta-llama/llama-3.2-3b-instruct", {"lora_rank": 128, "seq_len": 256}, "", 978364340),
 ]
-"""Model, fields, levers that differ from PLAN, and bytes beyond the state (jax 0.10.2; docs/log.md, "The answer by
+"""Model, fields, levers that differ from PLAN, and bytes beyond the state (jax 0.10.2; notes, "The answer by
 formula")."""
 
 

@@ -24,7 +24,7 @@ from plimsoll.types import COUNTED
 from plimsoll.units import MIB
 
 READER_BYTES = 10 * MIB
-"""What reading adds to a loader of arrays: HDF5's cache, and what decompressed chunks leave in the heap (docs/log.md,
+"""What reading adds to a loader of arrays: HDF5's cache, and what decompressed chunks leave in the heap (notes,
 "The reader's share")."""
 
 

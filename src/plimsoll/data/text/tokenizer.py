@@ -31,7 +31,7 @@ _BYTES_AND_END = 257  # tokens no byte-level vocabulary can do without
 
 
 SPAN = 8 * KIB
-"""Characters of a piece that are encoded at once. Encodings of 64 KiB at once took 13 MiB (docs/log.md, "Text in
+"""Characters of a piece that are encoded at once. Encodings of 64 KiB at once took 13 MiB (notes, "Text in
 flight")."""
 _BETWEEN_WORDS = re.compile("(?<=[!-~]) (?=[!-~])")
 """A single space between characters of ASCII that are none: there GPT-2's expression always begins a word."""

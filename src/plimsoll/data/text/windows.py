@@ -42,7 +42,7 @@ def encoding_threads() -> int:
     """Returns the threads that encode a stream: one for each core that this process may use, MOST_THREADS at most.
 
     One alone where JAX_PLATFORMS says that the steps run on these cores: there more threads cost a fifth more of their
-    time, and memory (docs/log.md, "The card never waits").
+    time, and memory (notes, "The card never waits").
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return 1

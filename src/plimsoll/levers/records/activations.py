@@ -23,7 +23,7 @@ def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
 
 EITHER_WAY = 0.85
 """Share of the time that float32 activations may save on a CPU that multiplies in bfloat16, or cost: bfloat16 was 1.04
-to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (docs/log.md)."""
+to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (notes)."""
 
 
 def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:

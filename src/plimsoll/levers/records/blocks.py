@@ -19,7 +19,7 @@ def _worth_recomputing(problem: Problem, _rates: Rates) -> list[str]:
     """Returns the values to try: not "none" for frozen layers in bfloat16 on a CPU, where it is the slowest.
 
     Frozen layers are a loop, and XLA turns what it keeps to float32 and back there, the whole stack in each layer: a
-    step of 135M took 8.0 s for 6.2 with "dots", in twice the memory (docs/log.md, "A scan on a CPU keeps bits").
+    step of 135M took 8.0 s for 6.2 with "dots", in twice the memory (notes, "A scan on a CPU keeps bits").
     """
     frozen_on_cpu = problem.platform == "cpu" and "frozen_bits" in problem.supported
     in_float32 = problem.numerics == "exact" or problem.pins.get("precision") == "float32"
@@ -98,7 +98,7 @@ small product, and read and write the gradient of the head's weights, some hundr
 
 
 IN_CACHE = 0.8
-"""Share of the time that a step with a chunked loss may take on a CPU, whose cache holds a chunk (docs/log.md)."""
+"""Share of the time that a step with a chunked loss may take on a CPU, whose cache holds a chunk (notes)."""
 
 
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
@@ -123,7 +123,7 @@ def _largest_chunk(recipe: Any, levers: Values) -> int:
     """Returns the largest of the recipe's chunks that a micro-batch has more tokens than.
 
     None is made up for smaller micro-batches: a chunk of 64, where 256 tokens were left, took 11 MiB more and not less
-    (docs/log.md, "The ladder").
+    (notes, "The ladder").
     """
     chunks = sorted(recipe.loss_chunks)
     if not chunks:

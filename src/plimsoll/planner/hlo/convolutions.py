@@ -10,7 +10,7 @@ place of the result, as long as the kernel. It packs rows and kernel in blocks. 
   (`engine/weigh.py`).
 
 From `convolution_thunk_internal.h` of XLA and `TensorContractionThreadPool.h` of Eigen, and held against the resident
-set (docs/log.md, "What the compiler does not count: convolutions"; jax 0.10.2).
+set (notes, "What the compiler does not count: convolutions"; jax 0.10.2).
 """
 
 from __future__ import annotations

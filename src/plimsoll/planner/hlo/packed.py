@@ -3,7 +3,7 @@
 YNNPACK multiplies a few columns at a time, and packs those of the second factor first: every core has such a panel, as
 long as the dot is deep. The gradient of a weight sums over all tokens of a micro-batch: with 32,768 of them each core's
 panel was 8 MiB. A dot that XLA does not give to YNNPACK is Eigen's, which packs blocks of both factors whole. Measured
-by counting allocations (docs/log.md, "What the compiler does not count: packed factors"; jax 0.10.2).
+by counting allocations (notes, "What the compiler does not count: packed factors"; jax 0.10.2).
 """
 
 from __future__ import annotations

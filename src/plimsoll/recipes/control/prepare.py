@@ -334,7 +334,7 @@ def simulated(
 
     The trajectories are the last axis, so that a step of small systems is a few long vector operations and not many
     small products. The matrices are made in float64 (`lqr.py`). NumPy samples the disturbances before: in the scan,
-    JAX's counter-based generator took two thirds of the time (docs/log.md, "Windows of control").
+    JAX's counter-based generator took two thirds of the time (notes, "Windows of control").
 
     Returns:
         Trajectories side by side, and the largest norm of each, which is not finite where it diverged.

@@ -17,7 +17,7 @@ from plimsoll.recipes.base import Count
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""Most bytes on disk of a row with a window of 32 (docs/log.md, "Windows of control")."""
+"""Most bytes on disk of a row with a window of 32 (notes, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
 REASONABLE_VARIANTS = 1_000
 """Most variants of a system: each is simulated once before the first row is written."""

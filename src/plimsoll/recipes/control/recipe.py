@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.control.rows import ControlRows
 
 READER_BYTES = 12 * MIB
-"""The library, its cache, and what chunks and small arrays leave in the heap (docs/log.md, "The reader's share")."""
+"""The library, its cache, and what chunks and small arrays leave in the heap (notes, "The reader's share")."""
 BATCHES = 3
 """Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 DEFAULT_EPOCHS = 3.0

@@ -1,7 +1,7 @@
 """Encodes control windows as LZF directly.
 
 Each time step repeats the padding and the system code of the step before, and only the states change: no match search
-is needed. Such a search over every byte took most of the time of making a set, and finds some 4 % more (docs/log.md,
+is needed. Such a search over every byte took most of the time of making a set, and finds some 4 % more (notes,
 "Windows of control"). The output is LZF as h5py reads it (LibLZF, lzf_d.c): a byte below 32 and so many bytes and one
 as they are, or a byte from 0xE0 on, a length and a distance.
 """

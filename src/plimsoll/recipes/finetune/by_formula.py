@@ -2,7 +2,7 @@
 
 The state is exact (state.py). The rest has two moments at which most is alive: the loss, with its logits, and the
 backward pass through a block, with the gradients. Factors and bounds are fitted to steps that NVIDIA's compiler made
-(docs/log.md, "The answer by formula"; `python benchmarks/finetune_formula.py` measures them). `recipe` is a
+(notes, "The answer by formula"; `python benchmarks/finetune_formula.py` measures them). `recipe` is a
 `recipe.Finetune`, which imports this file.
 """
 

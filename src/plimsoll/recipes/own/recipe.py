@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
 """Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
 LOADER_BYTES = 10 * MIB
-"""Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (docs/log.md, "A recipe of the
+"""Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (notes, "A recipe of the
 user's own")."""
 
 

@@ -5,7 +5,7 @@
 over the items that can come next. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
 (recipes/recommend/baselines.py), which know pairs of items that occur too rarely to be learned. Language models are
 mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). Why equal
-parts, and squares: docs/log.md, "A model mixed with counts".
+parts, and squares: notes, "A model mixed with counts".
 """
 
 from __future__ import annotations

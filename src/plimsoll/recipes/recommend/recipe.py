@@ -194,7 +194,7 @@ class Recommend(AdamWRecipe):
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
-        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        """Scores of fewer positions are small beside the rest (notes, "Attention in blocks")."""
         return (256,) if self.seq_len > 512 else ()
 
     @property

@@ -153,7 +153,7 @@ class Text(AdamWRecipe):
 
     @property
     def attention_chunks(self) -> tuple[int, ...]:
-        """Scores of fewer positions are small beside the rest (docs/log.md, "Attention in blocks")."""
+        """Scores of fewer positions are small beside the rest (notes, "Attention in blocks")."""
         return (256,) if self.seq_len > 512 else ()
 
     @property
@@ -473,7 +473,7 @@ def code() -> Text:
     """Returns a recipe that learns to write Python, from the source files that came with Python itself: the demo.
 
     Nothing to download: the text is the standard library, found through `sysconfig`. 128 wide, 4 layers, 1.3M
-    parameters, about three minutes on two cores: docs/log.md, "The demo".
+    parameters, about three minutes on two cores: notes, "The demo".
     """
     return Text(
         dataset_id=STANDARD_LIBRARY,
