@@ -78,8 +78,6 @@ CARDS = (8, 24, 80)
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "host": {"offload": "optimizer"},
-    "8-bit": {"optimizer_bits": 8},
-    "24-bit": {"weight_bits": 24},
     "no-host": {"remat": "block"},
 }
 """Name to the levers that differ."""
@@ -88,39 +86,13 @@ GOAL = 7.0, 0.072
 RANK = 32
 UNSLOTH = 7.37, 0.212
 """GB, and MB a token, that Unsloth's published lengths for Llama-3.1-8B lie on (rank 32 on all seven, 4 bits)."""
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-3.1-8b": {
-        "model_type": "llama", "vocab_size": 128_256, "hidden_size": 4_096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336, "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False, "rope_theta": 500_000.0, "max_position_embeddings": 131_072,
-        "rope_scaling": {
-            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8_192,
-        },
-    },
-    "llama-3.2-3b": {
-        "model_type": "llama", "vocab_size": 128_256, "hidden_size": 3_072, "num_hidden_layers": 28,
-        "num_attention_heads": 24, "num_key_value_heads": 8, "intermediate_size": 8_192, "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True, "rope_theta": 500_000.0, "max_position_embeddings": 131_072, "head_dim": 128,
-        "rope_scaling": {
-            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8_192,
-        },
-    },
-    "qwen2.5-7b": {
-        "model_type": "qwen2", "vocab_size": 152_064, "hidden_size": 3_584, "num_hidden_layers": 28,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18_944, "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False, "rope_theta": 1_000_000.0, "max_position_embeddings": 32_768,
-    },
-    "gemma-2-9b": {
-        "model_type": "gemma2", "vocab_size": 256_000, "hidden_size": 3_584, "num_hidden_layers": 42,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "intermediate_size": 14_336,
-        "rms_norm_eps": 1e-6, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-        "query_pre_attn_scalar": 256, "sliding_window": 4_096, "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 8_192,
-    },
-}  # fmt: skip
-"""Name to the settings of its `config.json` that make its shape."""
+SHAPES = {
+    "llama-3.1-8b": "meta-llama/llama-3.1-8b",
+    "llama-3.2-3b": "meta-llama/llama-3.2-3b",
+    "qwen2.5-7b": "qwen/qwen2.5-7b",
+    "gemma-2-9b": "google/gemma-2-9b",
+}
+"""Name to the model of plimsoll's table whose shape it is."""
 TARGETS = ["blocks/(query|key|value|out|gate|up|down)/kernel"]
 
 
@@ -382,11 +354,12 @@ def made(shape_name: str, plan: Any) -> tuple[Any, Any]:
     """Returns the task and its update rule."""
     from plimsoll.levers.lora import LoRA
     from plimsoll.models.pretrained.config import shape_of
+    from plimsoll.models.pretrained.find import known_configs
     from plimsoll.models.pretrained.language import PretrainedNextToken
     from plimsoll.optimizers.adamw import AdamW
     from plimsoll.optimizers.adamw8 import build
 
-    shape = shape_of(SHAPES[shape_name], source=shape_name)
+    shape = shape_of(dict(known_configs()[SHAPES[shape_name]]), source=shape_name)
     task = LoRA(PretrainedNextToken(shape, plan.compute("gpu")), TARGETS, rank=RANK)
     return task, build(AdamW(learning_rate=2e-4, weight_decay=0.0), 1_000, plan.storage)
 
