@@ -2,9 +2,8 @@
 
     python benchmarks/all.py [--quick] [--only plan_time sweep ...] [--list]
 
-`--quick` has fewer rounds, steps or draws, and takes about an hour on two cores; without it, by what each took alone,
-more than a day. Runs of plimsoll's own that a page shows (docs/results/run-*.json) are not in it. One after another,
-since most of them time something: nothing else should run. The line shows the first goal that the program says is
+`--quick` has fewer rounds, steps or draws; without it, it takes more than a day. One after another, since most of them
+time something: nothing else should run. The line shows the first goal that the program says is
 missed, else the first that it names, else the last line of its output beside the goal that is written here. What a
 program writes goes into bench-out/, as always, and its whole output into bench-out/all/, a file for each line. The exit
 code is the number of programs that failed, could not get their data, or say of a goal that it is missed. A goal that is
@@ -26,6 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("PLIMSOLL_SHARED", ROOT.parent / "shared"))
@@ -54,91 +54,60 @@ class Benchmark:
 
 TEXT = "data/text/tinystories_train.txt"
 TOYS = "data/interactions/amazon_toys.txt"
-FILMS = "data/interactions/ml-latest-small/ratings.csv"
-EDITS = "data/interactions/wikipedia.txt"
 STORIES_MODEL = "data/weights/hf_tinystories_656K"
 WINDOWS = ("prepare control --samples 400k --out {made}/windows.h5",)
+MANY_WINDOWS = ("prepare control --samples 2M --out {made}/windows-2m.h5",)
 SETS = tuple(f"prepare sudoku --size {size} --out {{made}}/sets/sudoku-{size}" for size in (4, 6))
 PACKED = ("prepare longcontext --dataset-id python:standard-library --vocab-size 4096 --out {made}/packed",)
 ITEMS = (f"prepare recommend --interactions {{shared}}/{TOYS} --out {{made}}/toys",)
-LADDER_GOAL = "each rung in its budget, predicted beside measured"
+STANDARD = "--dataset-id python:standard-library --max-examples 300 --validation-tokens 2000 --steps 200"
+AROUND_FROZEN = f"--interactions {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL}"
 
 
-def prediction(whole: str, quick: str | None = None, *, first: tuple[str, ...] = (), needs: str = "data") -> Benchmark:
-    """Returns a draw of benchmarks/prediction.py."""
+def prediction(words: str, quick: str | None = None, **more: Any) -> Benchmark:
     goal = "median error at most 4 MiB or 1 %, none over its budget"
-    return Benchmark("prediction", f"{whole} --runs 1", quick, goal, first, needs, "median error")
+    return Benchmark("prediction", f"{words} --runs 1", quick, goal, shows="median error", **more)
 
 
-PREDICTIONS = (
-    prediction("--seed 1 --count 100 --steps 24", "--seed 1 --count 5 --runs 1", needs=TEXT),
-    prediction("--seed 11 --count 40 --near-floor --steps 24", needs=TEXT),
-    prediction("--windows {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
-    prediction("--puzzles {made}/sets --count 8", first=SETS),
-    prediction("--packed {made}/packed --count 6", first=PACKED),
-    prediction(
-        f"--interactions {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --count 4",
-        first=ITEMS,
-        needs=STORIES_MODEL,
-    ),
-    prediction("--records {made}/records.jsonl --count 30", needs=TEXT),
-)
+def ladder(words: str, last: str, **more: Any) -> Benchmark:
+    goal = "each rung in its budget, predicted beside measured"
+    return Benchmark("plimsoll ladder", words, None, goal, shows=last, **more)
+
 
 BENCHMARKS = [
     # What a plan says, and how long it takes.
     Benchmark("plan_time", "--seed 1 --count 24", "--seed 1 --count 4"),
     Benchmark("sweep", "--recipes 0 1", None, "at most 10 % slower than the fastest that fits", needs=TEXT),
-    *PREDICTIONS,
-    Benchmark(
-        "plimsoll ladder",
-        "stories --dataset-id python:standard-library --max-examples 300 --validation-tokens 2000 --steps 200"
-        " --target-params 12M --vocab-size 4096 --batch-size 16 --seq-len 256 --rung-steps 6"
+    prediction("--seed 1 --count 100 --steps 24", "--seed 1 --count 5 --runs 1", needs=TEXT),
+    prediction("--seed 11 --count 40 --near-floor --steps 24", needs=TEXT),
+    prediction("--windows {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
+    prediction("--puzzles {made}/sets --count 8", first=SETS),
+    prediction("--packed {made}/packed --count 6", first=PACKED),
+    prediction(f"{AROUND_FROZEN} --count 4", first=ITEMS, needs=STORIES_MODEL),
+    prediction("--records {made}/records.jsonl --count 30", needs=TEXT),
+    ladder(
+        f"stories {STANDARD} --target-params 12M --vocab-size 4096 --batch-size 16 --seq-len 256 --rung-steps 6"
         " --rungs save micro-batch-1 remat bfloat16 optimizer-8 weights-24 weights-16",
-        None,
-        LADDER_GOAL,
-        shows="weights-16",
+        "weights-16",
     ),
-    Benchmark(
-        "plimsoll ladder",
-        "control --data {made}/windows.h5 --steps 200",
-        None,
-        LADDER_GOAL,
-        WINDOWS,
-        shows="optimizer-8",
-    ),
-    Benchmark(
-        "plimsoll ladder",
+    ladder("control --data {made}/windows.h5 --steps 200", "optimizer-8", first=WINDOWS),
+    ladder(
         "longcontext-nano --data {made}/packed --batch-size 4 --rung-steps 3 --validation-tokens 20000",
-        None,
-        LADDER_GOAL,
-        PACKED,
-        shows="weights-16",
+        "weights-16",
+        first=PACKED,
     ),
-    Benchmark(
-        "plimsoll ladder",
+    ladder(
         f"recommend --data {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --side-layers 0 --batch-size 64"
         " --rung-steps 3 --rungs save micro-batch remat bfloat16 frozen-16 frozen-8 frozen-4",
-        None,
-        LADDER_GOAL,
-        ITEMS,
-        STORIES_MODEL,
         "frozen-4",
+        first=ITEMS,
+        needs=STORIES_MODEL,
     ),
     Benchmark("device", "--minutes 25", "--minutes 8", "bytes within 1 %, the same bits", needs="nvidia-smi"),
-    Benchmark("mesh_plans", "", None, "planned in 60 and 90 s, bytes within 1 % of the compiled step"),
-    Benchmark("beliefs", "--count 10", None, "each error within the constant beside it"),
-    Benchmark(
-        "estimated",
-        "--chips h200 tpu-v5e-8 tpu-v4-64 --count 10",
-        None,
-        "within -24 and +28 % for one device, -54 and +73 % for several",
-    ),
-    Benchmark("card_steps", "", None, "within 0.75 and 1.3 of what an H100 took"),
-    Benchmark("card_steps", "--rates", None, "each of its lines within 0.37 and 1.06 of what an H100 took"),
-    Benchmark("offline_card", "", None, "the bytes that an H100 took, within 1 %"),
-    Benchmark("collectives", "", None, "each collective named"),
+    Benchmark("device", "--offline", None, "within 0.75 and 1.3 of what an H100 took"),
+    Benchmark("device", "--offline --rates", None, "each of its lines within 0.37 and 1.06 of what an H100 took"),
     Benchmark("levers", "", None, "every table of docs/levers.md"),
-    # How fast a step is, beside others.
+    # How fast a step is, beside others, and whether it waits for data.
     Benchmark("own_recipe_speed", "--rounds 5", "--rounds 2"),
     Benchmark(
         "text_vs_trainer",
@@ -148,127 +117,39 @@ BENCHMARKS = [
     ),
     Benchmark("trm", "--rounds 5", "--rounds 2", needs="golden"),
     Benchmark("optimizers", "--rounds 15", "--rounds 3"),
-    Benchmark("longcontext", "--rounds 7 --sides ours", None, "linear in the length: at most 1.3"),
-    Benchmark(
-        "longcontext",
-        "--lengths 2048 8192 --tokens 8192 --rounds 3 --out bench-out/longcontext_attention.json",
-        "--lengths 2048 8192 --tokens 8192 --rounds 2 --out bench-out/longcontext_attention.json",
-        "linear in the length: at most 1.3",
-        shows="ours         8,192",
-    ),
-    Benchmark(
-        "longcontext",
-        "--lengths 32768 --sides attention --rounds 1 --out bench-out/longcontext_attention32.json",
-        None,
-        "many times the microseconds a token of the recurrence, two lines above",
-    ),
-    Benchmark("finetune_beside_peft", "--rounds 3", None),
-    Benchmark("finetune_gguf", "", None),
-    Benchmark("config_fields", "", None),
-    Benchmark("finetune_parity", "", None, needs="golden/finetune"),
-    Benchmark("processes", "--every-recipe", None, "losses at most 1e-5 apart", needs="data/weights"),
-    Benchmark("processes", "--steps 12 --rounds 5", "--steps 12 --rounds 1", "efficiency of two at least 95 %"),
-    Benchmark(
-        "processes",
-        "--before 95e52ee9 --rounds 5 --width 96 --layers 3 --micro-batch 8",
-        None,
-        "one process as fast as before",
-    ),
-    Benchmark("cluster_files", "", None, "each file as its schema says, each misspelt name refused"),
-    Benchmark("shared_saves", "", "--rounds 2"),
-    Benchmark("shared_tokens", "--copies 8", "--copies 2 --rounds 1 --processes 1 2", "faster than one, the same ids"),
-    Benchmark("data_waits", "", "--rounds 1"),
-    Benchmark("packed_loader", "", "--tokens 33554432 --rounds 2"),
-    Benchmark("packed_loader", "--seq-len 32768 --batch 4 --out bench-out/packed_loader32.json", None),
-    Benchmark("windows", "loader {made}/windows.h5", "loader {made}/windows.h5 --rounds 1", first=WINDOWS),
-    Benchmark("windows", "memory", None),
-    Benchmark("windows", "linear {made}/windows.h5", None, "0.19, which the network is far above", WINDOWS),
+    Benchmark("finetune_beside_peft", "speed --rounds 3", None),
+    Benchmark("finetune_beside_peft", "parity", None, needs="golden/finetune"),
+    Benchmark("finetune_beside_peft", "fields", None, "none is WRONG"),
+    Benchmark("loaders", "packed", "packed --tokens 33554432 --rounds 2"),
+    Benchmark("loaders", "packed --seq-len 32768 --batch 4 --out bench-out/loaders-packed-32.json", None),
+    Benchmark("loaders", "windows {made}/windows.h5", "windows {made}/windows.h5 --rounds 1", first=WINDOWS),
+    Benchmark("loaders", "text", "text --rounds 1"),
     # What is learned.
-    Benchmark("eight_bit_parity", "--forms 8", None, "within 0.5 % of float32", needs=TEXT),
-    Benchmark("precision_loss", "", None, "bfloat16 within 1 % of float32"),
-    Benchmark("longcontext_language", "--minutes 5", None, "at most the transformer's loss"),
     Benchmark(
-        "small_stories",
-        f"--text {{shared}}/{TEXT} --checkpoint {{shared}}/data/weights/hf_tinystories_656K",
-        None,
-        "fewer bits a byte than the published checkpoint, in 90 minutes",
-        needs=TEXT,
-    ),
-    Benchmark(
-        "recall",
-        "--lags 64 512 4096 --longer --pairs 0 --r-min 0.999 --every 25",
-        None,
-        "a symbol remembered over 4,096 tokens",
-    ),
-    Benchmark(
-        "recall",
-        "--lags --pairs 8 --minutes 4 --out bench-out/recall_pairs.json",
-        None,
-        "17.5 % by the recurrence alone",
-    ),
-    Benchmark("best_size", "--minutes 20", "--minutes 1"),
-    Benchmark(
-        "recommend_quality",
-        f"--interactions {{shared}}/{TOYS} --pretrained {{shared}}/{STORIES_MODEL} --only defaults frozen",
+        "quality",
+        f"recommend --interactions {{shared}}/{TOYS} --pretrained {{shared}}/{STORIES_MODEL} --only defaults frozen",
         None,
         "HR@10 0.0985, NDCG@10 0.0667, MRR 0.0607 on Toys",
         needs=STORIES_MODEL,
     ),
+    Benchmark("quality", "control --data {made}/windows-2m.h5", None, first=MANY_WINDOWS),
+    Benchmark("quality", f"stories --text {{shared}}/{TEXT} --checkpoint {{shared}}/{STORIES_MODEL}", None, needs=TEXT),
+    Benchmark("quality", "finetune", None, "adapters below the model as published", needs=STORIES_MODEL),
+    Benchmark("quality", "longcontext --minutes 5", None, "at most the transformer's loss"),
+    # Bytes of models on cards.
+    Benchmark("finetune_cards", "published", None, "each at most the published peak"),
     Benchmark(
-        "recommend_quality",
-        f"--interactions {{shared}}/{FILMS} --pretrained {{shared}}/{STORIES_MODEL} --only defaults frozen"
-        " --out bench-out/recommend_movielens.json",
+        "finetune_cards",
+        "context --shape llama-3.1-8b qwen2.5-7b llama-3.2-3b gemma-2-9b --variant plain host no-host",
         None,
-        "above the four baselines in each measure",
-        needs=STORIES_MODEL,
+        "none above 7 GB + 0.072 MB a token",
     ),
-    Benchmark(
-        "recommend_quality",
-        f"--interactions {{shared}}/{EDITS} --only defaults --out bench-out/recommend_wikipedia.json",
-        None,
-        "above the four baselines in each measure",
-        needs=EDITS,
-    ),
-    Benchmark(
-        "recommend_quality",
-        f"--interactions {{shared}}/{FILMS} --pretrained {{shared}}/{STORIES_MODEL} --only titles",
-        None,
-        "films of no history above popularity and chance",
-        needs=STORIES_MODEL,
-    ),
-    Benchmark(
-        "control_quality",
-        "--data {made}/windows-2m.h5",
-        None,
-        first=("prepare control --samples 2M --out {made}/windows-2m.h5",),
-    ),
-    Benchmark("finetune_quality", "", None, "adapters below the model as published"),
-    # Bytes of models and of cards.
-    Benchmark("finetune_published", "", None, "each at most the published peak"),
-    Benchmark(
-        "finetune_context",
-        "--shape llama-3.1-8b qwen2.5-7b llama-3.2-3b gemma-2-9b --variant plain host no-host",
-        None,
-    ),
-    Benchmark("finetune_formula", "--count 20", None, "within 10 % of the compiler's bytes"),
-    Benchmark("finetune_resident", "", None),
-    Benchmark("load_pretrained", "", "", "the stored form and the largest tensor, at most"),
-    Benchmark("recommend_memory", "", None, "each below 30 GiB"),
-    Benchmark("line_holds", f"--text {{shared}}/{TEXT}", None, "none killed at its line", needs=TEXT),
     # What cannot be broken.
-    Benchmark("growth", "--steps 20000", "--steps 6000"),
-    Benchmark("save_growth", "", "--saves 60", "nothing kept: it is TensorStore's", shows="TensorStore"),
-    Benchmark("fuzz", "--count 2000", "--count 60", "0 troubles"),
+    Benchmark("saves", "sizes", "sizes --mb 15 --rounds 2"),
+    Benchmark("saves", "growth --steps 20000", "growth --steps 6000"),
     Benchmark("torture", "--minutes 60", "--minutes 4", "0 troubles"),
     Benchmark("torture_processes", "--faults 100 --minutes 150", None, "none lost, every fingerprint the same"),
     Benchmark("schedulers", "", None, "each its lines, and the same bits", needs="mpirun"),
-    Benchmark("package", "", None, "each Python installs, helps and plans"),
-    Benchmark("versions", '--tests ""', None, "the whole suite passes under each JAX", needs="data"),
-    Benchmark("mutate", "--seed 1 --count 30", None, "at most 3 survive"),
-    # What a reader meets.
-    Benchmark("report_in_browser", "", None, "nothing asked for, nothing complained of", needs="chromium"),
-    Benchmark("house"),
-    Benchmark("words"),
 ]
 
 

@@ -1,6 +1,6 @@
 """Steps that were timed on an H100, compiled without one: their kernels, and what the model of a step's time says.
 
-    python benchmarks/card_steps.py [--only "97.5M, 8 x 32" ...] [--record | --rates]
+Part of device.py: `python benchmarks/device.py --offline [--only "97.5M, 8 x 32" ...] [--record | --rates]`.
 
 The steps are a decoder written by hand below, of 97.5M parameters in eight forms, and plans of plimsoll's own recipes.
 The card's figures stand beside them, with their source. The decoder is compiled for `h100` (`plimsoll chips --install
@@ -16,17 +16,18 @@ a compiler. `--record` compiles all of them and writes it anew: only with new ti
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from peers.environment import SIDE_PROGRAM
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
@@ -225,7 +226,7 @@ def in_the_environment(name: str) -> dict[str, Any]:
     if python is None:
         sys.exit(f"NVIDIA's compiler is {toolchains.missing('cuda')}: `plimsoll chips --install cuda`")
     variables = for_processes("cuda") | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([python, __file__, "--compile", name], env=variables, capture_output=True, text=True)
+    done = subprocess.run([python, SIDE_PROGRAM, "card_steps", name], env=variables, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{name} does not compile: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -247,27 +248,31 @@ def by_rates(names: Iterable[str]) -> None:
             print(f"{name:46} {1e3 * seconds:8.1f} ms, measured {1e3 * measured:8.1f}: {seconds / measured:.2f}")
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--only", nargs="*", choices=[*HAND, *OWN], metavar="STEP")
-    options.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
-    options.add_argument("--rates", action="store_true", help="of recipes, without a compiler")
-    options.add_argument("--compile", choices=[*HAND, *OWN], metavar="STEP", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.compile:
-        print(json.dumps(compiled(given.compile)))
-        return
-    if given.rates:
-        by_rates(given.only or OWN)
-        return
+def side() -> None:
+    """Compiles one step, in the compile environment, and prints what is in it."""
+    print(json.dumps(compiled(sys.argv[1])))
+
+
+def show_all(only: Sequence[str] | None, *, record: bool, rates: bool) -> None:
+    known = OWN if rates else HAND | OWN
+    if unknown := set(only or ()) - known.keys():
+        sys.exit(f"no step is called {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    if rates:
+        by_rates(only or known)
+    else:
+        show(only or list(known), record=record)
+
+
+def show(names: Sequence[str], *, record: bool) -> None:
+    """Prints estimated beside measured times, and writes the record anew where that is asked for."""
     from plimsoll.planner.chips import chip
     from plimsoll.planner.hlo.kernels import Kernel, Product
     from plimsoll.planner.kernel_seconds import kernel_seconds
 
     card, steps = chip("h100"), {}
     recorded = json.loads(RECORD.read_text())["steps"]
-    for name in given.only or [*HAND, *OWN]:
-        answer = in_the_environment(name) if given.record or name in HAND else recorded[name]
+    for name in names:
+        answer = in_the_environment(name) if record or name in HAND else recorded[name]
         seconds = OWN[name][3] if name in OWN else _tokens(**HAND[name][0]) / HAND[name][1]
         steps[name] = {**answer, "measured_seconds": seconds, "called_by_training": name in OWN}
         counted = {
@@ -282,7 +287,7 @@ def main() -> None:
             f"  estimated {1e3 * estimated:8.1f} ms, measured {1e3 * seconds:8.1f}: {estimated / seconds:.2f}",
             flush=True,
         )
-    if given.record:
+    if record:
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(step)}" for name, step in (recorded | steps).items())
         source = f'"source": {json.dumps(SOURCE)},\n"options": {json.dumps(OPTIONS)}'
         RECORD.write_text(f'{{{source},\n"steps": {{\n{lines}\n}}}}\n')
@@ -294,7 +299,3 @@ def _tokens(*, rows: int = 16, accumulation: int = 1, **_: Any) -> int:
 
 def _product(product: Any, values: list[Any]) -> Any:
     return product(**dict(zip((field.name for field in dataclasses.fields(product)), values, strict=True)))
-
-
-if __name__ == "__main__":
-    main()

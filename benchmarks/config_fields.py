@@ -1,12 +1,11 @@
 """Fields of published config.json beside transformers: the tables' rows, and logits of odd configurations.
 
-    PYTHONPATH=src:benchmarks python benchmarks/config_fields.py [--peer-environment FOLDER]
+Part of finetune_beside_peft.py: `python benchmarks/finetune_beside_peft.py fields`.
 
 First every field of the installed configuration classes is looked up in models/pretrained/fields.toml: it has to be in
 the family's table, with the class's default. Then models of random weights, each with one odd field in its config.json,
 are computed by transformers and by plimsoll: the logits agree, or plimsoll refuses the field by its name. What
-transformers refuses itself may be either. Prints a table, writes bench-out/config_fields.json (--out), and ends with
-exit code 1 where a line is wrong.
+transformers refuses itself may be either.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -23,7 +21,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from peers.environment import FOLDER, ROOT, peer_python
+from measuring import write
+from peers.environment import PEFT, SIDE_PROGRAM, peer_python
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.config import read_shape
@@ -123,11 +122,11 @@ SIGHT = {
 }  # fmt: skip
 
 
-def main() -> None:
-    options = arguments()
+def fields(options: argparse.Namespace) -> int:
+    """Compares, and returns 1 where a line is wrong."""
     python = options.peer_environment / "bin/python"
     if not python.exists():
-        python = peer_python(options.peer_environment)
+        python = peer_python(options.peer_environment, PEFT)
     installed = json.loads(peer(python, "fields"))
     print(f"transformers {installed['transformers']}, tables from {tables().transformers}")
     differences = [words for kind, found in installed["families"].items() for words in compared(kind, found)]
@@ -143,22 +142,14 @@ def main() -> None:
         verdict: sum(row["verdict"] == verdict for row in rows) for verdict in ("same", "refused", "lenient", "WRONG")
     }
     print(f"{len(rows)} configurations: {counts}, largest difference {largest:.1e} of the largest logit")
-    options.out.parent.mkdir(exist_ok=True)
     facts = {"transformers": installed["transformers"], "tables": differences, "counts": counts, "rows": rows}
-    options.out.write_text(json.dumps(facts | {"largest_difference": largest}, indent=1))
-    sys.exit(1 if wrong or differences else 0)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer-environment", type=Path, default=FOLDER)
-    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/config_fields.json")
-    return parser.parse_args()
+    write(options.out, facts | {"largest_difference": largest})
+    return 1 if wrong or differences else 0
 
 
 def peer(python: Path, *words: str) -> str:
-    environment = {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [str(python), "-m", "peers.config_side", *words]
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [str(python), SIDE_PROGRAM, "peers.config_side", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -235,7 +226,3 @@ def computed(shape: PretrainedShape) -> Any:
     """Returns a model's logits as a function: many configurations are of one shape, which is compiled once."""
     model = Pretrained(shape, Compute())
     return jax.jit(lambda params, ids: model.logits(params, model.hidden(params, ids)[0]))
-
-
-if __name__ == "__main__":
-    main()

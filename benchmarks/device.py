@@ -2,6 +2,7 @@
 
     python benchmarks/device.py --minutes 25 [--chip h100] [--out bench-out] [--only "exact" "medium, found"]
                                 [--torch PYTHON]
+    python benchmarks/device.py --offline [--rates]
 
 The parts, by what they are worth; a part that would not end in time is left out (how long each takes was seen on an
 H200 with 16 cores), one that fails is recorded with its reason, and the next one runs:
@@ -22,6 +23,8 @@ first two, less what they waited for data. bench-out/device.json is written afte
 --keep bench-out/device.json` keeps it, and makes its table.
 
 Where JAX finds nothing but a CPU, everything is of a toy's size: that the program works, not what it is for.
+
+`--offline` needs no card: steps that were timed on an H100, compiled without one (card_steps.py).
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from random_model import made, text_records
+import card_steps
+from peers.environment import SIDE_PROGRAM
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, trained, watch
 
 from plimsoll.models.pretrained.find import known_configs
@@ -56,8 +60,6 @@ SECONDS = 420
 """For one command at most."""
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ROOT / "docs/examples/plain_jax.py"
-PARITY = ROOT / "benchmarks/offload_parity.py"
-PEER = ROOT / "benchmarks/peers/compiled_llama.py"
 BACKEND = "import jax; print(jax.default_backend())"
 
 MEDIUM = {"width": 768, "layers": 12, "heads": 12, "vocab-size": 16_384, "seq-len": 1_024}
@@ -179,7 +181,13 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("bench-out"))
     options.add_argument("--only", nargs="*", help="names of parts to run")
     options.add_argument("--torch", default=sys.executable, help="a Python with torch and transformers")
+    options.add_argument("--offline", action="store_true", help="steps that were timed on an H100, compiled here")
+    options.add_argument("--rates", action="store_true", help="of --offline: recipes by the card's rates alone")
+    options.add_argument("--record", action="store_true", help="of --offline: write the record that a test reads")
     words = options.parse_args()
+    if words.offline:
+        card_steps.show_all(words.only, record=words.record, rates=words.rates)
+        return
     started = time.monotonic()
     backend = subprocess.run([sys.executable, "-c", BACKEND], capture_output=True, text=True).stdout.strip()
     toy = backend == "cpu" or words.chip == "cpu"
@@ -274,7 +282,9 @@ def exact(given: Given, words: list[str]) -> dict[str, Any]:
 
 def offload(given: Given) -> dict[str, Any]:
     """Returns how far steps with parts on the host are from plain ones. Raises Failed where that is no rounding."""
-    answer = json.loads(given.run([sys.executable, str(PARITY), *(["--toy"] if given.toy else [])]).splitlines()[-1])
+    answer = json.loads(
+        given.run([sys.executable, SIDE_PROGRAM, "offload_parity", *(["--toy"] if given.toy else [])]).splitlines()[-1]
+    )
     far = {name: found for name, found in answer["distances"].items() if not found["distance"] < answer["limit"]}
     if far:
         listed = ", ".join(f"{name} by {found['distance']:.2g} in {found['leaf']}" for name, found in far.items())
@@ -369,6 +379,8 @@ def used_bytes() -> int:
 
 def tuned(given: Given, bits: str) -> dict[str, Any]:
     """Returns the run of an adapter beside a model with random weights, on Python's own source."""
+    from random_model import made, text_records
+
     model, records = given.folder / "model", given.folder / "records.jsonl"
     config = dict(known_configs()[TUNED])
     length = 4_096
@@ -412,7 +424,7 @@ def longcontext(given: Given) -> dict[str, Any]:
 def peered(given: Given, shape: Mapping[str, int], batch: int) -> Any:
     """Returns what `transformers` and `torch.compile` make of a shape; their figures are the peer's own."""
     asked = json.dumps({**{name.replace("-", "_"): value for name, value in shape.items()}, "batch": batch})
-    return json.loads(given.run([given.torch, str(PEER), asked]).splitlines()[-1])
+    return json.loads(given.run([given.torch, SIDE_PROGRAM, "peers.compiled_llama", asked]).splitlines()[-1])
 
 
 def line(answer: Mapping[str, Any]) -> str:

@@ -6,10 +6,8 @@ The seed and the number say everything: `draw(1, 17)` is the same configuration 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 WIDTHS = (32, 64, 96, 128, 192, 256, 320, 384, 512)
@@ -24,9 +22,6 @@ PIN = 0.2
 
 STEP_FLOPS = 100e9
 """At most, of one step: about half a second on two cores."""
-CONVOLUTION_OPERATIONS = 1e9, 10e9
-"""Products of one number with another, of a forward pass."""
-DEPTHWISE_SLOWER = 100
 STEP_TOKENS = 512, 16_384
 LOGITS_BYTES = 512 * 2**20
 """At most, of the whole effective batch in float32."""
@@ -164,34 +159,6 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
     if pins.get("loss_chunk", 0) >= effective_batch(options) * options["seq_len"]:  # it would change nothing
         pins.pop("loss_chunk")
     return Configuration("longcontext", options, pins, dice.random())
-
-
-def draw_convolutions(seed: int, number: int, *, folder: Path) -> Configuration:
-    """A network of convolutions: a copy of convolutional.py in the folder, with drawn sizes in it."""
-    dice = random.Random(f"convolutions/{seed}/{number}")
-    axes = dice.choice((1, 2, 2, 2, 3))
-    size = dice.choice({1: (256, 512, 1024), 2: (16, 24, 32, 48), 3: (8, 12, 16)}[axes])
-    while True:
-        batch, at, features, operations, layers = dice.choice((32, 64, 128, 256)), size, 3, 0, []
-        for _ in range(dice.choice((2, 3, 4))):
-            stride, filters, groups = dice.choice((1, 2, 2)), dice.choice((16, 32, 48, 64, 96, 128)), 1
-            if layers and dice.random() < 0.2:
-                filters, groups = features, dice.choice((2, features))
-            kernel = dice.choice((2, 3, 3, 4, 5) if axes < 3 else (2, 3))
-            at = -(-at // stride)
-            slower = DEPTHWISE_SLOWER if groups > 2 else 1
-            operations += slower * batch * at**axes * kernel**axes * features * filters // groups
-            layers.append((kernel, stride, filters, groups))
-            features = filters
-        if CONVOLUTION_OPERATIONS[0] < operations < CONVOLUTION_OPERATIONS[1]:
-            break
-    text = Path(__file__).with_name("convolutional.py").read_text("utf-8")
-    text = re.sub("(?m)^IMAGE = .*$", f"IMAGE = {(*[size] * axes, 3)}", text)
-    text = re.sub("(?m)^LAYERS = .*$", f"LAYERS = {layers}", text)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"convolutional_{seed}_{number}.py"
-    path.write_text(text)
-    return Configuration(str(path), {"batch_size": batch}, {"micro_batch": batch}, dice.random())
 
 
 def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None) -> Configuration:

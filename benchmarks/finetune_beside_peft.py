@@ -1,14 +1,18 @@
-"""Fine-tuning with LoRA on this CPU: plimsoll beside PEFT + transformers, same model, rows and adapter, in turn.
+"""Fine-tuning beside PEFT and transformers: speed and memory, every loss, and the fields of their configurations.
 
-    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py [--rounds 2] [--steps 6] [--micro-batch 4]
+    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py [speed] [--rounds 2] [--steps 6]
+    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py parity [--only gemma2]
+    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py fields
 
-The model has SmolLM2-135M's shape and random weights in bfloat16 (random_model.py); rank 16 beside every linear layer,
-4 rows of 512 tokens a step, each one document, so that the peer needs no mask. Ours is `plimsoll train finetune` with
-the base in bfloat16 under the share of the peer's peak that is the goal; where that is refused, under what the refusal
-advises, and that is said. The peer is given its better settings: `--peer-settings` tries others.
+`parity` is in finetune_parity.py, `fields` in config_fields.py. `speed` trains LoRA on this CPU, the same model, rows
+and adapter, in turn. The model has SmolLM2-135M's shape and random weights in bfloat16 (random_model.py); rank 16
+beside every linear layer, 4 rows of 512 tokens a step, each one document, so that the peer needs no mask. Ours is
+`plimsoll train finetune` with the base in bfloat16 under the share of the peer's peak that is the goal; where that is
+refused, under what the refusal advises, and that is said. The peer is given its better settings: `--peer-settings`
+tries others.
 
-Each side is a process of its own, A B A B. Peaks are VmHWM of the process that trains. Prints a table and writes
-bench-out/finetune_beside_peft.json (--out).
+Each side is a process of its own, A B A B. Peaks are VmHWM of the process that trains. Prints a table and writes a file
+into bench-out/ (--out); ends with 1 where `parity` or `fields` misses a goal.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goals import verdict
+from measuring import ROOT, conditions, verdict, write
 from peers import contract
-from peers.environment import ROOT, TORCH, peer_python
+from peers.environment import PEFT, PEFT_FOLDER, SIDE_PROGRAM, peer_python
 from random_model import made, shared, text_records
-from text_vs_trainer import conditions, run
+from text_vs_trainer import run
 from training_process import MIB, PLIMSOLL, trained
 
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
@@ -38,15 +42,47 @@ from plimsoll.models.pretrained.find import known_configs
 from plimsoll.recipes.finetune.recipe import Finetune
 
 LIKE = "HuggingFaceTB/SmolLM2-135M"
-FOLDER = ROOT / ".venv-peer-peft"
-REQUIREMENTS = (TORCH, "transformers", "peft==0.21.2")
 GOAL_SPEED, GOAL_MEMORY, GOAL_LOSS = 1.5, 0.4, 0.001
 IGNORED = -100
 """Label that torch does not count."""
 
 
-def main() -> None:
+def main() -> int:
     options = arguments()
+    if options.part == "parity":
+        from finetune_parity import parity
+
+        return parity(options)
+    if options.part == "fields":
+        from config_fields import fields
+
+        return fields(options)
+    return speed(options)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("speed", "parity", "fields"), default="speed")
+    parser.add_argument("--peer-environment", type=Path, default=PEFT_FOLDER)
+    parser.add_argument("--folder", type=Path, help="keep models, rows and runs here")
+    parser.add_argument("--out", type=Path, help="result file; default in bench-out/")
+    parser.add_argument("--only", help="of `parity`: a family of models, or `pictures`")
+    speed = parser.add_argument_group("speed")
+    speed.add_argument("--rounds", type=int, default=2)
+    speed.add_argument("--steps", type=int, default=6)
+    speed.add_argument("--rows", type=int, default=4, help="rows of a step")
+    speed.add_argument("--seq-len", type=int, default=512)
+    speed.add_argument("--peer-settings", nargs="*", default=[], help="flags of peers/peft_side.py, without --")
+    speed.add_argument("--numerics", default="mixed", help="ours")
+    speed.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
+    speed.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    names = {"speed": "finetune_beside_peft", "parity": "finetune_parity", "fields": "config_fields"}
+    options.out = options.out or ROOT / f"bench-out/{names[options.part]}.json"
+    return options
+
+
+def speed(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         given = Inputs(options, options.folder or Path(name))
         rounds = []
@@ -57,27 +93,8 @@ def main() -> None:
             print(line("peer", peer), line("plimsoll", ours), sep="\n", flush=True)
     result = summary(rounds)
     print(table(result))
-    out = options.out
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({"conditions": conditions(options), **result, "rounds": rounds}, indent=1))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--rows", type=int, default=4, help="rows of a step")
-    parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--peer-settings", nargs="*", default=[], help="flags of peers/peft_side.py, without --")
-    parser.add_argument("--peer-environment", type=Path, default=FOLDER)
-    parser.add_argument(
-        "--folder", type=Path, help="keep model, rows and runs here: a second call plans from the cache"
-    )
-    parser.add_argument("--numerics", default="mixed", help="ours")
-    parser.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/finetune_beside_peft.json")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    return parser.parse_args()
+    write(options.out, {"conditions": conditions(options), **result, "rounds": rounds})
+    return 0
 
 
 class Inputs:
@@ -143,10 +160,10 @@ class Inputs:
         return folder / "rows.npz"
 
     def peer(self, settings: list[str]) -> dict[str, Any]:
-        python = peer_python(self.options.peer_environment, REQUIREMENTS)
+        python = peer_python(self.options.peer_environment, PEFT)
         words = [f"--model={self.model}", f"--adapter={self.folder / 'adapter'}", f"--rows={self.rows}"]
         words += [f"--steps={self.options.steps}", f"--threads={self.options.threads}"]
-        return run([str(python), "-m", "peers.peft_side", *words, *(f"--{word}" for word in settings)])
+        return run([str(python), SIDE_PROGRAM, "peers.peft_side", *words, *(f"--{word}" for word in settings)])
 
     def ours(self, number: int, memory: int) -> dict[str, Any]:
         done, folder = self._trained(number, memory)
@@ -211,7 +228,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             *(line(side, row) for side, row in result["medians"].items()),
-            f"speed {ratios['tokens_per_second']:.2f}x (at least {GOAL_SPEED}: {met['speed']}), peak"
+            f"speed {ratios['tokens_per_second']:.2f}x (goal, at least {GOAL_SPEED}: {met['speed']}), peak"
             f" {ratios['peak_resident_bytes']:.2f}x (at most {GOAL_MEMORY}: {met['memory']}), losses within"
             f" {result['largest_difference_of_losses']:.2%} (at most {GOAL_LOSS:.1%}: {met['loss']})",
         ]
@@ -219,4 +236,4 @@ def table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,16 +1,14 @@
-"""Fine-tuning beside PEFT and transformers: every loss, with windows shorter than a row and three plans each.
+"""Losses of fine-tuning beside PEFT and transformers, with windows shorter than a row and three plans each.
 
-    PYTHONPATH=src:benchmarks python benchmarks/finetune_parity.py [--only gemma2] [--peer-environment FOLDER]
+Part of finetune_beside_peft.py: `python benchmarks/finetune_beside_peft.py parity [--only gemma2]`.
 
 Gemma 2 and Gemma 3 are the golden ones, Mistral, Qwen2 and Qwen3 random models from a seed, all with windows of 8 in
-rows of 128 tokens, into which chats of 10 to 100 tokens are packed. Ours are the executables of a training process, or
-with --commands `plimsoll train finetune` and `evaluate`; theirs reads every document alone. Compared are the loss of
-every step, `base_loss` and the held-out loss afterwards: at most 1e-6 apart, relatively, over the same counted tokens.
+rows of 128 tokens, into which chats of 10 to 100 tokens are packed. Ours are the executables of a training process;
+theirs reads every document alone. Compared are the loss of every step, `base_loss` and the held-out loss afterwards: at
+most 1e-6 apart, relatively, over the same counted tokens.
 
 Then a Gemma 3 that sees pictures is tuned, under the names of its tensors old and new, and exported: PEFT beside
 `AutoModelForCausalLM`, and the merged folder alone, give the run's own logits within 1e-5 of the largest.
-
-Prints a table, writes bench-out/finetune_parity.json (--out), and ends with exit code 1 where a goal is missed.
 """
 
 from __future__ import annotations
@@ -30,10 +28,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from peers.environment import ROOT, TORCH, peer_python
+from measuring import verdict, write
+from peers.environment import PEFT, SIDE_PROGRAM, peer_python
 from random_model import END, shared, tokenizer
 from safetensors.numpy import load_file, save_file
-from training_process import plimsoll, trained
+from training_process import plimsoll
 
 from plimsoll.engine.program import load
 from plimsoll.inference.trained import Trained
@@ -44,8 +43,6 @@ from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.training.loop import numbers_of, summed
 from plimsoll.types import Compute
 
-FOLDER = ROOT / ".venv-peer-peft"
-REQUIREMENTS = (TORCH, "transformers==5.24.0", "peft==0.21.2")
 CLOSE, CLOSE_LOGITS = 1e-6, 1e-5
 VOCAB, SEQ_LEN, STEPS, RANK = 300, 128, 6, 4
 SIZES = {
@@ -82,8 +79,8 @@ TEMPLATE = (
 )
 
 
-def main() -> None:
-    options = arguments()
+def parity(options: argparse.Namespace) -> int:
+    """Compares, and returns 1 where a goal is missed."""
     with tempfile.TemporaryDirectory() as name:
         work = Work(options, options.folder or Path(name))
         rows = [row for kind in (*MADE, *GOLDEN) if options.only in (None, kind) for row in work.family(kind)]
@@ -92,32 +89,21 @@ def main() -> None:
         print(row["model"], *(f"{form}: {off:.1e} of the largest logit" for form, off in row["off"].items()), sep="  ")
     worst = max((row["off"] for row in rows), default=0.0)
     worst_logits = max((off for row in pictures for off in row["off"].values()), default=0.0)
-    met = worst <= CLOSE and worst_logits <= CLOSE_LOGITS
-    print(f"losses within {worst:.1e} (at most {CLOSE:.0e})")
-    print(f"logits within {worst_logits:.1e} (at most {CLOSE_LOGITS:.0e})")
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps({"rows": rows, "pictures": pictures, "met": met}, indent=1))
-    sys.exit(0 if met else 1)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=(*MADE, *GOLDEN, "pictures"))
-    parser.add_argument("--peer-environment", type=Path, default=FOLDER)
-    parser.add_argument("--commands", action="store_true", help="train and evaluate by the command line: minutes each")
-    parser.add_argument("--folder", type=Path, help="keep models, rows and runs here")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/finetune_parity.json")
-    return parser.parse_args()
+    met = worst <= CLOSE, worst_logits <= CLOSE_LOGITS
+    print(f"losses within {worst:.1e} (goal, at most {CLOSE:.0e}: {verdict(met=met[0])})")
+    print(f"logits within {worst_logits:.1e} (goal, at most {CLOSE_LOGITS:.0e}: {verdict(met=met[1])})")
+    write(options.out, {"rows": rows, "pictures": pictures, "met": all(met)})
+    return 0 if all(met) else 1
 
 
 class Work:
     """Folder of models, chats and runs, and the interpreter of the peer."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.folder, self.by_commands = folder, options.commands
+        self.folder = folder
         folder.mkdir(exist_ok=True)
         there = options.peer_environment / "bin/python"
-        self.python = there if there.exists() else peer_python(options.peer_environment, REQUIREMENTS)
+        self.python = there if there.exists() else peer_python(options.peer_environment, PEFT)
         self.chats, self.held_out = (
             chats(folder / f"{name}.jsonl", seed) for name, seed in (("chats", 1), ("held", 2))
         )
@@ -138,7 +124,7 @@ class Work:
 
     def beside(self, kind: str, plan: str, recipe: Finetune, theirs: dict[str, Any]) -> dict[str, Any]:
         name = f"{kind}-{list(PLANS).index(plan)}"
-        ours = self.commands(recipe, name, plan) if self.by_commands else here(recipe, self.folder / name, PLANS[plan])
+        ours = here(recipe, self.folder / name, PLANS[plan])
         pairs = {"base_loss": (ours["base_loss"], theirs["base_loss"]), "loss": (ours["loss"], theirs["loss"])}
         pairs |= {
             f"step {step}": pair for step, pair in enumerate(zip(ours["losses"], theirs["losses"], strict=True), 1)
@@ -152,13 +138,6 @@ class Work:
             flush=True,
         )
         return {"family": kind, "plan": plan, "off": off[where], "where": where, "ours": ours, "theirs": theirs}
-
-    def commands(self, recipe: Finetune, name: str, plan: str) -> dict[str, Any]:
-        run = self.folder / f"{name}-run"
-        self.train(recipe, run, plan)
-        after = json.loads(plimsoll("evaluate", run, "--step=last", "--json"))
-        losses = [row["loss"] for row in trained(run).rows if "loss" in row]
-        return {"losses": losses, "base_loss": after["base_loss"], "loss": after["loss"]}
 
     def pictures(self, names: str) -> dict[str, Any]:
         """Returns how far logits are from the run's: PEFT's beside the model, and those of the merged folder."""
@@ -217,12 +196,8 @@ class Work:
         self.peer("make", kind, path, folder)
 
     def peer(self, *words: Any) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT / "benchmarks"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [str(self.python), "-m", "peers.parity_side", *map(str, words)]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        command = [str(self.python), SIDE_PROGRAM, "peers.parity_side", *map(str, words)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"error: {' '.join(command)}\n{done.stderr[-3000:]}")
@@ -331,7 +306,3 @@ def in_form(name: str, names: str) -> str:
     if text.startswith("lm_head"):
         return text if names == "new" else f"language_model.{text}"
     return f"model.language_model.{text}" if names == "new" else f"language_model.model.{text}"
-
-
-if __name__ == "__main__":
-    main()

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from peers.environment import ROOT
-from text_vs_trainer import conditions
+from measuring import ROOT, conditions
 from training_process import plimsoll
 
 OUT = ROOT / "bench-out/levers.json"

@@ -1,6 +1,6 @@
 """What lies in the host's memory changes no number: the same steps with and without it, on the device that JAX finds.
 
-    python benchmarks/offload_parity.py [--toy]
+A part of device.py, in a process of its own: `python benchmarks/sides.py offload_parity [--toy]`.
 
 A decoder, and a user's recipe of frozen layers beside learned ones, take three steps from one state on one batch:
 plain, and with each value of `--remat` and `--offload` that puts something on the host. Printed is JSON: for each of
@@ -141,7 +141,7 @@ def compared(recipe: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main() -> None:
+def side() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--toy", action="store_true", help="the frozen layers alone, and small")
     if options.parse_args().toy:
@@ -152,7 +152,3 @@ def main() -> None:
         f"{name}, {words}": found for name, recipe in recipes.items() for words, found in compared(recipe).items()
     }
     print(json.dumps({"limit": LIMIT, "distances": distances}))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,16 +10,14 @@ leaves and writes bench-out/optimizers.json.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 from pathlib import Path
 
-from goals import verdict
-from peers.environment import OPTIMIZERS, OPTIMIZERS_FOLDER, ROOT, peer_python
+from measuring import conditions, verdict, write
+from peers.environment import OPTIMIZERS, OPTIMIZERS_FOLDER, ROOT, SIDE_PROGRAM, peer_python
 from peers.programs import Program
-from text_vs_trainer import conditions
 
 LEAVES = {"one of 16.8M": [[4096, 4096]], "40 of 0.4M": [[640, 640]] * 40}
 OURS = ("optax", "plimsoll-8", "plimsoll-8-w24", "plimsoll-8-w16")
@@ -32,10 +30,10 @@ def started(name: str, *, threads: int) -> Program:
     """A side in its own process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": str(threads)}
     if name in OURS:
-        command = [sys.executable, str(ROOT / "benchmarks/ours_optimizers.py"), name]
+        command = [sys.executable, SIDE_PROGRAM, "ours_optimizers", name]
     else:
         python = peer_python(OPTIMIZERS_FOLDER, OPTIMIZERS)
-        command = [str(python), "-m", "peers.optimizers", name, f"--threads={threads}"]
+        command = [str(python), SIDE_PROGRAM, "peers.optimizers", name, f"--threads={threads}"]
     return Program(name, command, environment)
 
 
@@ -55,8 +53,7 @@ def main() -> int:
         print(table(leaves, results[leaves]), flush=True)
     for side in sides:
         side.end()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"conditions": conditions(options), "results": results}, indent=1))
+    write(options.out, {"conditions": conditions(options), "results": results})
     return 0
 
 

@@ -69,5 +69,5 @@ class Plimsoll:
         return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
-if __name__ == "__main__":
+def side() -> None:
     serve(Plimsoll(SIDES[sys.argv[1]]))

@@ -1,6 +1,6 @@
 """Our side of text_vs_trainer.py: plimsoll as its users run it, on the tokens, order and weights that are given.
 
-    PYTHONPATH=benchmarks python benchmarks/ours_text.py --tokens T.npy --order O.npy --config C.json --memory 600MiB
+    python benchmarks/sides.py ours_text --tokens T.npy --order O.npy --config C.json --memory 600MiB
 
 Nothing is tuned by hand: the planner chooses a plan under --memory for a run of AS_LONG times the steps, for which
 these stand, compiles in children, times the best few in two minutes at most; and a training process of its own does
@@ -32,7 +32,7 @@ ABOVE_FLOOR = 1.1
 """At the floor itself only the slowest plan fits."""
 
 
-def main() -> None:
+def side() -> None:
     parser = contract.arguments(__doc__.splitlines()[0])
     parser.add_argument("--memory", help="budget like 600MiB; default: what is available, less a margin")
     parser.add_argument("--run", type=Path, help="keep the run folder here; default: a temporary one")
@@ -151,7 +151,3 @@ def link_inputs(options, run: Path) -> None:
     for name, path in ((TOKENS, options.tokens), (ORDER, options.order), (WEIGHTS, options.weights)):
         if path is not None:
             (run / name).symlink_to(path.resolve())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """plimsoll's Tiny Recursive Model, forward and backward, for benchmarks/trm.py, which starts this.
 
-As a plan has it: `python benchmarks/ours_trm.py bfloat16 block 1` is dots in bfloat16, the last round computed again in
-the backward pass, and all examples at once.
+As a plan has it: `python benchmarks/sides.py ours_trm bfloat16 block 1` is dots in bfloat16, the last round computed
+again in the backward pass, and all examples at once.
 """
 
 import sys
@@ -84,5 +84,5 @@ def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:
     return run
 
 
-if __name__ == "__main__":
+def side() -> None:
     serve(Plimsoll(sys.argv[1], sys.argv[2], int(sys.argv[3])))  # type: ignore[arg-type]

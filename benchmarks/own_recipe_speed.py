@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import importlib.util
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -25,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from goals import verdict
+from measuring import ROOT, verdict, write
 from training_process import ENVIRONMENT, plimsoll, trained
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPE = Path(__file__).parent / "ours/arrays.py"
 BATCH, LOGGED, WARM = 64, 10, 500
 """Examples of a batch; steps between looks at the loss; steps that are not timed."""
@@ -66,8 +64,7 @@ def main() -> int:
         f" {verdict(met=kept)})"
     )
     about = {"steps": given.steps, "width": given.width, "batch": BATCH}
-    given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(json.dumps({**about, "medians": middle, "rounds": rounds}, indent=1))
+    write(given.out, {**about, "medians": middle, "rounds": rounds})
     return 0 if fast and kept else 1
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from goals import verdict
+from measuring import verdict
 from training_process import ENVIRONMENT, PLIMSOLL
 
 RECIPES: list[list[str]] = [

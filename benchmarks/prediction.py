@@ -1,22 +1,18 @@
 """Predicted against measured peak of whole training processes: how far the planner's bytes are from the kernel's.
 
-    python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume] [--cgroup]
+    python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume]
     python benchmarks/prediction.py --seed 1 --summary
     python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
     python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
     python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
     python benchmarks/prediction.py --interactions folder --pretrained model --count 30    # the recipe recommend
     python benchmarks/prediction.py --records chats.jsonl --count 30    # the recipe finetune, around models made for it
-    python benchmarks/prediction.py --convolutions --count 12 --runs 1    # own models of convolutions
-    python benchmarks/prediction.py --grid [--only 0 3 4 6]
 
 Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
 the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor and 1.2 of the peak; then the command
 line plans and trains under it, `--runs` times, each time in a process of its own with evaluations and two saves in
-it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--cgroup` runs each
-once more in a memory control group with the hard limit `budget - RssFile`. `--near-floor` draws budgets from 8 MiB
-below the floor to 24 above it. `--convolutions` asks for 1 MiB: each runs with what the refusal advises. `--grid` is a
-fixed set instead, with fixed budgets.
+it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--near-floor`
+draws budgets from 8 MiB below the floor to 24 above it.
 
 A row is written to bench-out/ as soon as it is there; `--resume` goes on behind them. prediction_figures.py sums up.
 """
@@ -39,7 +35,6 @@ from drawn import (
     Configuration,
     draw,
     draw_control,
-    draw_convolutions,
     draw_finetune,
     draw_longcontext,
     draw_puzzles,
@@ -47,26 +42,13 @@ from drawn import (
     effective_batch,
 )
 from prediction_figures import line, summary, worst
-from training_process import ENVIRONMENT, MIB, PLIMSOLL, MemoryGroup, NoGroup, plan_words, prepared_copy, trained, watch
+from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, prepared_copy, trained, watch
 
 PLAN_SECONDS, RUN_SECONDS = 3600, 3600
 MOST_BYTES = 3 * 2**30
 """Budgets stay below it: the machine has other users."""
 NEAR_FLOOR = (-8, 24)
 """MiB beyond the floor."""
-
-SMALL = {"width": 128, "layers": 4, "heads": 4, "vocab_size": 4096}
-LARGE = {"width": 384, "layers": 6, "heads": 6, "vocab_size": 4096}
-GRID = [
-    # name, model, sequence length, batch, budgets in MiB, numerics
-    ("small", SMALL, 64, 64, (430, 600, 900), "mixed"),
-    ("small", SMALL, 128, 64, (430, 600, 900), "mixed"),
-    ("small", SMALL, 256, 32, (430, 600, 900), "mixed"),
-    ("small", SMALL, 512, 16, (430, 600, 900), "exact"),
-    ("large", LARGE, 64, 64, (600, 800, 1200), "mixed"),
-    ("large", LARGE, 256, 16, (600, 800, 1200), "mixed"),
-    ("large", LARGE, 512, 8, (600, 800, 1200), "exact"),
-]
 
 
 def main() -> None:
@@ -77,10 +59,9 @@ def main() -> None:
         "longcontext-": given.packed,
         "recommend-": given.interactions,
         "finetune-": given.records,
-        "convolutions-": given.convolutions,
     }
     drawn = next((name for name, data in others.items() if data), "")
-    kind = "grid" if given.grid else f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
+    kind = f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
     out = Path("bench-out") / f"prediction-{kind}.jsonl"
     rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
     if not given.summary:
@@ -99,7 +80,6 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--only", type=int, nargs="*", help="numbers of the configurations to run")
     options.add_argument("--resume", action="store_true", help="keep the rows that are there, run what is missing")
     options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
-    options.add_argument("--cgroup", action="store_true", help="run each once more in a memory control group")
     options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
     options.add_argument("--puzzles", help="a folder of sets of `plimsoll prepare sudoku|maze|arc`: draw their recipes")
     options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
@@ -107,9 +87,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
     options.add_argument("--records", help="a file of records: draw finetune on it, around models in --models")
     options.add_argument("--models", default="bench-out/models", help="where those of --records are made")
-    options.add_argument("--convolutions", action="store_true", help="own models of convolutions instead")
     options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
-    options.add_argument("--grid", action="store_true", help="the fixed configurations instead")
     return options.parse_args()
 
 
@@ -119,19 +97,19 @@ def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]
     done = {(row["number"], row["label"]) for row in rows}
     out.parent.mkdir(exist_ok=True)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    for number, label, configuration, budget in grid(given) if given.grid else random_ones(given):
+    for number, label, configuration in random_ones(given):
         if (number, label) in done or (given.only is not None and number not in given.only):
             continue
         with tempfile.TemporaryDirectory() as folder:
             start = {"number": number, "label": label, "commit": commit, "words": " ".join(configuration.words())}
-            rows.append(start | Measured(given, configuration, Path(folder)).row(budget))
+            rows.append(start | Measured(given, configuration, Path(folder)).row())
         print(line(rows[-1]), flush=True)
         with out.open("a") as file:
             file.write(json.dumps(rows[-1]) + "\n")
     return rows
 
 
-def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, int | None]]:
+def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration]]:
     sets = puzzle_sets(given.puzzles) if given.puzzles else {}
     for number in range(given.count):
         if given.windows:
@@ -147,11 +125,9 @@ def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configura
         elif given.records:
             configuration, model = draw_finetune(given.seed, number, records=given.records, models=given.models)
             make_model(Path(configuration.options["pretrained"]), model)
-        elif given.convolutions:
-            configuration = draw_convolutions(given.seed, number, folder=Path("bench-out/convolutions"))
         else:
             configuration = draw(given.seed, number, text=given.text)
-        yield number, label_of(configuration), configuration, MIB if given.convolutions else None
+        yield number, label_of(configuration), configuration
 
 
 def make_model(folder: Path, config: dict[str, Any]) -> None:
@@ -176,8 +152,6 @@ def packed_vocabulary(folder: str) -> int:
 
 def label_of(configuration: Configuration) -> str:
     sizes = configuration.options
-    if configuration.preset.endswith(".py"):
-        return f"convolutions, {sizes['batch_size']} examples"
     if "lora_rank" in sizes:
         model = Path(sizes["pretrained"]).name.split("-")[1]
         return f"finetune {model} r{sizes['lora_rank']} {effective_batch(sizes)}x{sizes['seq_len']}"
@@ -195,14 +169,6 @@ def label_of(configuration: Configuration) -> str:
     return f"{configuration.preset} {size} v{sizes['vocab_size']} {effective_batch(sizes)}x{sizes['seq_len']}"
 
 
-def grid(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration, int]]:
-    for number, (name, model, length, batch, budgets, numerics) in enumerate(GRID):
-        options = {"dataset_id": given.text, **model, "seq_len": length, "batch_size": batch, "numerics": numerics}
-        configuration = Configuration("stories", options | {"shuffle_buffer_size": 1000}, {}, 0.0)
-        for budget in budgets:
-            yield number, f"{name}-{length}-{budget}", configuration, budget * MIB
-
-
 class Measured:
     """One configuration, planned and run; `folder` is its own and empty."""
 
@@ -212,14 +178,13 @@ class Measured:
         self.session = ["--save-every", half, "--eval-every", half, "--quiet"]
         self.words = [*configuration.words(), "--steps", str(given.steps)]
 
-    def row(self, budget: int | None) -> dict[str, Any]:
-        """Under this budget in bytes, or one that is drawn."""
+    def row(self) -> dict[str, Any]:
+        """Under a budget that is drawn."""
         row: dict[str, Any] = {}
         try:
-            if budget is None:
-                row |= self.explored()
-                near = near_the_floor if self.given.near_floor else drawn_budget
-                budget = near(self.configuration, row["floor"], row["unconstrained"])
+            row |= self.explored()
+            near = near_the_floor if self.given.near_floor else drawn_budget
+            budget = near(self.configuration, row["floor"], row["unconstrained"])
         except Failed as problem:
             return row | {"outcome": "failed", "said": str(problem)}
         row |= {"budget": budget, "memory": budget, "outcome": "ran"}
@@ -254,7 +219,7 @@ class Measured:
     def run_all(self, row: dict[str, Any]) -> str:
         """Fills the row in; empty, or what the first run that did not end well said."""
         first = self.folder / f"{row['memory']}-0"
-        peaks, files = [], 0
+        peaks: list[int] = []
         for time in range(self.given.runs):
             run = prepared_copy(first, self.folder / f"{row['memory']}-{time}") if time else first
             ended = watch(self.command(run, row["memory"]), seconds=RUN_SECONDS)
@@ -263,7 +228,7 @@ class Measured:
             found = trained(run)
             peaks.append(found.peak)
             if found.peak == max(peaks):
-                files, largest = ended.files, found
+                largest = found
         row |= {
             "plan": plan_words(largest.planned["plan"]),
             "phase": largest.ledger["phase"],
@@ -273,21 +238,10 @@ class Measured:
             "predicted": largest.predicted,
             "peaks": peaks,
         }
-        if self.given.cgroup:
-            row["group"] = self.in_group(first, row["memory"], files)
         return ""
 
     def command(self, run: Path, memory: int) -> list[str]:
         return [*PLIMSOLL, "train", *self.words, *self.session, "--memory", str(memory), "--run", str(run)]
-
-    def in_group(self, first: Path, memory: int, files: int) -> dict[str, Any]:
-        run = prepared_copy(first, self.folder / f"{memory}-group")
-        try:
-            with MemoryGroup(memory - files) as group:
-                ended = watch(self.command(run, memory), seconds=RUN_SECONDS, start=group.enter)
-                return {"limit": memory - files, "code": ended.code, "counted": group.most(), "said": ended.said[-300:]}
-        except NoGroup as problem:
-            return {"skipped": str(problem)}
 
 
 class Failed(Exception):

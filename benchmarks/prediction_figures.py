@@ -41,7 +41,7 @@ def summary(rows: Sequence[Row]) -> str:
     lines = [f"{len(rows)} configurations, {len(seen)} of them measured; commit {', '.join(commits) or 'unknown'}"]
     if seen:
         lines += [*_errors(seen), *_budgets(seen)]
-    lines += [*_refusals(rows), *_use(rows), *_groups(rows), *_failures(rows)]
+    lines += [*_refusals(rows), *_use(rows), *_failures(rows)]
     return "\n".join(lines)
 
 
@@ -94,12 +94,6 @@ def _use(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _groups(rows: Sequence[Row]) -> list[str]:
-    tried = [row for row in rows if "limit" in row.get("group", {})]
-    killed = [row for row in tried if row["group"]["code"]]
-    return [f"killed in a memory control group: {_of(killed, tried)}"] if tried else []
-
-
 def _failures(rows: Sequence[Row]) -> list[str]:
     return [f"failed: {row['number']}: {row['said'][-200:]}" for row in rows if row["outcome"] == "failed"]
 
@@ -131,7 +125,6 @@ def line(row: Row) -> str:
     predicted, peak = row["predicted"] / MIB, measured(row) / MIB
     spread = (measured(row) - min(row["peaks"])) / MIB
     marks = ["OVER THE BUDGET"] if measured(row) > row["memory"] else []
-    marks += ["group: KILLED"] if row.get("group", {}).get("code") else []
     if row["outcome"] == "refused":
         marks.append("WRONGLY REFUSED" if measured(row) <= row["budget"] else "refused, run as advised")
     return (

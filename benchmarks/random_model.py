@@ -1,14 +1,11 @@
 """A Hugging Face folder with random weights in bfloat16 and a tokenizer of its size: what fine-tuning is measured on.
 
-    python benchmarks/random_model.py FOLDER [--like HuggingFaceTB/SmolLM2-135M] [--layers 4]
-
-The shape is that of a model of plimsoll's table, or what `made` is given. Kernels are normal with deviation 0.02, norms
+Kernels are normal with deviation 0.02, norms
 1. The tokenizer is GPT-2's byte-level BPE with its last merges left out. No torch.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,7 +19,6 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from plimsoll.models.pretrained.config import read_shape
-from plimsoll.models.pretrained.find import known_configs
 
 MERGES = "data/tokenizers/gpt2_merges.txt"
 """Under the folder of shared files."""
@@ -87,20 +83,3 @@ def text_records(out: Path, *, files: list[Path], characters: int, count: int | 
                 break
             file.write(json.dumps({"text": text}) + "\n")
     return out
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("folder", type=Path)
-    options.add_argument("--like", default="HuggingFaceTB/SmolLM2-135M")
-    options.add_argument("--layers", type=int)
-    options.add_argument("--seed", type=int, default=0)
-    given = options.parse_args()
-    config = dict(known_configs()[given.like.lower()])
-    if given.layers:
-        config["num_hidden_layers"] = given.layers
-    print(made(given.folder, config, seed=given.seed))
-
-
-if __name__ == "__main__":
-    main()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from text_vs_trainer import conditions
+from measuring import conditions, write
 from training_process import ENVIRONMENT, PLIMSOLL
 
 PATIENCE = 900
@@ -147,8 +147,7 @@ def main() -> None:
     before = json.loads(path.read_text()) if given.only and path.exists() else {}
     for key in ("left_out", "versions", "fingerprints", "checks", "commits"):  # the others as they were measured before
         result[key] = before.get(key, {}) | result[key]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result | {"conditions": conditions(given)}, indent=1))
+    write(path, result | {"conditions": conditions(given)})
 
 
 def said(command: Sequence[str]) -> str:

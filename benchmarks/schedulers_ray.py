@@ -1,6 +1,6 @@
 """Ray's part of schedulers.py: a cluster of two nodes as Ray's own tests make it, `--on ray`, a stop and two losses.
 
-Called by itself it is the cluster, in the Python that has Ray: it prints its address, and obeys lines on standard
+`side` is the cluster, in the Python that has Ray: it prints its address, and obeys lines on standard
 input: `lose` kills a node without notice, `add` starts another one.
 """
 
@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from peers.environment import SIDE_PROGRAM
 
 NODE: dict[str, Any] = {"num_cpus": 1, "memory": 2 * 2**30, "object_store_memory": 80 * 2**20}
 TRAINS = b"plimsoll.worker\0together"
@@ -47,7 +49,7 @@ def _environment() -> dict[str, str]:
 def cluster() -> Iterator[subprocess.Popen[str]]:
     """Starts a cluster of two nodes."""
     made = subprocess.Popen(
-        [python(), __file__],
+        [python(), SIDE_PROGRAM, "schedulers_ray"],
         env=_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -134,7 +136,7 @@ def run(world: Any) -> str:
     return world.fingerprint(folder)
 
 
-def main() -> None:
+def side() -> None:
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
@@ -149,7 +151,3 @@ def main() -> None:
             break
         print("cluster: done", flush=True)
     made.shutdown()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ Each node is a network, process and host name namespace of its own with a `slurm
 what Debian's packages were built for is what runs: a daemon on each machine. A node is lost when its link goes down and
 all its processes are killed. Needs root; everything is in namespaces that end with this program.
 
-Called by itself it is the inside: `python benchmarks/schedulers_slurm.py FOLDER STEPS` in namespaces of its own.
+`side` is the inside, in namespaces of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peers.environment import SIDE_PROGRAM
 from schedulers import World, said, saved, step_of, wait_until
 from training_process import ENVIRONMENT, PLIMSOLL
 
@@ -82,7 +83,9 @@ def run(world: World) -> str:
     """Runs the inside of this part in namespaces of its own, and returns the fingerprint."""
     spaces = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
     steps = world.words[world.words.index("--steps") + 1]
-    done = subprocess.run([*spaces, sys.executable, __file__, str(world.folder), steps], check=False)
+    done = subprocess.run(
+        [*spaces, sys.executable, SIDE_PROGRAM, "schedulers_slurm", str(world.folder), steps], check=False
+    )
     answer = world.folder / "slurm.json"
     if done.returncode or not answer.exists():
         raise SystemExit("the part of Slurm has failed")
@@ -333,7 +336,7 @@ def accepts_gpus(world: World) -> None:
     )
 
 
-def main() -> None:
+def side() -> None:
     world = World(Path(sys.argv[1]), int(sys.argv[2]))
     cluster, jobs = Cluster(world.folder / "cluster"), Jobs(world)
     accepts_gpus(world)
@@ -345,7 +348,3 @@ def main() -> None:
     world.check("the same command continues to the end", step_of(jobs.run) == int(sys.argv[2]), steps=step_of(jobs.run))
     answer: dict[str, Any] = {"checks": world.checks, "fingerprint": world.fingerprint(jobs.run)}
     (world.folder / "slurm.json").write_text(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

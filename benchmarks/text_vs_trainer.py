@@ -13,7 +13,6 @@ figures and each ratio beside its goal, and writes bench-out/text_vs_trainer.jso
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -24,8 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from goals import verdict
-from peers.environment import FOLDER, ROOT, peer_python
+from measuring import busy_seconds, conditions, verdict, write
+from peers.environment import FOLDER, ROOT, SIDE_PROGRAM, peer_python
 from peers.text import encode, initial_weights, order_of_windows
 
 LOSS_TOLERANCE = 0.01
@@ -87,8 +86,7 @@ def main() -> None:
                 print(f"{name}: round {number + 1} of {options.rounds} done", file=sys.stderr)
             results[name] = summary(chosen[name], rounds)
     print(table(results))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"conditions": conditions(options), "results": results}, indent=1))
+    write(options.out, {"conditions": conditions(options), "results": results})
 
 
 def parse_options() -> argparse.Namespace:
@@ -163,11 +161,11 @@ def one_round(configuration: Configuration, given: list[str], sides: list[str], 
 
 def run_peer(given: list[str], *, options) -> dict:
     python = peer_python(options.peer_environment)
-    return run([str(python), "-m", "peers.trainer", f"--optim={options.peer_optim}", *given])
+    return run([str(python), SIDE_PROGRAM, "peers.trainer", f"--optim={options.peer_optim}", *given])
 
 
 def run_plimsoll(given: list[str]) -> dict:
-    return run([sys.executable, str(ROOT / "benchmarks/ours_text.py"), *given])
+    return run([sys.executable, SIDE_PROGRAM, "ours_text", *given])
 
 
 def run(command: list[str]) -> dict:
@@ -188,14 +186,6 @@ def _busy_and_own_seconds() -> tuple[float, float]:
     """CPU seconds of the whole machine, and of our finished children."""
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     return busy_seconds(), own.ru_utime + own.ru_stime
-
-
-def busy_seconds() -> float:
-    """CPU seconds of the whole machine (Linux)."""
-    user, nice, system, _idle, _wait, irq, softirq, steal = map(
-        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    )
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(configuration: Configuration, rounds: list[dict[str, dict]]) -> dict:
@@ -247,21 +237,6 @@ def _ratio_lines(name: str, ratios: dict, met: dict, configuration: dict) -> lis
 def _line(name: str, side: str, *cells: str) -> str:
     widths = (15, 8, 15, 11, 16, 14)
     return f"{name:14} {side:9}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def conditions(options) -> dict:
-    """Returns what the figures depend on beyond the configuration."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0].partition(":")[2].strip() if models else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "commit": commit,
-        "options": {name: str(value) for name, value in vars(options).items()},
-    }
 
 
 if __name__ == "__main__":

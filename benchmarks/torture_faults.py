@@ -6,21 +6,18 @@ regardless for some steps.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from text_vs_trainer import conditions
 from torture_world import STEPS, Course, World, rows_of
 
 PATIENCE = 900
@@ -34,6 +31,14 @@ class Ended:
     """None: it was stuck, and killed."""
     out: str
     err: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.code == 0
+
+    def facts(self) -> Mapping[str, Any]:
+        """Returns what a row keeps of it."""
+        return {"code": self.code, "said": self.err.strip()[:300]}
 
 
 class Life:
@@ -123,9 +128,10 @@ def _until_over(life: Life, steps: int) -> None:
 
 def _full(life: Life, drawn: random.Random) -> str:
     leave = drawn.choice((0, 4_096, 65_536, 300_000))
-    life.world.disk.fill(life.process.pid, leave=leave)
+    assert life.world.disk is not None
+    life.world.disk.fill(leave=leave)
     _until_over(life, 12)
-    life.world.disk.free(life.process.pid)
+    life.world.disk.free()
     return f"{leave:,} bytes left"
 
 
@@ -254,45 +260,6 @@ def damage_records(run: Path, drawn: random.Random) -> tuple[str, str] | None:
     path = drawn.choice(there)
     how, damage = ("truncated", truncate) if path.suffix == ".jsonl" else drawn.choice([*DAMAGES.items()])
     return f"record {how}", damage(path, drawn)
-
-
-class Alive(Protocol):
-    """Processes of a run, one or several, as `moment` looks at them."""
-
-    def alive(self) -> bool: ...
-    def step(self) -> int: ...
-    def wait(self, seen: Callable[[], bool], *, seconds: float = ..., interval: float = ...) -> bool: ...
-
-
-def moment(life: Alive, run: Path, drawn: random.Random) -> bool:
-    """Waits for one: while it starts, some steps on, or in the middle of a save. False where it ended before."""
-    first = life.step()
-    how = drawn.choices(("starting", "stepping", "saving"), (0.15, 0.6, 0.25))[0]
-    if how == "starting":
-        life.wait(lambda: False, seconds=drawn.uniform(0.1, 5))
-        return life.alive()
-    if how == "saving":
-        return life.wait(lambda: any((run / "checkpoints").glob(".partial-*")), interval=0.001)
-    ahead = min(STEPS, first + drawn.randint(1, 16))
-    return life.wait(lambda: life.step() >= ahead)
-
-
-def result(rows: Iterable[Mapping[str, Any]], given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what a page quotes of a torture: faults by kind, runs, and what was lost, different or strange."""
-    rows = list(rows)
-    runs = [row for row in rows if "fault" not in row]
-    planned_alike = [row for row in runs if "fingerprint_same" in row]
-    return {
-        "conditions": conditions(given),
-        "faults": dict(sorted(Counter(row["fault"] for row in rows if "fault" in row).items())),
-        "lives": sum(row["lives"] for row in runs),
-        "runs": len(runs),
-        "lost": sum(row["lost"] for row in runs),
-        "steps_different": sum(row.get("steps_different") or 0 for row in runs),
-        "planned_alike": len(planned_alike),
-        "fingerprints_same": sum(row["fingerprint_same"] for row in planned_alike),
-        "troubles": sum(len(row["troubles"]) for row in runs),
-    }
 
 
 def copy_for_inspection(run: Path, to: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -115,7 +114,7 @@ class World:
         (self.scratch / "site/sitecustomize.py").write_text(CLOCK)
         self.runs = self.scratch / "runs"
         self.disk = self.outside.enter_context(small_disk(self.runs))
-        self.said["disk"] = self.disk.words
+        self.said["disk"] = f"a tmpfs of {DISK_BYTES // MIB} MiB" if self.disk else "not filled: nothing may be mounted"
         try:
             self.group = self.outside.enter_context(MemoryGroup(2**40))
             self.said["memory"] = "a memory control group"
@@ -142,7 +141,8 @@ class World:
         if course.data is not None:
             shutil.copy2(self.pristine(course), course.data)
         self.raises.unlink(missing_ok=True)
-        self.disk.free(None)
+        if self.disk is not None:
+            self.disk.free()
         if self.group is not None:
             self.group.squeeze(2**40)
 
@@ -170,42 +170,25 @@ class World:
 class Tmpfs:
     """A file system of its own, filled by a file."""
 
-    words = f"a tmpfs of {DISK_BYTES // MIB} MiB that is filled"
-
     def __init__(self, path: Path) -> None:
         self.filler = path / "filler"
 
-    def fill(self, pid: int | None, *, leave: int) -> None:
+    def fill(self, *, leave: int) -> None:
         room = max(0, shutil.disk_usage(self.filler.parent).free - leave)
         with open(self.filler, "ab") as file, suppress(OSError):
             os.posix_fallocate(file.fileno(), 0, max(1, file.tell() + room))
 
-    def free(self, pid: int | None) -> None:
+    def free(self) -> None:
         self.filler.unlink(missing_ok=True)
 
 
-class FileLimit:
-    """Full disk where nothing can be mounted: files may not grow beyond a limit, which says EFBIG and not ENOSPC."""
-
-    words = "RLIMIT_FSIZE, since no small file system may be mounted here"
-
-    def fill(self, pid: int | None, *, leave: int) -> None:
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (leave, resource.RLIM_INFINITY))
-
-    def free(self, pid: int | None) -> None:
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
 @contextmanager
-def small_disk(path: Path) -> Iterator[Tmpfs | FileLimit]:
+def small_disk(path: Path) -> Iterator[Tmpfs | None]:
+    """Mounts one; None where nothing may be mounted, and no disk is filled."""
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
     if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
-        yield FileLimit()
+        yield None
         return
     try:
         yield Tmpfs(path)

@@ -1,6 +1,6 @@
-"""A `plimsoll train` command run and watched from outside: how it ended, its peak, the file-backed pages in it.
+"""A `plimsoll train` command run and watched from outside: how it ended, and what its run says of itself.
 
-Shared by prediction.py and line_holds.py. The command line turns into the training process by exec, so its process id
+The command line turns into the training process by exec, so its process id
 is the one to watch, and `VmHWM`, which the run writes into its ledger, starts from nothing there.
 """
 
@@ -13,9 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,9 @@ PREPARED = ("recipe.json", "plan.json", "data.json", "tokenizer.json", "validati
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that is over. `files`: bytes of file-backed pages where its resident set was largest, as sampled."""
+    """A process that is over."""
 
     code: int
-    files: int
     said: str
     """Standard error."""
 
@@ -71,62 +69,24 @@ def plimsoll(*words: Any) -> str:
     return done.stdout
 
 
-def watch(command: Sequence[str], *, seconds: float, start: Callable[[], None] | None = None) -> Ended:
-    """Runs it in a session of its own, with every process it starts; what takes longer than `seconds` is killed.
-
-    `start` runs in the new process before the command does.
-    """
+def watch(command: Sequence[str], *, seconds: float) -> Ended:
+    """Runs it in a session of its own, with every process it starts; what takes longer than `seconds` is killed."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command,
-            env=ENVIRONMENT,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            preexec_fn=start,
-            start_new_session=True,
+            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
+        late = False
         try:
-            files, late = _sampled(process, seconds)
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = True
         finally:  # the children too; where the command itself is over, they are usually gone with it
-            with _nothing_left():
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         errors.seek(0)
         said = errors.read().strip()
-    return Ended(process.returncode, files, f"took longer than {seconds:.0f} s" if late else said)
-
-
-@contextmanager
-def _nothing_left() -> Iterator[None]:
-    try:
-        yield
-    except ProcessLookupError:
-        return
-
-
-def _sampled(process: subprocess.Popen[Any], seconds: float) -> tuple[int, bool]:
-    """File-backed bytes at the largest resident set, and whether the time is over."""
-    most = files = 0
-    started = time.monotonic()
-    while process.poll() is None:
-        resident = _status(process.pid, "VmRSS")
-        if resident > most:
-            most, files = resident, _status(process.pid, "RssFile")
-        if time.monotonic() - started > seconds:
-            return files, True
-        try:
-            process.wait(timeout=0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    return files, False
-
-
-def _status(pid: int, field: str) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
+    return Ended(process.returncode, f"took longer than {seconds:.0f} s" if late else said)
 
 
 def trained(run: Path) -> Trained:
@@ -159,8 +119,7 @@ class NoGroup(Exception):
 class MemoryGroup:
     """A memory control group (v1) that kills what goes over `limit` bytes. Making one needs root.
 
-    A group does not charge for file-backed pages, or takes them back, so a budget of a resident set becomes a limit
-    of the budget less these.
+    A group does not charge for file-backed pages, or takes them back.
     """
 
     def __init__(self, limit: int) -> None:
@@ -179,10 +138,6 @@ class MemoryGroup:
     def __exit__(self, *_: object) -> None:
         self.path.rmdir()
 
-    def enter(self) -> None:
-        """Enters, in the process that is to be held."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
     @property
     def entering(self) -> list[str]:
         """Goes before a command, where a fork of this process is not safe: it has threads."""
@@ -199,7 +154,3 @@ class MemoryGroup:
     def usage(self) -> int:
         """Bytes that are charged now."""
         return int((self.path / "memory.usage_in_bytes").read_text())
-
-    def most(self) -> int:
-        """Bytes that the group has charged at most; at the limit, the kernel has taken pages back."""
-        return int((self.path / "memory.max_usage_in_bytes").read_text())

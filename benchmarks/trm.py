@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goals import verdict
-from peers.environment import ROOT, TRM, TRM_FOLDER, peer_python
+from measuring import busy_seconds, conditions, verdict, write
+from peers.environment import ROOT, SIDE_PROGRAM, TRM, TRM_FOLDER, peer_python
 from peers.programs import Program
-from text_vs_trainer import busy_seconds, conditions
 
 sys.path.insert(0, str(ROOT / "src"))
 
@@ -83,8 +82,7 @@ def main() -> int:
                     require_golden(name, sides[name], golden, variant)
             results[variant] = measured(sides, file, rounds=options.rounds)
             print(table(variant, results[variant]), flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"conditions": conditions(options), "results": results}, indent=1))
+    write(options.out, {"conditions": conditions(options), "results": results})
     return 0
 
 
@@ -104,8 +102,8 @@ def command(side: str, *, threads: int) -> list[str]:
     who, _, how = side.partition("-")
     precision, _, lever = how.partition("+")
     if who == "torch":
-        return [str(peer_python(TRM_FOLDER, TRM)), "-m", "peers.trm", precision, f"--threads={threads}"]
-    ours = [sys.executable, str(ROOT / "benchmarks/ours_trm.py"), precision]
+        return [str(peer_python(TRM_FOLDER, TRM)), SIDE_PROGRAM, "peers.trm", precision, f"--threads={threads}"]
+    ours = [sys.executable, SIDE_PROGRAM, "ours_trm", precision]
     accumulation = lever.partition("x")[2] or "1"
     return [*ours, "block" if lever == "remat" else "none", accumulation]
 

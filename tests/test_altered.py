@@ -1,4 +1,4 @@
-"""Files altered since they were written are refused in words: what benchmarks/fuzz.py and torture.py found."""
+"""Files altered since they were written are refused in words: what fuzzing and torture found."""
 
 import json
 

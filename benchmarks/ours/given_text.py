@@ -4,7 +4,7 @@ The model, the task, the optimizer, batching, prefetching and everything around 
 is given lies in the run folder under the names below; the weights become a checkpoint of step 0, which the
 training process restores like any other.
 
-    python -m given_text RUN     writes that checkpoint: a process of its own, because it needs JAX
+That checkpoint is written by a process of its own, `benchmarks/sides.py given_text RUN`, because it needs JAX.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from plimsoll.recipes.base import Prepared, Say
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.text.recipe import Text
 
+SIDES = str(Path(__file__).resolve().parents[1] / "sides.py")
 TOKENS, ORDER, WEIGHTS = "tokens.npy", "order.npy", "weights.npz"
 
 
@@ -70,7 +71,7 @@ class GivenText(Text):
         if (folder / WEIGHTS).exists():
             say("writing the given weights as the checkpoint of step 0")
             (folder / "recipe.json").write_text(json.dumps(to_dict(self)))  # for the process that writes them
-            command = [sys.executable, "-m", "given_text", str(folder)]
+            command = [sys.executable, SIDES, "given_text", str(folder)]
             subprocess.run(command, env=environment.for_processes("cpu"), check=True, stdout=sys.stderr)
         return Prepared(steps=self.steps, steps_per_epoch=None)
 
@@ -147,7 +148,7 @@ def decoder_params(weights: dict[str, np.ndarray], *, layers: int) -> dict[str, 
     return params
 
 
-def write_start(folder: Path) -> None:
+def side() -> None:
     """The recipe's own initial state with the given weights in it, saved as the checkpoint of step 0."""
     import jax
 
@@ -156,6 +157,7 @@ def write_start(folder: Path) -> None:
     from plimsoll.training.step import make_init
     from plimsoll.types import Compute
 
+    folder = Path(sys.argv[1])
     recipe = from_dict(json.loads((folder / "recipe.json").read_text()))
     task, optimizer = recipe.task(Compute()), recipe.update_rule(recipe.steps)
     state = jax.jit(make_init(task, optimizer))(np.uint32(recipe.seed))
@@ -173,7 +175,3 @@ def _checked(ours: Any, given: np.ndarray) -> Any:
     if ours.shape != given.shape:
         raise SystemExit(f"--weights does not fit the model: {given.shape} where {ours.shape} belongs")
     return jnp.asarray(given, ours.dtype)
-
-
-if __name__ == "__main__":
-    write_start(Path(sys.argv[1]))

@@ -16,7 +16,7 @@ WARM, TIMED = 5, 10
 """Steps before the clock, compiling among them, and with it."""
 
 
-def main() -> None:
+def side() -> None:
     try:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -67,7 +67,3 @@ def main() -> None:
             }
         )
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """transformers' side of config_fields.py: fields of the configuration classes, and logits of odd configurations.
 
-    PYTHONPATH=benchmarks PYTHON -m peers.config_side fields
-    PYTHONPATH=benchmarks PYTHON -m peers.config_side models CASES.json FOLDER
+    PYTHON benchmarks/sides.py peers.config_side fields
+    PYTHON benchmarks/sides.py peers.config_side models CASES.json FOLDER
 
 The first prints each class's fields with their defaults, as JSON. The second makes a model of random weights for every
 case, in FOLDER/NAME, whose config.json is the case's own, and computes logits in float32 with eager attention. What
@@ -58,7 +58,7 @@ def one(config: dict, folder: Path) -> dict:
     return {"ids": ids.tolist(), "logits": logits[0].tolist()}
 
 
-if __name__ == "__main__":
+def side() -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if sys.argv[1] == "fields":

@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from peers.programs import resident_bytes
+
 UNTIMED_STEPS = 20
 """Left out of the timing: compilation, first touch of memory, warm caches."""
 FINAL_STEPS = 20
@@ -72,18 +74,10 @@ def result_line(
         "tokens_per_second_mean": tokens_per_step / statistics.fmean(timed),
         "step_seconds": step_median,
         "steps_timed": len(timed),
-        "peak_resident_bytes": peak_resident_bytes() if peak_bytes is None else peak_bytes,
+        "peak_resident_bytes": resident_bytes("VmHWM") if peak_bytes is None else peak_bytes,
         "first_loss": losses[0],
         "final_loss": statistics.fmean(losses[-FINAL_STEPS:]),
         "losses": list(losses),
         "versions": versions,
     }
     return json.dumps(result)
-
-
-def peak_resident_bytes() -> int:
-    """The kernel's high-water mark of this program (Linux); `ru_maxrss` would start from the parent's."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no VmHWM line: peak resident memory cannot be measured here")

@@ -1,11 +1,9 @@
 """The peers' own environments: torch and what runs on it, away from plimsoll's dependencies.
 
-    PYTHONPATH=benchmarks python -m peers.environment [FOLDER]
-
-Makes `.venv-peer-trainer` (transformers) in the checkout, or FOLDER, and prints its interpreter; the benchmarks of
-optimizers, puzzles and the report make `.venv-peer-optimizers`, `.venv-peer-trm` and `.venv-peer-browser`. Safe to
-repeat: a finished environment is left alone, a half-made one is completed. About a minute and 1 GB where pip finds
-torch's CPU build; without one in reach, pip takes the default build and several GB of CUDA libraries with it.
+The programs make them in the checkout: `.venv-peer-trainer` (transformers), `.venv-peer-peft`,
+`.venv-peer-optimizers`, `.venv-peer-trm`. A finished environment is left alone, a half-made one is completed. About a
+minute and 1 GB where pip finds torch's CPU build; without one in reach, pip takes the default build and several GB of
+CUDA libraries with it.
 """
 
 import subprocess
@@ -21,9 +19,10 @@ OPTIMIZERS_FOLDER = ROOT / ".venv-peer-optimizers"
 OPTIMIZERS = (TORCH, "bitsandbytes==0.50.2", "torchao==0.18.0", "numpy")
 TRM_FOLDER = ROOT / ".venv-peer-trm"
 TRM = (TORCH, "numpy")
-BROWSER_FOLDER = ROOT / ".venv-peer-browser"
-BROWSER = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
-"""Drives the system's own Chromium, which `apt-get install chromium` brings; axe-core is inside."""
+PEFT_FOLDER = ROOT / ".venv-peer-peft"
+PEFT = (TORCH, "transformers==5.24.0", "peft==0.21.2")
+SIDE_PROGRAM = str(ROOT / "benchmarks/sides.py")
+"""Starts one side of a comparison in an environment."""
 
 
 def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENTS) -> Path:
@@ -45,7 +44,3 @@ def peer_python(folder: Path = FOLDER, requirements: Sequence[str] = REQUIREMENT
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)  # standard output is for the interpreter's path
-
-
-if __name__ == "__main__":
-    print(peer_python(*(Path(name) for name in sys.argv[1:2])))

@@ -1,6 +1,6 @@
 """torch's, bitsandbytes' and torchao's AdamW, for benchmarks/optimizers.py.
 
-PYTHONPATH=benchmarks .venv-peer-optimizers/bin/python -m peers.optimizers bitsandbytes-8 --threads 2
+.venv-peer-optimizers/bin/python benchmarks/sides.py peers.optimizers bitsandbytes-8 --threads 2
 """
 
 import argparse
@@ -86,7 +86,7 @@ def parts(value: Any) -> list[torch.Tensor]:
     return [value]
 
 
-if __name__ == "__main__":
+def side() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("side", choices=SIDES)
     parser.add_argument("--threads", type=int, default=2)

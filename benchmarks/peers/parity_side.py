@@ -1,8 +1,8 @@
 """transformers' and PEFT's side of finetune_parity.py: random models, losses of tuning, logits beside an adapter.
 
-    PYTHONPATH=benchmarks PYTHON -m peers.parity_side make KIND CONFIG.json FOLDER
-    PYTHONPATH=benchmarks PYTHON -m peers.parity_side tune MODEL ADAPTER ROWS.npz OUT.json
-    PYTHONPATH=benchmarks PYTHON -m peers.parity_side logits MODEL IDS.npy OUT.npy [ADAPTER]
+    PYTHON benchmarks/sides.py peers.parity_side make KIND CONFIG.json FOLDER
+    PYTHON benchmarks/sides.py peers.parity_side tune MODEL ADAPTER ROWS.npz OUT.json
+    PYTHON benchmarks/sides.py peers.parity_side logits MODEL IDS.npy OUT.npy [ADAPTER]
 
 Each document goes through the model alone, so there is no mask that could be wrong. AdamW is torch's, in float32 with
 eager attention; the clip is of the global norm. Imports nothing of plimsoll.
@@ -96,7 +96,7 @@ def logits(model: str, ids: str, out: str, *adapter: str) -> None:
     np.save(out, found.numpy())
 
 
-if __name__ == "__main__":
+def side() -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     {"make": make, "tune": tune, "logits": logits}[sys.argv[1]](*sys.argv[2:])

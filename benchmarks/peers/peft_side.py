@@ -1,6 +1,6 @@
 """PEFT's LoRA on a `transformers` model: the peer that finetune_beside_peft.py runs beside plimsoll.
 
-    PYTHONPATH=benchmarks PYTHON -m peers.peft_side --model FOLDER --adapter FOLDER --rows ROWS.npz --steps 6
+    PYTHON benchmarks/sides.py peers.peft_side --model FOLDER --adapter FOLDER --rows ROWS.npz --steps 6
 
 The base is loaded in bfloat16 and the adapter in float32, as PEFT's `autocast_adapter_dtype` and the libraries' own
 examples have them; AdamW is torch's fused one. Rows are whole documents of one length, so that no mask is needed.
@@ -19,7 +19,7 @@ import transformers
 from peers import contract
 
 
-def main() -> None:
+def side() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
     model = tuned_model(options)
@@ -97,7 +97,3 @@ def one_step(model, rule, learned, batch, options) -> float:
     rule.step()
     rule.zero_grad(set_to_none=True)
     return total
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """`transformers.Trainer` on a Llama of our shape: the peer that the text benchmark runs beside plimsoll.
 
-    export PYTHONPATH=benchmarks
-    .venv-peer-trainer/bin/python -m peers.trainer --tokens T.npy --order O.npy --config C.json
+    .venv-peer-trainer/bin/python benchmarks/sides.py peers.trainer --tokens T.npy --order O.npy --config C.json
 
 The model and the Trainer are the library's own. The subclass below only keeps each step's loss, a callback
 only reads the clock, and the collator hands over `shift_labels`, so that all `seq_len` tokens of a window are
@@ -135,7 +134,7 @@ def training_arguments(options, *, folder: str) -> TrainingArguments:
     )
 
 
-def main() -> None:
+def side() -> None:
     parser = contract.arguments(__doc__)
     parser.add_argument("--optim", default="adamw_torch_fused", help="Trainer's name of the AdamW implementation")
     options = parser.parse_args()
@@ -171,7 +170,3 @@ def main() -> None:
             },
         )
     )
-
-
-if __name__ == "__main__":
-    main()

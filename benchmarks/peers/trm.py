@@ -1,6 +1,6 @@
 """The Tiny Recursive Model in torch, as published, for benchmarks/trm.py: a supervision step, forward and backward.
 
-    PYTHONPATH=benchmarks .venv-peer-trm/bin/python -m peers.trm float32 --threads 2
+    .venv-peer-trm/bin/python benchmarks/sides.py peers.trm float32 --threads 2
 
 Written from the description of the published model (https://arxiv.org/abs/2510.04871) and of its code, whose numbers
 it is checked against: float32 weights that each dot rounds to the arithmetic of the forward pass, latents in that
@@ -160,7 +160,7 @@ def log_stablemax(x: torch.Tensor) -> torch.Tensor:
     return torch.log(s / s.sum(-1, keepdim=True))
 
 
-if __name__ == "__main__":
+def side() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("precision", choices=TYPES)
     parser.add_argument("--threads", type=int, default=2)

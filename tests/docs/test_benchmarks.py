@@ -33,11 +33,19 @@ def test_a_program_that_a_page_quotes_is_run(programs, name):
     assert name in {each.name for each in programs.BENCHMARKS}
 
 
+def test_every_program_is_run_but_for_the_judge_and_what_starts_others(programs):
+    files = (ROOT / "benchmarks").rglob("*.py")
+    there = {file.stem for file in files if "__main__" in file.read_text("utf-8")}
+    assert there == {each.name for each in programs.BENCHMARKS if " " not in each.name} | {"all", "refactor", "sides"}
+
+
 def test_each_is_there_and_its_options_are_its_own(programs):
     for each in programs.BENCHMARKS:
         if each.name.startswith("plimsoll "):
             continue  # the next test
         text = (ROOT / f"benchmarks/{each.name}.py").read_text("utf-8")
+        helpers = (ROOT / f"benchmarks/{name}.py" for name in re.findall(r"^from (\w+) import", text, re.MULTILINE))
+        text += "".join(helper.read_text("utf-8") for helper in helpers if helper.exists())
         for option in re.findall(r"--[a-z-]+", f"{each.whole} {each.quick or ''}"):
             assert f'"{option}"' in text, (each.name, option)
 

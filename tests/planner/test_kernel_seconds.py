@@ -18,6 +18,7 @@ from plimsoll.planner.speed import ESTIMATED_OVER_MEASURED, range_of
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TIMED = json.loads(Path(__file__).with_name("h100_steps.json").read_text())["steps"]
 UNEXPLAINED = "bfloat16, cuDNN, 64, loss in chunks of 8,192"
 """Took 2.3 times as long as the same step without chunks, which neither its bytes nor its kernels account for."""
@@ -132,7 +133,7 @@ def test_other_cards_follow_their_data_sheets(card):
 
 def test_the_steps_of_recipes_that_were_timed_are_shown_by_their_own_kernels_not_todays():
     name = "code 128 x 4, 64 x 1"
-    command = [sys.executable, str(Path(__file__).parents[2] / "benchmarks/card_steps.py"), "--only", name]
+    command = [sys.executable, str(BENCHMARKS / "device.py"), "--offline", "--only", name]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ratio = over_measured(name)
     assert f" {sum(times for times, *_ in TIMED[name]['kernels']):,} kernels" in shown
@@ -145,7 +146,7 @@ def test_the_record_is_what_nvidias_compiler_makes_today():
     python, name = toolchains.python_for("cuda"), "bfloat16, cuDNN, 16"
     if python is None:
         pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    command = [python, str(Path(__file__).parents[2] / "benchmarks/card_steps.py"), "--compile", name]
+    command = [python, str(BENCHMARKS / "sides.py"), "card_steps", name]
     done = subprocess.run(command, env=for_processes("cuda"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     today = json.loads(done.stdout.splitlines()[-1])

@@ -47,16 +47,14 @@ def test_a_tortured_run_learns_what_an_undisturbed_one_does(tmp_path):
 @pytest.fixture
 def judges(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import torture
     import torture_run
 
-    return torture, torture_run
+    return torture_run
 
 
 def test_a_step_with_another_loss_and_a_state_with_another_number_are_noticed(judges):
-    _, torture_run = judges
     state = {"['params']['w']": np.array([3.0, 4.0]), "['step']": np.array(2)}
-    one = torture_run.Learned("digest", state, {1: {"loss": 1.0}, 2: {"loss": 0.5}})
+    one = judges.Learned("digest", state, {1: {"loss": 1.0}, 2: {"loss": 0.5}})
     other = dataclasses.replace(
         one, state=state | {"['params']['w']": np.array([3.0, 4.1])}, figures={1: {"loss": 1.0}, 2: {"loss": 0.25}}
     )
@@ -67,9 +65,8 @@ def test_a_step_with_another_loss_and_a_state_with_another_number_are_noticed(ju
 
 @pytest.mark.parametrize("wrong", [{"lost": True}, {"steps_different": 1}, {"troubles": ["stuck"]}])
 def test_a_run_with_any_trouble_fails_the_whole(judges, wrong):
-    torture, _ = judges
     row = {"run": 1, "recipe": "mine", "faults": 3, "lives": 2, "lost": False, "steps_different": 0, "troubles": []}
-    assert torture.sound([row])
-    assert not torture.sound([row, row | wrong])
-    assert not torture.sound([])
-    assert "together" in torture.table([row | wrong])
+    assert judges.sound([row])
+    assert not judges.sound([row, row | wrong])
+    assert not judges.sound([])
+    assert "together" in judges.table([row | wrong])

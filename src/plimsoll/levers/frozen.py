@@ -3,7 +3,7 @@
 A kernel of (rows, cols) is cut into groups of 64 rows; a group of a column shares one scale, a bfloat16. int8 keeps
 the nearest of 255 equal steps, 1.03 bytes a weight; NF4 the nearest of 16 quantiles of the normal distribution, two
 to a byte, 0.53. Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, section 3. Codes are those of bitsandbytes for
-blocks of 64 (benchmarks/nf4_codes.py): chosen with the exact largest of a group, which is rounded when it is kept.
+blocks of 64: chosen with the exact largest of a group, which is rounded when it is kept.
 
 A weight is widened where it is used, in the forward pass and again in the backward pass, to the type that the product
 reads, and of a large kernel a tile of `TILE` at a time. No activation is kept for a gradient that nobody wants.

@@ -6,8 +6,8 @@ micro-batch; its answers for other levers, which say how far a trace is off for 
 of which each value is faster and larger than the next. The state is exact, from shapes.
 
 Errors are taken from a few plans of each kind (notes, "Plans in seconds"): too wide costs a compile, too narrow a
-better plan. `benchmarks/beliefs.py` measures them. Some plans were further off than they are taken to be, most of them
-those with bfloat16 activations on a CPU (notes, "What beliefs are off by").
+better plan. Some plans were further off than they are taken to be, most of them those with bfloat16 activations on a
+CPU (notes, "What beliefs are off by").
 """
 
 from __future__ import annotations

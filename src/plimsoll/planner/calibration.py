@@ -40,7 +40,7 @@ HIGHEST_SHARE = 0.25
 FOR_ONE_DEVICE = 20, (0.76, 1.28)
 """Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
 beyond its state, as estimated, over what the compiler reported. 10 for an h200 on 2026-11-21 and 10 on 2026-11-26 (jax
-0.10.2), drawn at random by `benchmarks/estimated.py`; docs/chips.md lists the later ones."""
+0.10.2), drawn at random; docs/chips.md lists the later ones."""
 FOR_SEVERAL = 32, (0.46, 1.73)
 """The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on those days."""
 TRACED = "temporaries"

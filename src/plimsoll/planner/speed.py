@@ -26,8 +26,8 @@ tests/planner/h100_steps.json, which have 472 to 4,067."""
 ESTIMATED_OVER_MEASURED = (0.75, 1.3)
 """Least and most of the steps in tests/planner/h100_steps.json whose time the kernels explain (docs/chips.md)."""
 RATED_OVER_MEASURED = (0.37, 1.06)
-"""The same of the rates alone, with no compiler: plimsoll's own six steps (`benchmarks/card_steps.py --rates`). No step
-of a TPU was ever timed."""
+"""The same of the rates alone, with no compiler: plimsoll's own six steps (`benchmarks/device.py --offline --rates`).
+No step of a TPU was ever timed."""
 UNTIMED = (0.6, 1.6)
 """Seconds by the clock over those by the rates, of a CPU's plan of a model of which nothing was timed yet."""
 SCALED_TO = (1, 2, 4, 8, 16, 32)
