@@ -206,7 +206,6 @@ BENCHMARKS = [
         None,
         "17.5 % by the recurrence alone",
     ),
-    Benchmark("best_size", "--minutes 20", "--minutes 1"),
     Benchmark(
         "recommend_quality",
         f"--interactions {{shared}}/{TOYS} --pretrained {{shared}}/{STORIES_MODEL} --only defaults frozen",

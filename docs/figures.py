@@ -518,28 +518,6 @@ def _metric(name: str, value: float) -> str:
     return f"{value:.1%}".replace("%", " %") if "accuracy" in name else f"{value:.4f}"
 
 
-def best_size() -> str:
-    """Returns what five sizes came to that were trained for the same time, the one that was chosen marked."""
-    from plimsoll.units import format_count
-
-    rows, chosen = read("best_size", "rows"), read("best_size", "found", "fields", "target_params")
-    least = min(row["loss"] for row in rows)
-    cells = [
-        [
-            f"**{format_count(row['parameters'])}**"
-            if row["target_params"] == chosen
-            else format_count(row["parameters"]),
-            f"{row['steps']:,}",
-            format_count(row["tokens"]),
-            f"{row['loss']:.3f} ({row['loss'] / least - 1:+.1%})".replace("%", " %"),
-        ]
-        for row in rows
-    ]
-    minutes = read("best_size", "conditions", "options", "minutes")
-    told = source("best_size", f"python benchmarks/best_size.py --minutes {float(minutes):g}")
-    return table(["parameters", "steps", "tokens", "held-out loss (over the best)"], cells) + f"\n{told}"
-
-
 def processes() -> str:
     """Returns a table of what a second process brings, each of them on a core of its own."""
     seconds = read("processes", "seconds")

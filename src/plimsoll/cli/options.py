@@ -76,11 +76,6 @@ class PlanOptions:
     largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None
     """Option whose largest value that fits is searched, confirmed by a compile. For batch-size, all examples go through
     the model at once. --within is then 4min on a CPU, 7min for a GPU, 15min for a TPU by default."""
-    hours: float | None = None
-    """Hours of training, for --best-size."""
-    best_size: bool = False
-    """Search for the --target-params with the lowest predicted loss after --hours of training within --memory, and for
-    its steps. Plans several sizes, and times them on a CPU. Only for recipes with --target-params."""
     frontier: bool = False
     """Also print the plans that no other plan beats in both bytes and step time."""
     settings: bool = False

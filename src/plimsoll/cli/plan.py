@@ -28,8 +28,6 @@ def plan(arguments: list[str]) -> int:
         )
     if options.largest is not None:
         _require_largest_alone(options, options.largest, arguments)
-    if options.best_size or options.hours is not None:
-        _require_best_size_alone(options)
     if options.settings:
         return _settings(name, options)
     if options.compare is not None:
@@ -44,8 +42,6 @@ def plan(arguments: list[str]) -> int:
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here |= {
         "largest": options.largest,
-        "hours": options.hours,
-        "best_size": options.best_size,
         "early": lambda answer: _print_at_once(answer, json_alone=options.json),
     }
     try:
@@ -150,16 +146,6 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
         raise RecipeError(
             f"--largest {option} plans for the largest value that fits one budget, and {', '.join(others)} asks for"
             f" something else: leave out {' and '.join(others)}, or --largest"
-        )
-
-
-def _require_best_size_alone(options: PlanOptions) -> None:
-    """Raises RecipeError where several plans are asked for, too. `api.plan` refuses --floor and --largest."""
-    names = ("settings", "compare", "frontier")
-    if others := [f"--{name}" for name in names if getattr(options, name)]:
-        raise RecipeError(
-            f"--best-size plans for the size with the lowest predicted loss, and {', '.join(others)} asks for something"
-            f" else: leave out {' and '.join(others)}, or --best-size and --hours"
         )
 
 
