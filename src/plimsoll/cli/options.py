@@ -78,8 +78,6 @@ class PlanOptions:
     the model at once. --within is then 4min on a CPU, 7min for a GPU, 15min for a TPU by default."""
     frontier: bool = False
     """Also print the plans that no other plan beats in both bytes and step time."""
-    settings: bool = False
-    """Print a plan for each of four machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
     compare: str | None = None
     """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
     price: str | None = None
