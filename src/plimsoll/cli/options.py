@@ -117,9 +117,6 @@ class TrainOptions(options.TrainOptions):
     cpus-per-task=8". They have precedence over those of the plan. By default Slurm gives each process one CPU."""
     submit: bool = True
     """With --on slurm, submit the script. With --no-submit it is only written, to be looked at."""
-    runs: str | None = None
-    """Folder in which each of several recipes gets a run of its own, trained one after the other. Left out for a single
-    recipe."""
     max_minutes: str | None = None
     """Time after which to stop early: 90s, 3min, 2h; a bare number is minutes. By default training runs to its end."""
     # The command line gives these in other words: the recipe's name, levers, minutes.
