@@ -346,53 +346,6 @@ class Largest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedSize:
-    """A size for which a plan was looked for, with what the hours are enough for."""
-
-    target_params: int
-    parameters: int | None = None
-    """Exact number of parameters; None, as all below, where there is no plan of it."""
-    tokens_per_second: float | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    loss: float | None = None
-    """Predicted final loss in nats per token."""
-    loss_range: tuple[float, float] | None = None
-    """Interval that has the loss in about 95 of 100 cases."""
-    peak_bytes: int | None = None
-    refused: str = ""
-    """Why there is no plan of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestSize:
-    """The size whose predicted final loss is lowest for a time, and how it was found (api/best_size.py)."""
-
-    hours: float
-    reserved_seconds: float
-    """Seconds of these in which no step is expected: start, evaluations, saves."""
-    fields: Mapping[str, int]
-    """Options of the recipe that follow: target_params, steps, and what all sizes have in common."""
-    tried: tuple[TriedSize, ...]
-    """Sizes in ascending order."""
-    likely_sizes: tuple[int, int]
-    """Best sizes for 9 of 10 laws that are as probable as the law's uncertainty says."""
-    likely_excess: float
-    """Share by which the loss is above the lowest one, at most, for 9 of 10 of these laws."""
-    source: Literal["measured", "kernels", "roofline"]
-    """Source of the step's time."""
-    data_tokens: float | None
-    """Tokens of the data, about; None where they are not known, so that none is taken to be read twice."""
-    runs: tuple[str, ...]
-    """Earlier runs that correct the law."""
-    notes: tuple[str, ...] = ()
-    """Sentences about what bounds or weakens the answer."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Buffer:
     """A temporary of the compiled step, and where it comes from."""
 
@@ -462,8 +415,6 @@ class Planned:
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
-    best_size_found: BestSize | None = None
-    """The size that was looked for; None where none was."""
     at_once: AtOnce | None = None
     """The answer by formula; None where the recipe has no formula for the chip."""
     remarks: tuple[tuple[str, str], ...] = ()
@@ -499,12 +450,10 @@ class Planned:
         largest: dict[str, Any] = {}
         if self.largest_found is not None:
             largest = {"largest": self.largest_found.value, "largest_search": dataclasses.asdict(self.largest_found)}
-        best_size = {} if self.best_size_found is None else {"best_size": self.best_size_found.to_dict()}
         return {
             "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
-            **best_size,
             "at_once": None if self.at_once is None else self.at_once.to_dict(),
             "remarks": [{"name": name, "text": text} for name, text in self.remarks],
             "recipe": self.recipe,

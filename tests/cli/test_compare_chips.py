@@ -9,8 +9,7 @@ from plimsoll.api import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
 from plimsoll.units import GIB
-
-from .test_settings import PLANNED
+from report_examples import PLANNED
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def test_each_chip_is_planned_for_with_the_same_levers(asked, capsys):
         ("cpu", None, None, {"micro_batch": 4}),
     ]
     text = capsys.readouterr().out
-    assert "stories: 10M parameters, effective batch 32 everywhere" in text
+    assert "stories-small: 33.6M parameters, effective batch 64 everywhere" in text
     assert "no plan for stories fits in 14.6 GiB on t4" in text
     assert "3.60" in text
 
@@ -69,9 +68,7 @@ def test_a_picture_is_drawn(asked, tmp_path):
         (["--compare", "h200", "--price", "h200"], "'h200' is no price"),
         (["--compare", "h200", "--chip", "h200", "--measure"], "leave out --chip and --measure, or --compare"),
         (["--compare", "h200,t4", "--mesh", "data=2"], "and --mesh asks for one plan: leave out --mesh, or --compare"),
-        (["--compare", "h200", "--settings"], "--compare asks for one plan"),
         (["--price", "h200=1"], "--price is for --compare"),
-        (["--price", "h200=1", "--settings"], "--price is for --compare"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_planned(asked, capsys, words, said):

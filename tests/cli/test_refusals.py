@@ -66,8 +66,6 @@ WORDS = {
     "a block of more than a window": (["plan", "code", "--attention-chunk", "4096"], ["--attention-chunk 4,096 would change nothing: a window has 128 tokens"]),
     "no data": (["plan", "stories", "--dataset-id", ""], ["--dataset-id is empty"]),
     "a size beside a shape": (["plan", "code", "--target-params", "300k", "--width", "64"], ["--target-params 300,000 beside a shape of --width 64", "leave one of the two out"]),
-    "settings for one budget": (["plan", "code", "--settings", "--memory", "2GiB"], ["--settings plans for machines of its own", "leave out --memory"]),
-    "settings for one plan": (["plan", "code", "--settings", "--picture", "a.png", "--buffers", "--measure", "--host-memory", "1GiB"], ["leave out --host-memory and --measure and --buffers and --picture, or --settings"]),
     "a picture of no kind": (["plan", "code", "--picture", "a.jpg"], ["written as .png or .svg, and 'a.jpg' is neither"]),
     "a picture nowhere": (["plan", "code", "--picture", "nowhere/a.png"], ["nowhere/a.png cannot be written, there is no folder nowhere:"]),
     "a picture that is a folder": (["plan", "code", "--picture", "b.svg"], ["b.svg cannot be written, it is a folder"]),

@@ -28,17 +28,9 @@ watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(s
 """
 
 
-TIED = WATCHED.replace("end_with(parent)\n", "")
-TIES = f"""
-import sys
-from plimsoll.processes.supervise import watched
-watched([sys.executable, "-c", {TIED!r}, sys.argv[1], "0"], tied=True)
-"""
-
-
-def start(path, other=0, program=WATCHES):
+def start(path, other=0):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", program, str(path), str(other)], env=environment)
+    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)], env=environment)
 
 
 def until(path, words):
@@ -49,9 +41,8 @@ def until(path, words):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
-@pytest.mark.parametrize("program", [WATCHES, TIES], ids=["asks for it", "tied"])
-def test_where_the_watching_process_is_killed_the_watched_one_is_told_and_saves(tmp_path, program):
-    process = start(tmp_path / "done", program=program)
+def test_where_the_watching_process_is_killed_the_watched_one_is_told_and_saves(tmp_path):
+    process = start(tmp_path / "done")
     until(tmp_path / "done", "running")
     process.kill()
     until(tmp_path / "done", "saved")
@@ -133,3 +124,32 @@ def test_a_thread_that_may_have_no_handlers_watches_too():
     thread.start()
     thread.join()
     assert codes == [(3, None)]
+
+
+def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
+    waits = (
+        "import signal as s, sys, time; s.signal(15, lambda *_: sys.exit(143)); print(1, flush=True); time.sleep(60)"
+    )
+    program = (
+        "import sys; from plimsoll.processes.supervise import watched\n"
+        f"print(*watched([sys.executable, '-c', {waits!r}]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"  # the child is there, and listens
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "143 15\n"
+    killed = watched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert killed == (137, None)
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As SIGHUP under `nohup`: the watching process would hand it on, and the watched one end."""
+    says = "import signal; print(signal.getsignal(signal.SIGHUP))"
+    program = (
+        "import signal, sys; from plimsoll.processes.supervise import watched\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"watched([sys.executable, '-c', {says!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() in ("Handlers.SIG_IGN", "1")

@@ -8,7 +8,6 @@ import pytest
 
 from plimsoll.planned import Buffer, Planned
 from plimsoll.planner.calibration import estimate_band
-from plimsoll.report.compared import settings_table
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.page.plan_sections import the_plan
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
@@ -215,10 +214,6 @@ def test_an_estimated_plan_says_how_far_such_estimates_were_from_the_compilers()
     smaller = replace(planned, ledger=replace(ledger, budget_bytes=1600 * MIB))
     assert "1.8 GiB, which is 259.4 MiB over the budget" in " ".join(plan_table(smaller).split())
     assert planned.to_dict()["estimate_band"] == band
-    note = settings_table([("a TPU", GIB, planned, ""), ("a CPU", GIB, PLANNED, "")]).splitlines()[-1]
-    assert note == (
-        "a TPU: estimated without a compiler; a peak from 1.3 GiB to 1.8 GiB, by plans that were held against one"
-    )
 
 
 def test_a_compiled_plan_has_no_such_band():

@@ -1,4 +1,4 @@
-"""One recipe planned for several chips (`--compare`), or for the machines of the published guide (`--settings`).
+"""One recipe planned for several chips: `plimsoll plan --compare`.
 
 The recipe stays what it is, with its effective batch: what differs is how fast a step is, and what is left of the
 memory. Prices are the user's own: nobody else's are known here.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from plimsoll.api.plan import plan
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.planned import Planned
 from plimsoll.planner import chips
-from plimsoll.planner.host import margin_bytes
 from plimsoll.recipes.base import Recipe
 from plimsoll.report.compared import ComparedChip
-from plimsoll.units import GIB
 
 Say = Callable[[str], None]
 
@@ -93,43 +91,3 @@ def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
             raise RecipeError(f"--price names {chip!r}, which --compare does not: it compares {', '.join(names)}")
         prices[chip.lower()] = price
     return prices
-
-
-MACHINES: tuple[tuple[str, str, int | None], ...] = (
-    # name, chip, memory in bytes; None where the chip says it
-    ("8 GiB, CPU", "cpu", 8 * GIB),
-    ("12 GiB, CPU", "cpu", 12 * GIB),
-    ("32 GiB, CPU", "cpu", 32 * GIB),
-    ("tpu-v5e-8", "tpu-v5e-8", None),
-)
-
-
-class Setting(NamedTuple):
-    """A machine and its plan, or why there is none."""
-
-    machine: str
-    budget_bytes: int | None
-    """Its memory less what is left to others; None where there is no plan and the chip would have said it."""
-    planned: Planned | None
-    why_not: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "machine": self.machine,
-            "budget_bytes": self.budget_bytes,
-            "plan": self.planned.to_dict() if self.planned is not None else None,
-            "why_not": self.why_not or None,
-        }
-
-
-def settings(recipe: Recipe, *, say: Say, **options: Any) -> list[Setting]:
-    """Plans for each of the guide's machines, with these options of `plan`. CPU step times are by the rates of this
-    one."""
-    rows: list[Setting] = []
-    for machine, chip, memory in MACHINES:
-        say(f"planning for {machine}")
-        budget = None if memory is None else memory - margin_bytes(memory)
-        planned, why_not, _ = _planned(recipe, **options | {"memory": budget, "chip": chip, "say": say})
-        budget = budget if planned is None else planned.ledger.budget_bytes
-        rows.append(Setting(machine, budget, planned, why_not))
-    return rows

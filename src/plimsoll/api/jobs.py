@@ -99,11 +99,6 @@ def _require_clear(options: TrainOptions, on: Scheduler) -> None:
             f"--on {on} starts processes that share a folder, and --run {options.run} is an address: name a folder that"
             " all nodes see"
         )
-    if options.best_size or options.hours is not None:
-        raise RecipeError(
-            f"--on {on} asks for the memory of a plan of one size, and --best-size looks for a size: find it with"
-            " `plimsoll plan`, and give --target-params and --steps as that says"
-        )
 
 
 def _require_target(options: TrainOptions, target: Chip, on: Scheduler, *, budget_is_known: bool) -> None:

@@ -17,7 +17,6 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph, ended_by_kill
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import require_left_to_best_size
 from plimsoll.recipes.own.files import short_name
 from plimsoll.report.metrics import NewRows
 from plimsoll.runs.remote import mirrored
@@ -88,8 +87,6 @@ def train(
     own = [*known, *options_of(train)]
     recipe, options["pins"] = unpinned(with_fields(recipe, fields, verb="train", options=own), pins)
     name, recipe = named(recipe, called)
-    if options.get("best_size"):
-        require_left_to_best_size(recipe, fields)
     given = TrainOptions(
         memory=memory,
         chip=chip,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,6 @@ from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
 from plimsoll.api.at_once import at_once, of_plan
-from plimsoll.api.hours import require_hours
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -78,18 +76,13 @@ def plan(
     within: str | float | None = None,
     smallest: bool = False,
     largest: str | None = None,
-    hours: float | None = None,
-    best_size: bool = False,
-    earlier_runs: str | os.PathLike[str] = "runs",
     say: Say = lambda text: None,
     early: Callable[[AtOnce], None] = lambda answer: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
     With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
-    "seq_len", it is the plan of the largest value that fits, which stands in `largest_found` (api/largest.py). With
-    `best_size`, it is the plan of the size whose predicted loss is lowest after `hours`, which stands in
-    `best_size_found` (api/best_size.py); finished runs below `earlier_runs` correct that prediction.
+    "seq_len", it is the plan of the largest value that fits, which stands in `largest_found` (api/largest.py).
 
     `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
     is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
@@ -108,9 +101,7 @@ def plan(
     name, recipe = named(recipe, name)
     given = pins
     require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one
-    _require_one_question(smallest=smallest, largest=largest, measure=measure, best_size=best_size or hours is not None)
-    if best_size or hours is not None:
-        require_hours(hours, best_size=best_size, memory=memory)
+    _require_one_question(smallest=smallest, largest=largest, measure=measure)
     if chip is None:
         found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
     else:
@@ -138,22 +129,10 @@ def plan(
         "steps": (prepared or recipe).steps if measure else None,
         "learned": Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
     }
-    again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
-    again |= {"chip": "cpu" if target.platform == "cpu" else chip, "card": card, "numerics": numerics}
-    again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
-    if hours is not None:
-        from plimsoll.api.best_size import find_best_size
-        from plimsoll.api.earlier_runs import earlier_runs as comparable_runs
-
-        timed = measure or target.platform == "cpu"
-        return find_best_size(
-            recipe,
-            partial(plan, **again, pins=given, measure=timed, within=seconds),
-            hours=hours,
-            earlier=partial(comparable_runs, Path(earlier_runs)),
-            say=say,
-        )
     if largest is not None:
+        again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
+        again |= {"chip": "cpu" if target.platform == "cpu" else chip, "card": card, "numerics": numerics}
+        again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
         return largest_option.find_largest(
             recipe,
             steps_of(recipe, largest, devices=target.devices),
@@ -195,13 +174,8 @@ def plan(
     return replace(planned, remarks=recipe.remarks(planned))
 
 
-def _require_one_question(*, smallest: bool, largest: str | None, measure: bool, best_size: bool) -> None:
+def _require_one_question(*, smallest: bool, largest: str | None, measure: bool) -> None:
     """Raises RecipeError where two things are looked for at once."""
-    if best_size and (smallest or largest is not None):
-        raise RecipeError(
-            "--best-size plans for the size with the lowest loss, and --floor and --largest for something else:"
-            " give one of them"
-        )
     if largest is not None and (smallest or measure):
         raise RecipeError(
             f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"

@@ -23,7 +23,7 @@ from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attrib
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import giving_way, overridden, require_left_to_best_size
+from plimsoll.recipes.overrides import giving_way, overridden
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.own.functions import Given, Reduction, given
 from plimsoll.recipes.own.recipe import OwnRecipe
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
 """Options of a plan that training by it has, too."""
-OF_BEST_SIZE = ("hours", "best_size", "earlier_runs")
-"""Options that find a size, which a plan of the size that was found does not have."""
 OF_ONE_PLAN = ("chip", "card", "memory", "measure", "largest", "smallest", "prepared", "host_memory")
 """Options of a plan that do not hold for the plans of other chips."""
 
@@ -324,8 +322,8 @@ def plan(
         say: Function that is called with progress messages, each a string. By default they are dropped.
         options: Fields of the recipe (`steps`, `batch_size`, ...), and `host_memory`, `mesh`, `measure` and `within` as
             `plimsoll plan --help` describes them. `smallest=True` finds the plan that needs least memory, and
-            `largest="seq_len"` the largest value of an option. `hours=6, best_size=True` finds the best size of a
-            language model for a time. A loss function also has `supported`, as in `plimsoll.recipe`.
+            `largest="seq_len"` the largest value of an option. A loss function also has `supported`, as in
+            `plimsoll.recipe`.
 
     Returns:
         The plan, which prints as a table. Among its attributes are `peak_bytes`, `step_seconds` and `levers` (a value
@@ -352,12 +350,7 @@ def plan(
         name, whole = named(changed, name or (short_name(recipe) if by_name else None))
         if by_name and asked.get("largest"):
             whole = _without_what_gives_way(whole, asked["largest"])
-        if asked.get("best_size"):
-            require_left_to_best_size(whole, options)
         planned = plan_recipe(whole, name=name, **asked)
-        if planned.best_size_found is not None:
-            whole = overridden(whole, planned.best_size_found.fields)
-            asked = {option: value for option, value in asked.items() if option not in OF_BEST_SIZE}
         return RecipePlan(**vars(planned), of=whole, options=asked, by_name=by_name)
     if not callable(recipe):
         raise RecipeError(

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 from plimsoll.api import accelerator, extend
 from plimsoll.api.accelerator import Card
-from plimsoll.api.hours import require_hours
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, plan, printing
@@ -30,9 +29,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.overrides import overridden
 from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
-from plimsoll.report.best_size import best_size_lines, option_words
 from plimsoll.runs.folder import RunFolder
 from plimsoll.runs.provenance import note_session
 from plimsoll.training import disk, memory, overruns
@@ -40,8 +37,6 @@ from plimsoll.units import format_budget, format_bytes
 
 FEW_STEPS = 30
 """Optimizer steps below which a line before training says that they are few, unless --steps asked for so many."""
-BEST_SIZE = "best-size.json"
-"""File in a run's folder with what --best-size found when it began."""
 
 
 def prepare_run(
@@ -65,8 +60,6 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
-        if options.best_size or options.hours is not None:
-            recipe = _of_best_size(folder, recipe, options, target, say, processes)
         devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices
         if options.debug_nans and devices > 1:
             raise RecipeError(
@@ -121,41 +114,6 @@ def in_heap(planned: Mapping[str, Any]) -> bool:
     that matter (notes, "A heap for each thread of a small step").
     """
     return 0 < planned.get("temporary_bytes", 0) < memory.SMALLEST_MAPPED
-
-
-def _of_best_size(
-    folder: RunFolder, recipe: Recipe, options: TrainOptions, target: Chip, say: Say, processes: int
-) -> Recipe:
-    """Returns the recipe in the size that is best for its hours, and for as many steps. A run that has a plan keeps the
-    size and the steps that it began with."""
-    hours = require_hours(options.hours, best_size=options.best_size, memory=options.memory)
-    if processes > 1 or options.plan is not None:
-        raise RecipeError(
-            "--best-size plans several sizes for one process, and --plan and several processes are for one size: find"
-            " it with `plimsoll plan`, and give --target-params and --steps as that says"
-        )
-    if not folder.has("plan.json"):
-        place: dict[str, Any] = {
-            "memory": options.memory,
-            "chip": target.name,
-            "mesh": options.mesh,
-            "within": options.within,
-        }
-        how: dict[str, Any] = {"name": options.name, "numerics": options.numerics, "pins": options.pins, "say": say}
-        planned = plan(recipe, hours=hours, best_size=True, earlier_runs=folder.path.parent, **place, **how)
-        assert planned.best_size_found is not None
-        say("\n".join([*best_size_lines(planned.best_size_found), ""]))
-        folder.write(BEST_SIZE, planned.best_size_found.to_dict())
-        return overridden(recipe, planned.best_size_found.fields)
-    began: dict[str, Any] = folder.read(BEST_SIZE) if folder.has(BEST_SIZE) else {"hours": None}
-    if began["hours"] != hours:
-        found = "with a size that was given" if began["hours"] is None else f"with --hours {began['hours']:g}"
-        raise RunError(
-            f"{folder.path} is a run that began {found}, and --hours {hours:g} would look for another one: use the same"
-            " options to continue it, or name another --run"
-        )
-    say(f"{folder.path} goes on with the size that it began with: {option_words(began['fields'])}")
-    return overridden(recipe, began["fields"])
 
 
 def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

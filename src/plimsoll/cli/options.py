@@ -76,15 +76,8 @@ class PlanOptions:
     largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None
     """Option whose largest value that fits is searched, confirmed by a compile. For batch-size, all examples go through
     the model at once. --within is then 4min on a CPU, 7min for a GPU, 15min for a TPU by default."""
-    hours: float | None = None
-    """Hours of training, for --best-size."""
-    best_size: bool = False
-    """Search for the --target-params with the lowest predicted loss after --hours of training within --memory, and for
-    its steps. Plans several sizes, and times them on a CPU. Only for recipes with --target-params."""
     frontier: bool = False
     """Also print the plans that no other plan beats in both bytes and step time."""
-    settings: bool = False
-    """Print a plan for each of four machines (8, 12 and 32 GiB, a TPU) instead of one for --memory and --chip."""
     compare: str | None = None
     """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
     price: str | None = None
@@ -124,9 +117,6 @@ class TrainOptions(options.TrainOptions):
     cpus-per-task=8". They have precedence over those of the plan. By default Slurm gives each process one CPU."""
     submit: bool = True
     """With --on slurm, submit the script. With --no-submit it is only written, to be looked at."""
-    runs: str | None = None
-    """Folder in which each of several recipes gets a run of its own, trained one after the other. Left out for a single
-    recipe."""
     max_minutes: str | None = None
     """Time after which to stop early: 90s, 3min, 2h; a bare number is minutes. By default training runs to its end."""
     # The command line gives these in other words: the recipe's name, levers, minutes.

@@ -25,13 +25,7 @@ from plimsoll.cli.examples import example
 from plimsoll.cli.help import COLUMNS, help_text
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.recipes.base import Recipe, is_count
-from plimsoll.recipes.overrides import (
-    FOUND_BY_BEST_SIZE,
-    giving_way,
-    require_left_to_best_size,
-    require_one_side,
-    set_by_recipe,
-)
+from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
@@ -82,9 +76,6 @@ def parse(
     if recipe is None:
         return _parsed(options, arguments, program=program)
     name, given = program.rpartition(" ")[2], _given(arguments)
-    if "best_size" in given:
-        require_left_to_best_size(recipe, given)
-        given |= dict.fromkeys(FOUND_BY_BEST_SIZE, "the best")
     changed, what_gave_way = giving_way(recipe, given)
     try:
         parsed = _parsed(options, arguments, program=program, recipe=changed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.cli.parse import parse_with_recipe
@@ -28,10 +27,6 @@ def plan(arguments: list[str]) -> int:
         )
     if options.largest is not None:
         _require_largest_alone(options, options.largest, arguments)
-    if options.best_size or options.hours is not None:
-        _require_best_size_alone(options)
-    if options.settings:
-        return _settings(name, options)
     if options.compare is not None:
         return _compare(name, options)
     from plimsoll.api.plan import plan as find_plan
@@ -44,8 +39,6 @@ def plan(arguments: list[str]) -> int:
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here |= {
         "largest": options.largest,
-        "hours": options.hours,
-        "best_size": options.best_size,
         "early": lambda answer: _print_at_once(answer, json_alone=options.json),
     }
     try:
@@ -82,32 +75,9 @@ def _print_at_once(answer: AtOnce, *, json_alone: bool) -> None:
     print(f"{tables.at_once_table(answer)}\n", file=sys.stderr if json_alone else sys.stdout, flush=True)
 
 
-def _settings(name: str, options: PlanOptions) -> int:
-    single_plan_options = (
-        "compare",
-        "memory",
-        "host_memory",
-        "chip",
-        "mesh",
-        "measure",
-        "buffers",
-        "picture",
-        "floor",
-        "frontier",
-    )
-    _require_absent(options, single_plan_options, "--settings plans for machines of its own", "--settings")
-    from plimsoll.api.compare import settings
-    from plimsoll.report.compared import settings_table
-
-    rows = settings(options.recipe, **_budgets_and_levers(name, options))
-    print(json.dumps([row.to_dict() for row in rows]) if options.json else settings_table(rows))
-    return 0
-
-
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    single_plan_options = ("chip", "mesh", "measure", "buffers", "floor", "frontier")
-    _require_absent(options, single_plan_options, "--compare plans for several chips", "--compare")
+    _require_compare_alone(options)
     from plimsoll.api.compare import chips_named, compared, prices_named
     from plimsoll.report.compared import compared_figure, compared_table
     from plimsoll.report.picture import require_picture, save_picture
@@ -145,7 +115,7 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
                 f"{name} {value if equals else after} asks for one value, and --largest {option} for the largest that"
                 " fits: leave one of them out"
             )
-    others = [f"--{name}" for name in ("settings", "compare", "floor", "frontier", "measure") if getattr(options, name)]
+    others = [f"--{name}" for name in ("compare", "floor", "frontier", "measure") if getattr(options, name)]
     if others:
         raise RecipeError(
             f"--largest {option} plans for the largest value that fits one budget, and {', '.join(others)} asks for"
@@ -153,21 +123,11 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
         )
 
 
-def _require_best_size_alone(options: PlanOptions) -> None:
-    """Raises RecipeError where several plans are asked for, too. `api.plan` refuses --floor and --largest."""
-    names = ("settings", "compare", "frontier")
-    if others := [f"--{name}" for name in names if getattr(options, name)]:
+def _require_compare_alone(options: PlanOptions) -> None:
+    """Raises RecipeError where an option for one plan is given, too."""
+    names = ("chip", "mesh", "measure", "buffers", "floor", "frontier")
+    if others := [f"--{name}" for name in names if getattr(options, name) not in (None, False)]:
         raise RecipeError(
-            f"--best-size plans for the size with the lowest predicted loss, and {', '.join(others)} asks for something"
-            f" else: leave out {' and '.join(others)}, or --best-size and --hours"
-        )
-
-
-def _require_absent(options: PlanOptions, single_plan_options: Sequence[str], several: str, flag: str) -> None:
-    """Raises RecipeError where an option for one plan is given with one that makes several."""
-    defaults = {field.name: field.default for field in fields(options)}
-    given = [f"--{name.replace('_', '-')}" for name in single_plan_options if getattr(options, name) != defaults[name]]
-    if given:
-        raise RecipeError(
-            f"{several}, and {', '.join(given)} asks for one plan: leave out {' and '.join(given)}, or {flag}"
+            f"--compare plans for several chips, and {', '.join(others)} asks for one plan: leave out"
+            f" {' and '.join(others)}, or --compare"
         )

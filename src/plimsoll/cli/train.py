@@ -1,7 +1,6 @@
 """`plimsoll train`: parse, prepare and plan here, then turn into the training process.
 
-`plimsoll train RECIPE --run s3://...` is the same command in a folder here, watched, while its saves are sent. With
-`--runs DIR`, several recipes one after the other (`cli/train_several.py`).
+`plimsoll train RECIPE --run s3://...` is the same command in a folder here, watched, while its saves are sent.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.cli.options import TrainOptions
-from plimsoll.cli.parse import parse_with_recipe, take_recipe, words_without
+from plimsoll.cli.parse import parse_with_recipe, words_without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own.files import short_name
@@ -28,31 +26,13 @@ FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": Fa
 
 
 def train(arguments: list[str], *, here: str | None = None) -> int:
-    """Plans, then trains; the same command again continues. Does not return where one recipe's training starts.
+    """Plans, then trains; the same command again continues. Does not return where training starts in this process.
 
     `here` is the folder of a run whose address was named.
     """
-    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    shared = arguments[len(names) :]
-    if len(names) < 2:
-        name, options = parse_with_recipe(TrainOptions, arguments, command="train")
-        if options.runs is None:
-            return _become(name, options if here is None else replace(options, run=here), arguments)
-        names, shared = [name], take_recipe(arguments, command="train")[2]  # in either form of the name
-    from plimsoll.cli.train_several import train_several
-
-    each = {}
-    for name in names:  # all of them are read before the first one starts
-        _, each[name] = parse_with_recipe(TrainOptions, [name, *shared], command="train")
-    if any(options.runs is None for options in each.values()):
-        raise RecipeError(
-            f"plimsoll train {' '.join(names)} names {len(names)} recipes: give --runs FOLDER, in which each gets its"
-            " own run, or train one of them"
-        )
-    return train_several(names, each, shared)
-
-
-def _become(name: str, options: TrainOptions, arguments: list[str]) -> int:
+    name, options = parse_with_recipe(TrainOptions, arguments, command="train")
+    if here is not None:
+        options = replace(options, run=here)
     from plimsoll.api import cluster
     from plimsoll.api.plan import printing
     from plimsoll.api.train import prepare_run

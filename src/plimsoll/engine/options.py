@@ -37,11 +37,6 @@ class TrainOptions:
     within: str | float | None = None
     """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
     accelerator."""
-    hours: float | None = None
-    """Hours of training, for --best-size, from the start of the training process to its end."""
-    best_size: bool = False
-    """Train the size with the lowest predicted loss after --hours within --memory, for the steps that fit. Only for
-    recipes with --target-params. The same command continues the run with the size it began with."""
     replan: bool = False
     """Search for a new plan, although the run has one. Checkpoints are kept, and training continues from them. Also
     repairs a damaged plan.json."""

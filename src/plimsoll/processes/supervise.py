@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from plimsoll.processes.interruption import NUMBERS
@@ -26,7 +25,6 @@ def watched(
     environment: Mapping[str, str] | None = None,
     *,
     kill: bool = False,
-    tied: bool = False,
     line: Callable[[str], None] | None = None,
     look: Callable[[], None] | None = None,
     **options: Any,
@@ -40,7 +38,6 @@ def watched(
         command: Program and arguments.
         environment: Its variables; ours if left out.
         kill: Whether a signal kills it and all that it started; otherwise it is forwarded.
-        tied: Whether it gets SIGTERM when we are killed (`end_with`).
         line: Function that is called with each line that it prints; without it, the process has our streams.
         look: Function that is called every `LOOK_SECONDS` while it runs, and once after it has ended.
         options: Other arguments of `subprocess.Popen`, such as its streams.
@@ -65,8 +62,6 @@ def watched(
     main = threading.current_thread() is threading.main_thread()  # no other thread may have handlers
     heard = [number for number in NUMBERS if main and signal.getsignal(number) is not signal.SIG_IGN]  # as by `nohup`
     before = {number: signal.signal(number, forward) for number in heard}
-    if tied:
-        options["preexec_fn"] = partial(end_with, os.getpid())  # stays in force when it becomes another program
     try:
         if line is not None:
             options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

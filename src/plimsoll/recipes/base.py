@@ -278,25 +278,6 @@ class Recipe(metaclass=_Named):
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
 
-    @property
-    def same_for_all_sizes(self) -> dict[str, Any]:
-        """Fields that must be equal in models of different sizes if their validation losses are to be compared.
-
-        A dict from their names to the values of this recipe, like {"vocab_size": 4096}. `plimsoll plan --best-size`
-        gives them to every size that it tries. Empty by default.
-        """
-        return {}
-
-    @property
-    def data_tokens(self) -> float | None:
-        """Approximate number of tokens in the training data, found without reading it; None if it is not known."""
-        return None
-
-    @property
-    def held_out_tokens(self) -> float:
-        """Upper bound of the tokens that one evaluation reads; 0 if it is not known before `prepare`."""
-        return 0
-
     def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
         """Returns the bytes of the training state (weights, optimizer state, EMA) on one device, computed without JAX.
 

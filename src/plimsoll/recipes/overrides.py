@@ -16,8 +16,6 @@ from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.recipes.base import Recipe, is_count
 from plimsoll.units import parse_count
 
-FOUND_BY_BEST_SIZE = ("target_params", "steps")
-"""Options that `--best-size` finds."""
 NOTHING = (None, "None", "none", "")
 """Values that say nothing, so that nothing gives way to them; "None" is what the command line calls None."""
 
@@ -55,17 +53,6 @@ def require_one_side(recipe: Recipe, given: Mapping[str, Any]) -> None:
                 f"{option(name)} {given[name]} and {option(other)} {given[other]} say the same in other words: leave"
                 " one of the two out"
             )
-
-
-def require_left_to_best_size(recipe: Recipe, given: Mapping[str, Any]) -> None:
-    """Raises RecipeError if the user gave an option that `--best-size` finds, or that says the same in other words."""
-    found = [each for name in FOUND_BY_BEST_SIZE for each in (name, *recipe.gives_way.get(name, ()))]
-    typed = [f"{option(name)} {given[name]}" for name in found if given.get(name) not in NOTHING]
-    if typed:
-        raise RecipeError(
-            f"--best-size finds the size of the model, and its steps by --hours, and {' and '.join(typed)}"
-            f" {'says' if len(typed) == 1 else 'say'} that already: leave one of the two out"
-        )
 
 
 def overridden(recipe: Recipe, options: Mapping[str, Any], *, name: str = "") -> Recipe:

@@ -1,9 +1,9 @@
-"""One recipe planned for several chips (`plimsoll plan --compare`) or machines (`--settings`): tables and a picture."""
+"""One recipe planned for several chips (`plimsoll plan --compare`): a table and a picture."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,45 +73,6 @@ class ComparedChip:
         }
 
 
-def settings_table(rows: Iterable[tuple[str, int | None, Planned | None, str]]) -> str:
-    """Returns what `plimsoll plan RECIPE --settings` prints: a line per machine, with the plan for it.
-
-    Args:
-        rows: Machine, its budget in bytes if known, the plan or None, and the reason if there is none.
-    """
-    rows = list(rows)
-    header = ("machine", "budget", "micro-batch", "remat", "loss chunk", "precision", "predicted peak", "step")
-    table: list[tuple[str, ...]] = [header]
-    notes = []
-    for machine, budget, planned, why_not in rows:
-        if planned is None:
-            table.append((machine, format_known_bytes(budget), *([UNKNOWN] * 6)))
-            notes.append(f"{machine}: {why_not}")
-            continue
-        plan = planned.plan
-        table.append(
-            (
-                machine,
-                format_known_bytes(budget),
-                f"{plan.micro_batch} x {plan.accumulation}" + (f" on {planned.devices}" if planned.devices > 1 else ""),
-                plan.remat,
-                f"{plan.loss_chunk:,}" if plan.loss_chunk else "off",
-                plan.precision,
-                format_bytes(planned.ledger.predicted_peak_bytes),
-                known(planned.step_seconds, format_seconds),
-            )
-        )
-        if (band := planned.estimate_band) is not None:
-            lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
-            peaks = f"a peak from {lowest} to {highest}, by plans that were held against one"
-            notes.append(f"{machine}: estimated without a compiler; {peaks}")
-        if span := _span(planned):
-            notes.append(f"{machine}: {span}, estimated")
-    title = _title([planned for _, _, planned, _ in rows], "on every machine")
-    lines = columns(table, align="lrllrlrr", indent=0)
-    return "\n".join([*title, *lines, *([""] if notes else []), *notes])
-
-
 def compared_table(rows: Sequence[ComparedChip]) -> str:
     """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
     unit = rows[0].rate_unit
@@ -138,18 +99,18 @@ def compared_table(rows: Sequence[ComparedChip]) -> str:
     lines = columns(table, align="llrrrrrlrr"[: len(header)], indent=0)
     ends = "bytes are of one device, rates of all of them; times are by the chips' rates, not timed"
     ends += "; prices are the ones given, of all devices of a chip's name" if priced else ""
-    title = _title([row.planned for row in rows], "everywhere")
+    title = _title([row.planned for row in rows])
     notes = all_labelled((row.chip, _note(row)) for row in rows)
     return "\n".join([*title, *lines, "", *notes, "", *textwrap.wrap(ends, WIDTH)])
 
 
-def _title(plans: Sequence[Planned | None], where: str) -> list[str]:
+def _title(plans: Sequence[Planned | None]) -> list[str]:
     """Returns the recipe with its size, from the first plan; nothing if there is no plan."""
     first = next((planned for planned in plans if planned is not None), None)
     if first is None:
         return []
     size, batch = format_count(first.parameters), first.plan.effective_batch
-    return [f"{first.recipe}: {size} parameters, effective batch {batch} {where}\n"]
+    return [f"{first.recipe}: {size} parameters, effective batch {batch} everywhere\n"]
 
 
 def _note(row: ComparedChip) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import AtOnce, ByFormula, Largest, Plan, Planned, TriedValue
-from plimsoll.report.best_size import best_size_lines
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -40,9 +39,7 @@ def plan_table(planned: Planned) -> str:
     facts, peak, budget = planned.to_dict(), planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
     whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU share one memory
     where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
-    found = planned.best_size_found
     lines = [
-        *([] if found is None else [*best_size_lines(found), ""]),
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
         "",

@@ -112,16 +112,11 @@ def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
         documents: The text.
         tokens: Tokens that the run reads, its shuffle buffer included; None where epochs give its length.
     """
-    size = text_bytes(documents)
-    return size is not None and size <= LARGEST_BYTES and (tokens is None or tokens * BYTES_A_TOKEN >= size)
-
-
-def text_bytes(documents: Documents) -> int | None:
-    """Returns the bytes of text in files on this machine, about, as far as they are compressed; None for a stream."""
     if documents.paths is None:
-        return None
+        return False
     packed = (*COMPRESSED, ".parquet")
-    return sum(path.stat().st_size * (PACKED_TO if path.suffix.lower() in packed else 1) for path in documents.paths)
+    size = sum(path.stat().st_size * (PACKED_TO if path.suffix.lower() in packed else 1) for path in documents.paths)
+    return size <= LARGEST_BYTES and (tokens is None or tokens * BYTES_A_TOKEN >= size)
 
 
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:

@@ -184,25 +184,6 @@ class Text(AdamWRecipe):
             )
         return self.vocab_size or size
 
-    @property
-    def same_for_all_sizes(self) -> dict[str, Any]:
-        return {} if self.tokenizer is not None else {"vocab_size": self.vocab}
-
-    @property
-    def data_tokens(self) -> float | None:
-        from plimsoll.data.text.opening import BYTES_A_TOKEN, text_bytes
-
-        if self.is_stream or self.max_examples is not None:
-            return None
-        size = text_bytes(self._documents())
-        return None if size is None else size / BYTES_A_TOKEN
-
-    @property
-    def held_out_tokens(self) -> float:
-        from plimsoll.data.text.documents import HELD_OUT_SHARE
-
-        return min(self.validation_tokens, HELD_OUT_SHARE * (self.data_tokens or math.inf))
-
     @cached_property
     def shape(self) -> DecoderShape:
         if self.width and self.layers and self.heads:
