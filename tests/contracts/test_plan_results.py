@@ -29,12 +29,11 @@ ENDS_SOON = "--xla_cpu_collective_call_terminate_timeout_seconds=60"
 ROUNDING = 1e-6
 """Most that a figure may be off, relative to its size, where float32 sums are taken in another order."""
 MORE_ROUNDING = {
-    ("control", "gradients"): 3e-6,  # those of queries and keys are differences of sums that nearly cancel
-    ("recommend", "gradients"): 3e-6,  # the same
-    ("longcontext", "gradients"): 3e-6,  # that of a skip's scale is a sum over all positions, whose terms cancel
     ("finetune", "gradients"): 3e-6,  # a Gemma has norms behind every part, which divide what was rounded by its size
 }
 """The same by a recipe's kind and figure, where rounding is larger, with the reason."""
+MORE_WHERE_DRAWN = 1e-5
+"""The same of gradients over rows drawn at random, where the sum over rows may cancel nearly whole; a fault is 1e-4."""
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +75,14 @@ def differences():
         process.wait()
 
 
-def require_equal(differences, name):
+def require_equal(differences, name, *, drawn=False):
     assert differences, "the process that computes the plans has ended: its error is above"
     kind = recipe_of(name).kind
     for figure, difference in differences.items():
-        allowed = MORE_ROUNDING.get((kind, figure.partition(" ")[0]), ROUNDING)
+        part = figure.partition(" ")[0]
+        allowed = MORE_ROUNDING.get((kind, part), ROUNDING)
+        if drawn and part == "gradients":
+            allowed = MORE_WHERE_DRAWN
         assert difference <= allowed, f"{figure} of {name} is {difference:.2g} off"
 
 
@@ -151,7 +153,7 @@ def drawn(plans_of_a_test):
 @drawn(2)
 @given(case=plans(QUICK, batches=2))
 def test_plans_that_are_drawn_compute_what_the_plain_plan_does(differences, case):
-    require_equal(differences(**case), case["name"])
+    require_equal(differences(**case), case["name"], drawn=True)
 
 
 @pytest.mark.slow
@@ -162,7 +164,7 @@ def test_many_plans_of_each_recipe_do_so(differences, name):
     @drawn(5)
     @given(case=plans((name,), batches=4))
     def each(case):
-        require_equal(differences(**case), name)
+        require_equal(differences(**case), name, drawn=True)
 
     each()
 
