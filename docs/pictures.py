@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from figures import MIB, measured_rungs
-
 from plimsoll.report.page.markup import Markup, element
+
 from plimsoll.report.page.palette import DARK, LIGHT, variables
 
 FOLDER = Path(__file__).with_name("pictures")

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from importlib import import_module
 from typing import Any, cast
 
@@ -26,9 +27,9 @@ class ShownPlan(Planned):
     """A plan that a prompt shows as a table, and a notebook as HTML, when it is the last value of a cell."""
 
     def _repr_html_(self) -> str:
-        from plimsoll.report.page.notebook import plan_html
+        from plimsoll.report.page.plans import plan_in_notebook
 
-        return plan_html(self.to_dict())
+        return plan_in_notebook(self.to_dict())
 
     def __str__(self) -> str:
         from plimsoll.report.tables import plan_table
@@ -72,8 +73,6 @@ def watched(
         show: Function that replaces the shown output.
         look: Function that is called again and again while it runs.
     """
-    from plimsoll.report.page.notebook import bar_html
-
     step, total, facts = 0, 0, ""
     messages: list[str] = []
 
@@ -91,6 +90,15 @@ def watched(
     if total or messages:
         show(bar_html(step, total, facts, messages, ended=True))
     return code
+
+
+def bar_html(step: int, total: int, facts: str, messages: list[str], *, ended: bool) -> str:
+    """Returns the bar of a run with its last message below; once it has `ended`, all messages can be unfolded."""
+    texts = [escape(message) for message in messages]
+    bar = f'<progress value="{step}" max="{max(total, 1)}" style="width: 100%"></progress>'
+    last = f"<p>step {step:,} of {total:,}  {escape(facts)}</p><pre>{''.join(texts[-1:])}</pre>"
+    unfolded = "<details><summary>all that was said</summary><pre>" + "\n".join(texts) + "</pre></details>"
+    return f"<div>{bar}{last}{unfolded if ended else ''}</div>"
 
 
 def _logged(line: str) -> dict[str, Any]:
