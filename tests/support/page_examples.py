@@ -1,10 +1,20 @@
-"""Runs as the page gets them, small enough to check by eye."""
+"""Runs as the page gets them, small enough to check by eye.
+
+`python tests/support/page_examples.py` writes the words of three pages anew: look at the difference.
+"""
 
 import math
+from pathlib import Path
 
+from plimsoll.report.page.compared import comparison_page
+from plimsoll.report.page.plans import plan_page
 from plimsoll.report.page.recorded import Recorded, columns_of
-from plimsoll.units import MIB
+from plimsoll.report.page.runs import run_page
+from plimsoll.units import GIB, MIB
+from reading_pages import lines_of
 from report_examples import LEDGER, PLANNED
+
+GOLDEN = Path(__file__).parents[1] / "report/golden"
 
 
 def rows(steps=40, *, every=1, **changed):
@@ -44,3 +54,97 @@ def run(**changes):
 
 
 NAN = math.nan
+
+EXHIBITS = (
+    {"kind": "texts", "title": "What it writes", "caption": "seeds", "items": [{"prompt": "Once", "text": " upon"}]},
+    {
+        "kind": "grids",
+        "title": "What it solves",
+        "caption": "the first",
+        "items": [{"name": "test:0", "before": ["1 .", ". 2"], "after": ["1 2", "2 1"], "said": ["valid"]}],
+    },
+    {
+        "kind": "curves",
+        "title": "Loss by position",
+        "caption": "falls",
+        "x_label": "position",
+        "y_label": "nats",
+        "x": [1, 2, 4],
+        "y": {"held out": [3.0, 2.0, 1.5]},
+        "logarithmic": True,
+    },
+    {
+        "kind": "table",
+        "title": "Systems",
+        "caption": "best first",
+        "header": ["a", "b"],
+        "rows": [[f"system {number}", "0.5"] for number in range(25)],
+    },
+    {"kind": "of a later version"},
+)
+
+
+def full_plan():
+    """A plan with everything that a page can say about one."""
+    planned = PLANNED.to_dict() | {"left_out": ["micro-batch 2: no config"], "not_compiled": "3 plans did not compile"}
+    points = [(900 * MIB, 0.75, False), (1536 * MIB, 0.5, True), (3 * GIB, 0.4, True)]
+    planned["frontier"] = [
+        {"plan": {}, "needed_bytes": size, "step_seconds": seconds, "compiled": compiled, "chosen": seconds == 0.5}
+        for size, seconds, compiled in points
+    ]
+    same = {"predicted_peak_bytes": 1536 * MIB, "step_ratio": 1.0}
+    faster = planned["plan"] | {"micro_batch": 64, "accumulation": 1}
+    planned["other_budgets"] = [
+        {"budget_bytes": GIB // 2, "plan": None, "predicted_peak_bytes": None, "step_ratio": None},
+        same | {"budget_bytes": GIB, "plan": planned["plan"] | {"prefetch": 0}},
+        same | {"budget_bytes": 3 * GIB, "plan": planned["plan"] | {"pinned": []}},
+        {"budget_bytes": 4 * GIB, "plan": faster, "predicted_peak_bytes": 2500 * MIB, "step_ratio": 0.8},
+    ]
+    planned["largest_buffers"] = [{"bytes": MIB, "shape": "f32[8]", "what": "matmul", "place": "model.py:3"}]
+    planned["host"] = {"predicted_peak_bytes": GIB, "budget_bytes": None}
+    return planned
+
+
+def full_run():
+    """A run with everything that a page can say about one."""
+    process = {"host": "a", "step_seconds": 1.5, "data_seconds": 0.3, "peak_bytes": 200 * MIB, "own_seconds": 1.5}
+    values = {
+        "loss": {9: NAN, 30: NAN},
+        "step_seconds": {17: 4.0},
+        "accuracy": {step: step / 40 for step in range(1, 41)},
+    }
+    return run(
+        planned=full_plan(),
+        exhibits=EXHIBITS,
+        left_out=["what it drives: no file"],
+        processes={"processes": [process | {"process": 1}, process | {"process": 0}], "straggler": 1},
+        columns=columns_of(rows(**values)),
+        use_commands=["plimsoll sample runs/stories", "plimsoll export runs/stories"],
+        chosen={"width": 64},
+    )
+
+
+def other(**changes):
+    """A run that differs from `run()` in its plan, its seed, its memory and its length."""
+    planned = PLANNED.to_dict()
+    planned["plan"] |= {"remat": "none"}
+    known = {
+        "name": "smaller",
+        "path": "/runs/smaller",
+        "ledger": LEDGER | {"measured": {"peak_bytes": 900 * MIB, "phases": {}}},
+        "planned": planned,
+        "recipe": {"kind": "stories", "fields": {"seed": 43}},
+        "columns": columns_of(rows(80)),
+    }
+    return run(**known | changes)
+
+
+PAGES = {
+    "page-run.txt": lambda: run_page(full_run(), footer="made by a test"),
+    "page-plan.txt": lambda: plan_page(full_plan(), footer="made by a test"),
+    "page-compared.txt": lambda: comparison_page([run(), other()], footer="made by a test"),
+}
+
+if __name__ == "__main__":
+    for page_name, draw_page in PAGES.items():
+        (GOLDEN / page_name).write_text("\n".join(lines_of(draw_page())) + "\n")

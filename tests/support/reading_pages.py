@@ -1,5 +1,6 @@
 """What a reader of a page sees: its tags, and its words."""
 
+import re
 from html.parser import HTMLParser
 
 from hypothesis import strategies as st
@@ -27,5 +28,11 @@ class Seen(HTMLParser):
         self.data.append(data)
 
 
+def lines_of(page):
+    """Returns the texts of a page, one a line, without its style and without the numbers of its charts."""
+    page = re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
+    return [line for text in Seen(page).data for line in [" ".join(text.split())] if line]
+
+
 def text_of(page):
-    return " ".join(" ".join(Seen(page.split("</style>")[1]).data).split())
+    return " ".join(" ".join(Seen(page.split("</style>")[-1]).data).split())

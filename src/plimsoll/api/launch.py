@@ -110,21 +110,28 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
     run = Run(options.run or "")
     ready = prepare_run(recipe, options, say)
     rows = NewRows(run.folder.metrics)
+    bar = notebook.Bar(run.folder, max_steps=options.max_steps, quiet=options.quiet) if notebook.is_here() else None
 
     def look() -> None:
         for row in rows.read():
+            if bar is not None:
+                bar.show(row)
             if on_log is not None:
                 on_log(row)
 
-    how: dict[str, Any] = {"look": None if on_log is None else look}
     try:
-        if notebook.is_here():
-            code = notebook.watched(ready.command, ready.environment, lock=ready.lock, show=notebook.output(), **how)
-        else:
-            code, _ = supervise.watched(ready.command, ready.environment, pass_fds=[ready.lock], **how)
+        code, _ = supervise.watched(
+            ready.command,
+            ready.environment if bar is None else {**ready.environment, **bar.VARIABLES},
+            line=None if bar is None else bar.message,
+            look=look if bar is not None or on_log is not None else None,
+            pass_fds=[ready.lock],
+        )
     finally:
         os.close(ready.lock)
         rows.close()
+        if bar is not None:
+            bar.close()
     if code == 128 + signal.SIGINT:
         message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))

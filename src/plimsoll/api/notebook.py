@@ -1,24 +1,18 @@
-"""Plans and training in a notebook: a plan is shown as a picture, training as one progress bar in one output.
+"""Plans and training in a notebook: a plan is shown as a picture, training as a progress bar.
 
-Training is a process of its own there, too. It logs its progress as JSON (`report/progress.py`), and the notebook's
-process draws it. IPython is only used in a process that has imported it already.
+Training is a process of its own there, too. The notebook's kernel reads the rows of its metrics and draws the bar.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, cast
+from typing import Any, ClassVar
 
 from plimsoll.planned import Planned
-from plimsoll.processes import supervise
-from plimsoll.report.progress import AS_JSON, PROGRESS_VARIABLE
-
-Show = Callable[[str], None]
-"""Function that replaces the shown output by this HTML."""
+from plimsoll.report.progress import BY_PARENT, PROGRESS_VARIABLE, Progress
+from plimsoll.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -26,9 +20,9 @@ class ShownPlan(Planned):
     """A plan that a prompt shows as a table, and a notebook as HTML, when it is the last value of a cell."""
 
     def _repr_html_(self) -> str:
-        from plimsoll.report.page.notebook import plan_html
+        from plimsoll.report.page.plans import plan_in_notebook
 
-        return plan_html(self.to_dict())
+        return plan_in_notebook(self.to_dict())
 
     def __str__(self) -> str:
         from plimsoll.report.tables import plan_table
@@ -45,59 +39,32 @@ def is_here() -> bool:
     return hasattr(shell, "kernel")
 
 
-def output() -> Show:
-    """Makes an output below the cell that runs, and returns the function that replaces it."""
-    shown: Any = import_module("IPython.display")  # which is not installed where types are checked
-    handle = shown.display(shown.HTML(""), display_id=True)
-    return lambda html: handle.update(shown.HTML(html))
+class Bar:
+    """Bar of a training process, which a kernel draws from the rows that the process appends to its metrics."""
 
+    VARIABLES: ClassVar[Mapping[str, str]] = {PROGRESS_VARIABLE: BY_PARENT}
+    """Variables of the training process."""
 
-def watched(
-    command: list[str],
-    environment: Mapping[str, str],
-    *,
-    lock: int,
-    show: Show,
-    look: Callable[[], None] | None = None,
-) -> int:
-    """Runs the training process, draws its progress bar with the messages below it, and returns its exit code.
+    def __init__(self, folder: RunFolder, *, max_steps: int | None, quiet: bool) -> None:
+        self._folder = folder
+        self._max_steps = max_steps
+        self._quiet = quiet
+        self._progress: Progress | None = None
 
-    An interrupt of the notebook is sent to the process, which then saves and ends. Nothing is shown of a process that
-    prints nothing.
+    def show(self, row: Mapping[str, Any]) -> None:
+        """Draws a row of metrics; not one of an evaluation."""
+        if "step_seconds" not in row:
+            return
+        if self._progress is None:
+            steps = self._folder.read("data.json")["steps"]
+            total = min(steps, self._max_steps or steps)
+            self._progress = Progress(total, quiet=self._quiet, in_notebook=True)
+        self._progress.update(row["step"], row)
 
-    Args:
-        command: Program and arguments of the process.
-        environment: Its variables.
-        lock: File descriptor of the run's lock, which it inherits.
-        show: Function that replaces the shown output.
-        look: Function that is called again and again while it runs.
-    """
-    from plimsoll.report.page.notebook import bar_html
+    def message(self, line: str) -> None:
+        """Prints a line of the training process below the cell."""
+        print(line.rstrip("\n"), flush=True)
 
-    step, total, facts = 0, 0, ""
-    messages: list[str] = []
-
-    def line(text: str) -> None:
-        nonlocal step, total, facts
-        row = _logged(text)
-        if "message" in row:
-            messages.append(row["message"])
-        else:
-            step, total, facts = row["step"], row["total"], row["facts"]
-        show(bar_html(step, total, facts, messages, ended=False))
-
-    variables = {**environment, PROGRESS_VARIABLE: AS_JSON}
-    code, _ = supervise.watched(command, variables, line=line, look=look, pass_fds=[lock])
-    if total or messages:
-        show(bar_html(step, total, facts, messages, ended=True))
-    return code
-
-
-def _logged(line: str) -> dict[str, Any]:
-    """Returns what the training process has logged in a line. What others print is a message."""
-    try:
-        logged = json.loads(line)
-    except ValueError:
-        logged = None
-    row: Any = cast(dict[str, Any], logged).get(PROGRESS_VARIABLE) if isinstance(logged, dict) else None
-    return cast(dict[str, Any], row) if isinstance(row, dict) else {"message": line.rstrip("\n")}
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()

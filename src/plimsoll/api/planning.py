@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from plimsoll.api import compare, launch
@@ -48,9 +49,7 @@ class Comparison(list[ComparedChip]):
         return compared_table(self)
 
     def _repr_html_(self) -> str:
-        from plimsoll.report.page.markup import element
-
-        return element("pre", compared_table(self))
+        return f"<pre>{escape(compared_table(self))}</pre>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

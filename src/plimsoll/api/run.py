@@ -278,14 +278,14 @@ class Run:
         return f"Run({', '.join(f'{name}: {text}' for name, text in self._words().items())})"
 
     def _repr_html_(self) -> str:
-        from plimsoll.report.page.notebook import run_html
+        from plimsoll.report.page.plans import run_in_notebook
 
         try:
             with as_written(f"a file of {self.path}"):
                 read = {name: self.folder.read(name) for name in ("plan.json", "ledger.json") if self.folder.has(name)}
-                return run_html(self._words(), read.get("plan.json", {}), read.get("ledger.json", {}))
+                return run_in_notebook(self._words(), read.get("plan.json", {}), read.get("ledger.json", {}))
         except PlimsollError:  # the words say what is damaged
-            return run_html(self._words(), {}, {})
+            return run_in_notebook(self._words(), {}, {})
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))

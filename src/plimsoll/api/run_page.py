@@ -53,7 +53,8 @@ def _drawn(
     runs: Sequence[str], plan: Place | None, *, model: bool, closed_loop: bool, say: Callable[[str], None]
 ) -> str:
     from plimsoll.api import run_report
-    from plimsoll.report.page.of_run import plan_page, run_page
+    from plimsoll.report.page.plans import plan_page
+    from plimsoll.report.page.runs import run_page
 
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."

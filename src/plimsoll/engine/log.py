@@ -15,7 +15,7 @@ from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows, with_tables
-from plimsoll.report.progress import progress
+from plimsoll.report.progress import Progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
@@ -119,7 +119,7 @@ class SessionLog:
         for note in notes:  # as they are, before a bar is drawn
             self.file.write(note)
             print(note, flush=True)
-        self.bar = progress(schedule.stop_at, start_step=first, seconds_before=self.elapsed_before, quiet=session.quiet)
+        self.bar = Progress(schedule.stop_at, start_step=first, quiet=session.quiet)
         self.pace = _pace(folder, self.say)
         if resumed is not None:
             over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
@@ -184,14 +184,14 @@ class SessionLog:
         self.waited_before = waited
         self.window.clear()
         rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
-        resident, device = memory.resident_bytes(), allocator.device_bytes()
+        device = allocator.device_bytes()
         row = {
             **metrics,
             "step_seconds": seconds,
             "data_seconds": waiting,
             "elapsed_seconds": self._elapsed(),
             f"{self.recipe.rate_unit}_per_second": rate,
-            "resident_bytes": resident,
+            "resident_bytes": memory.resident_bytes(),
             "peak_resident_bytes": memory.peak_resident_bytes(),
             **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
         }
@@ -202,14 +202,7 @@ class SessionLog:
         if self.pace is not None:
             self.pace.tell(done, row)
             self.step_ended = time.monotonic()
-        self.bar.update(
-            done,
-            loss=metrics["loss"],
-            rate=rate,
-            rate_unit=self.recipe.rate_unit,
-            resident_bytes=resident,
-            device_bytes=device,
-        )
+        self.bar.update(done, row)
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
         self._mark("evaluate")

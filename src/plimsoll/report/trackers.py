@@ -19,8 +19,6 @@ import importlib
 import importlib.util
 import json
 import os
-import socket
-import struct
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -72,24 +70,22 @@ FLUSH_SECONDS = 10
 class TensorBoard:
     """Event files in the run folder, for `tensorboard --logdir runs/`.
 
-    They are written in the training loop's own thread. tensorboardX has a writer with a thread and a queue of ten: on a
-    full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
+    They are written in the training loop's own thread. `SummaryWriter` of tensorboardX has a thread and a queue of ten:
+    on a full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
     (notes, "Torture"). Here such an error is raised from `log`, and nothing blocks.
     """
 
     name = "TensorBoard"
 
     def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import text
 
         # Importing the protocol buffers creates their classes at run time.
         self._messages: Any = importlib.import_module("tensorboardX.proto.event_pb2")
         # The time in the name has a resolution of seconds; a restart may be faster, so it has the process's number too.
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(folder / name, "ab")  # noqa: SIM115 - lives as long as the run
+        self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
         self._flushed = time.monotonic()
-        self._tags: dict[str, str] = {}
-        self._write(None, file_version="brain.Event:2")
         if start_step:  # hides what a killed process wrote after the checkpoint
             log = self._messages.SessionLog
             self._write(start_step + 1, session_log=log(status=log.START))
@@ -99,43 +95,32 @@ class TensorBoard:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the values of a step. Raises OSError if the file cannot be written."""
+        from tensorboardX.summary import scalar
+
         guide = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
         allocated = values.get("device_bytes", values.get("resident_bytes"))
         if allocated is not None:
             guide[ALLOCATED] = allocated / 1e9
         row = self._messages.Event().summary
         for name, value in {**values, **guide}.items():  # of one event: its checksums are computed in Python
-            row.value.add(tag=self._tag(name), simple_value=float(value))
+            row.value.extend(scalar(name, value).value)
         self._write(step, summary=row)
 
-    def _tag(self, name: str) -> str:
-        """Returns the name as TensorBoard takes it."""
-        if name not in self._tags:
-            from tensorboardX.summary import scalar
-
-            self._tags[name] = scalar(name, 0.0).value[0].tag
-        return self._tags[name]
-
-    def _write(self, step: int | None, **content: Any) -> None:
-        """Writes an event in TensorBoard's format: a length and the event, each followed by its checksum."""
-        from tensorboardX.record_writer import masked_crc32c
-
-        event = self._messages.Event(wall_time=time.time(), step=step, **content).SerializeToString()
-        length = struct.pack("<Q", len(event))
-        checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, event))
+    def _write(self, step: int, **content: Any) -> None:
+        event = self._messages.Event(wall_time=time.time(), step=step, **content)
         try:
-            self._file.write(length + next(checksums) + event + next(checksums))
+            self._writer.write_event(event)
             if time.monotonic() - self._flushed > FLUSH_SECONDS:
-                self._file.flush()
+                self._writer.flush()
                 self._flushed = time.monotonic()
         except OSError:
             self.close()
             raise
 
     def close(self) -> None:
-        """Closes the file. Errors are ignored: the interpreter would print them again at exit."""
+        """Closes the file. Errors are ignored: `log` has raised them."""
         with contextlib.suppress(OSError):
-            self._file.close()
+            self._writer.close()
 
 
 def _weights_and_biases(folder: Path, run_name: str, config: Mapping[str, Any], start_step: int) -> Tracker:

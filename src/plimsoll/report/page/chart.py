@@ -1,30 +1,54 @@
-"""A line chart as inline SVG, in the page's own colours, with a description and its numbers as a table.
+"""Line charts: matplotlib draws them as inline SVG, in colours of the page that follow the reader's light or dark.
 
-Every chart has a caption that says what to look for, units on both axes, a name and a description for screen readers,
-and behind "The numbers" a few of the points it draws.
+The SVG holds numbers only. Names and units are HTML around it: they are escaped as all of the page is, and keep their
+size on a phone.
 
 A long series is thinned: of each stretch the lowest and the highest value are kept, so a single bad step among
-100,000 is visible. Values that are not finite break the line, and are marked with a cross and counted.
+100,000 is visible. A value that is not finite leaves a gap, and is counted in the caption.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from plimsoll.report.page.axes import Axis, axis, spans_decades
-from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
-from plimsoll.report.page.palette import DASHES, SERIES
+from plimsoll.report.page.blocks import Block
+from plimsoll.report.page.palette import LIGHT, SERIES
 
-WIDTH, HEIGHT = 480, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 22, 46
-ROWS = 9
-"""Rows of the table behind "The numbers"."""
-FEW, DENSE = 16, 200
-"""Points up to which each has a dot, and from which a line is not dashed."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+WIDTH, HEIGHT = 420, 250
 STRETCHES = 240
-"""Stretches that a thinned line is divided into; each keeps two points."""
+"""Stretches that a long line is divided into; each keeps two points."""
+FEW = 16
+"""Points up to which each has a dot."""
+DECADES = 30
+"""Largest value over the smallest from which an axis may be logarithmic."""
+LARGEST = 1e300
+"""Values beyond it are taken for infinite: the difference of two must be a number."""
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "plimsoll",  # the same chart gives the same bytes
+    "text.parse_math": False,
+    "font.size": 12,
+    "xtick.color": LIGHT["quiet"],
+    "ytick.color": LIGHT["quiet"],
+    "axes.edgecolor": LIGHT["rule"],
+    "grid.color": LIGHT["rule"],
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.xmargin": 0.01,
+    "axes.ymargin": 0.06,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +59,26 @@ class Line:
     xs: Sequence[float]
     """Positions, ascending."""
     ys: Sequence[float]
-    """Values in the unit of the axis. NaN and infinity break the line."""
-    marked: bool = False
+    """Values in the unit of the axis."""
+    is_marked: bool = False
     """True if every point has a dot, as evaluations do, which are few."""
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Points with a finite value."""
+        return [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if is_finite(x) and is_finite(y)]
+
+    @property
+    def lost(self) -> list[float]:
+        """Positions without a finite value."""
+        return [x for x, y in zip(self.xs, self.ys, strict=True) if not is_finite(y)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Curves with everything that is written around them."""
+class Chart(Block):
+    """Curves with everything that is written around them. It is left out without a single finite point."""
 
+    macro = "chart"
     title: str
     caption: str
     """Text below the chart: what to look for."""
@@ -52,175 +87,149 @@ class Chart:
     lines: Sequence[Line]
     x_label: str = "optimizer step"
     """Name of the horizontal axis with its unit."""
-    levels: Sequence[tuple[str, float]] = ()
+    limits: Sequence[tuple[str, float]] = ()
     """Names and values of horizontal lines that must not be crossed, like the budget."""
     from_zero: bool = False
+    x_from_zero: bool = False
     may_be_logarithmic: bool = False
     """True if the vertical axis is logarithmic once values span decades."""
     logarithmic_x: bool = False
-    x_from_zero: bool = False
-    share: bool = False
+    is_share: bool = False
     """True if values are shares, so that the axis goes from 0 to 1."""
-    filled: bool = False
-    """True if the area below the first line is filled, to show how much of a level is used."""
+    is_filled: bool = False
+    """True if the area below the first line is filled, to show how much of a limit is used."""
 
-    def figure(self) -> Markup | None:
-        """Returns the chart as a figure, or None if it has not a single finite point."""
-        curves = [(line, thinned(line.xs, line.ys)) for line in self.lines]
-        if not any(kept.pieces for _, kept in curves):
-            return None
-        lost = "".join(
-            f" Of {line.name}, {kept.not_finite_count:,} of {len(line.ys):,} values are NaN or infinite, the first at"
-            f" {kept.not_finite[0]:,.6g} ({self.x_label}): see the crosses."
-            for line, kept in curves
-            if kept.not_finite
-        )
-        entries = []
-        for at, line in enumerate(self.lines):
-            stroke = element("path", d="M0 5H26", class_=f"curve {SERIES[at]}", stroke_dasharray=_dashes(line, at))
-            swatch = element("svg", stroke, viewBox="0 0 26 10", width=26, height=10, aria_hidden="true")
-            entries.append(element("li", swatch, " ", shortened(line.name, most=80)))
-        return element(
-            "figure",
-            element("h3", self.title),
-            element("ul", *entries, class_="legend") if len(entries) > 1 else None,
-            _drawing(self, curves),
-            element("figcaption", self.caption, lost),
-            _numbers(self, curves),
-        )
-
-
-@dataclass(frozen=True)
-class Thinned:
-    """Points of a line that are drawn."""
-
-    pieces: tuple[tuple[tuple[float, float], ...], ...]
-    """Pieces of the line, each of points (x, y) that are finite, with x ascending."""
-    not_finite: tuple[float, ...]
-    """The first x without a finite value, of every stretch that has one."""
-    not_finite_count: int
+    size: ClassVar[str] = f"{WIDTH} {HEIGHT}"
 
     @property
-    def points(self) -> list[tuple[float, float]]:
-        """All points, of all pieces."""
-        return [point for piece in self.pieces for point in piece]
+    def is_empty(self) -> bool:
+        return not self.values
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """True if the vertical axis shows more when it is logarithmic."""
+        return self.may_be_logarithmic and min(self.values) > 0 and max(self.values) > DECADES * min(self.values)
+
+    @property
+    def values(self) -> list[float]:
+        """Finite values of all curves."""
+        return [y for line in self.lines for _, y in line.points]
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Colours and names of the curves, if there are several."""
+        names = [line.name for line in self.lines]
+        return list(zip(SERIES, names, strict=False)) if len(names) > 1 else []
+
+    @property
+    def losses(self) -> str:
+        """Values that are not finite, in words."""
+        return "".join(
+            f" Of {line.name}, {len(line.lost):,} of {len(line.ys):,} values are NaN or infinite, the first at"
+            f" {line.lost[0]:,.6g} ({self.x_label}): see the gaps."
+            for line in self.lines
+            if line.lost
+        )
+
+    @property
+    def description(self) -> str:
+        """The chart in words, for screen readers: both ends and the extremes of each line."""
+        sentences = [f"{self.title}. {self.y_label} over {self.x_label}."]
+        for line in self.lines:
+            if points := line.points:
+                (first_x, first_y), (last_x, last_y) = points[0], points[-1]
+                values = [y for _, y in points]
+                sentences.append(
+                    f"{line.name}: from {first_y:,.4g} at {first_x:,.6g} to {last_y:,.4g} at {last_x:,.6g}; lowest"
+                    f" {min(values):,.4g}, highest {max(values):,.4g}."
+                )
+        sentences += [f"{name}: {value:,.6g}." for name, value in self.limits]
+        return " ".join(sentences)
+
+    def drawing(self) -> str:
+        """Returns the inside of the SVG."""
+        from matplotlib import style
+        from matplotlib.figure import Figure
+
+        with style.context(["default", STYLE]):
+            figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+            axes = figure.subplots()
+            self._draw(axes)
+            svg = io.StringIO()
+            figure.savefig(svg, format="svg", transparent=True)
+        return in_colours_of_the_page(svg.getvalue())
+
+    def _draw(self, axes: Axes) -> None:
+        for colour, line in zip(SERIES, self.lines, strict=False):
+            xs, ys = thinned(line)
+            marker = "o" if line.is_marked or len(xs) <= FEW else ""
+            axes.plot(xs, ys, color=LIGHT[colour], marker=marker, clip_on=False)
+        if self.is_filled:
+            xs, ys = thinned(self.lines[0])
+            axes.fill_between(xs, ys, color=LIGHT["faint"], alpha=0.55, linewidth=0, clip_on=False)
+        for name, value in self.limits:
+            axes.axhline(value, color=LIGHT["line"], linewidth=2.2, clip_on=False)
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+            axes.annotate(name, (1, value), (-4, 4), color=LIGHT["line"], fontweight="bold", **place)
+
+        # Axes, with numbers as the tables write them.
+        if self.logarithmic_x:
+            axes.set_xscale("log")
+            _set_ticks(axes.xaxis)
+        if self.is_logarithmic:
+            axes.set_yscale("log")
+            _set_ticks(axes.yaxis)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        if self.from_zero:
+            axes.set_ylim(bottom=min(0, *self.values))
+        if self.x_from_zero:
+            axes.set_xlim(left=0)
+        if self.is_share and 0 <= min(self.values) <= max(self.values) <= 1:
+            axes.set_ylim(0, 1.02)
+        if not (self.logarithmic_x or self.is_logarithmic):
+            axes.locator_params(nbins=6)
+        axes.tick_params(length=3)
+        axes.set_axisbelow(True)
 
 
-def thinned(xs: Sequence[float], ys: Sequence[float], *, stretches: int = STRETCHES) -> Thinned:
-    """Returns the lowest and the highest point of each stretch, and both ends. `xs` must ascend."""
-    pieces: list[list[tuple[float, float]]] = [[]]
-    bad, count = [], 0
-    size = 1 if len(xs) <= 2 * stretches else -(-len(xs) // stretches)
-    for start in range(0, len(xs), size):
-        stretch = range(start, min(start + size, len(xs)))
-        finite = [at for at in stretch if math.isfinite(ys[at]) and math.isfinite(xs[at])]
-        if len(finite) < len(stretch):
-            count += len(stretch) - len(finite)
-            bad += [xs[at] for at in stretch if not math.isfinite(ys[at]) and math.isfinite(xs[at])][:1]
-            pieces.append([])
-        if finite:
-            ends = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}
-            ends |= {finite[0]} if start == 0 else set()
-            ends |= {finite[-1]} if stretch[-1] == len(xs) - 1 else set()
-            pieces[-1] += [(xs[at], ys[at]) for at in sorted(ends)]
-    return Thinned(tuple(tuple(piece) for piece in pieces if piece), tuple(bad), count)
+def is_finite(value: float) -> bool:
+    """Returns whether a value can be drawn."""
+    return math.isfinite(value) and abs(value) < LARGEST
 
 
-def _drawing(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
-    """Returns the SVG: axes with their grid, the filled area, the curves, the levels, and crosses for lost values."""
-    points = [point for _, kept in curves for point in kept.points]
-    xs, ys = [at for at, _ in points], [value for _, value in [*points, *chart.levels]]
-    steep = chart.may_be_logarithmic and spans_decades(ys)
-    x = axis(chart.x_label, [*xs, *([0] if chart.x_from_zero else [])], room=0.0, logarithmic=chart.logarithmic_x)
-    label = f"{chart.y_label} (logarithmic)" if steep else chart.y_label
-    y = axis(label, ys, from_zero=chart.from_zero, logarithmic=steep, room=0.06)
-    if chart.share and min(ys) >= 0 and max(ys) <= 1:
-        y = Axis(chart.y_label, 0.0, 1.0)
-    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    parts = [_grid(x, y)]
-    for piece in curves[0][1].pieces if chart.filled else ():
-        if len(piece) > 1:
-            area = f"{_path(piece, x, y)}V{floor}H{_x(x, piece[0][0]):g}Z"
-            parts.append(element("path", d=area, class_="fill"))
-    for at, (line, kept) in enumerate(curves):
-        style = {"class_": f"curve {SERIES[at]}", "stroke_dasharray": _dashes(line, at)}
-        parts += [element("path", d=_path(piece, x, y), **style) for piece in kept.pieces if len(piece) > 1]
-        alone = [piece[0] for piece in kept.pieces if len(piece) == 1]
-        dots = kept.points if line.marked or len(kept.points) <= FEW else alone
-        dot = f"dot {SERIES[at]}"
-        parts += [element("circle", cx=_x(x, across), cy=_y(y, up), r=2.6, class_=dot) for across, up in dots]
-    for name, value in chart.levels:
-        height = _y(y, value)
-        parts.append(element("path", d=f"M{LEFT} {height}H{right}", class_="level line"))
-        parts.append(element("text", name, x=right - 4, y=height - 5, text_anchor="end", class_="on line"))
-    cross = {"y": TOP + 10, "text_anchor": "middle", "class_": "on line"}
-    for _, kept in curves:
-        parts += [element("text", "\N{MULTIPLICATION SIGN}", x=_x(x, lost), **cross) for lost in kept.not_finite]
-    words = f"{chart.title}. {_described(chart, curves)}"
-    return element("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=words)
+def thinned(line: Line) -> tuple[list[float], list[float]]:
+    """Returns the lowest and the highest point of each stretch, both ends, and a gap where values are not finite."""
+    ys = [y if is_finite(y) else math.nan for y in line.ys]
+    size = -(-len(ys) // STRETCHES)
+    places = set(range(len(ys)))
+    if size > 2:
+        places = {0, len(ys) - 1}
+        for start in range(0, len(ys), size):
+            stretch = range(start, min(start + size, len(ys)))
+            finite = [at for at in stretch if is_finite(ys[at])]
+            if finite:
+                places |= {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}
+            places |= {at for at in stretch if not is_finite(ys[at])}
+    chosen = [at for at in sorted(places) if is_finite(line.xs[at])]
+    return [line.xs[at] for at in chosen], [ys[at] for at in chosen]
 
 
-def _x(x: Axis, value: float) -> float:
-    return round(LEFT + x.place(value) * (WIDTH - LEFT - RIGHT), 1)
+def _set_ticks(axis: Axis) -> None:
+    """Places the ticks of a logarithmic axis: powers of ten, with 2 and 5 times them if there are few."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    subs = (1, 2, 5) if high < 1000 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
 
 
-def _y(y: Axis, value: float) -> float:
-    return round(HEIGHT - BOTTOM - y.place(value) * (HEIGHT - TOP - BOTTOM), 1)
-
-
-def _grid(x: Axis, y: Axis) -> Markup:
-    """Returns grid lines, ticks with their numbers, and the labels of both axes."""
-    parts = []
-    for value, number in y.ticks():
-        at = _y(y, value)
-        parts.append(element("path", d=f"M{LEFT} {at}H{WIDTH - RIGHT}", class_="grid"))
-        parts.append(element("text", number, x=LEFT - 7, y=at + 4, text_anchor="end"))
-    for value, number in x.ticks():
-        at = _x(x, value)
-        parts.append(element("path", d=f"M{at} {HEIGHT - BOTTOM}v4", class_="grid"))
-        end = "end" if at > WIDTH - 34 else "middle"
-        parts.append(element("text", number, x=at if end == "middle" else WIDTH - 2, y=HEIGHT - 27, text_anchor=end))
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(element("text", x.label, x=middle, y=HEIGHT - 7, text_anchor="middle", class_="label"))
-    parts.append(element("text", y.label, x=2, y=11, class_="label"))
-    return joined(*parts)
-
-
-def _path(points: Iterable[tuple[float, float]], x: Axis, y: Axis) -> str:
-    return "M" + "L".join(f"{_x(x, across):g} {_y(y, up):g}" for across, up in points)
-
-
-def _dashes(line: Line, at: int) -> str | None:
-    """Returns the dashes of the line at that number; None if it is so dense that dashes would look like gaps."""
-    return DASHES[at] or None if len(line.xs) <= DENSE else None
-
-
-def _described(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> str:
-    """Returns the chart in words, for screen readers: both ends, the lowest and the highest point of each line."""
-    sentences = [f"{chart.y_label} over {chart.x_label}."]
-    for line, kept in curves:
-        points = kept.points
-        if points:
-            low, high = min(points, key=lambda point: point[1]), max(points, key=lambda point: point[1])
-            sentences.append(
-                f"{line.name}: from {points[0][1]:,.4g} at {points[0][0]:,.6g} to {points[-1][1]:,.4g} at"
-                f" {points[-1][0]:,.6g}; lowest {low[1]:,.4g} at {low[0]:,.6g}, highest {high[1]:,.4g} at"
-                f" {high[0]:,.6g}."
-            )
-    sentences += [f"{name}: {value:,.6g}." for name, value in chart.levels]
-    return " ".join(sentences)
-
-
-def _numbers(chart: Chart, curves: Sequence[tuple[Line, Thinned]]) -> Markup:
-    """Returns a folded table of some of the points that are drawn, the first and the last among them."""
-    tables = []
-    for line, kept in curves:
-        points = kept.points
-        if not points:
-            continue
-        chosen = sorted({round(part * (len(points) - 1) / (ROWS - 1)) for part in range(ROWS)})
-        rows = [(f"{points[at][0]:,.6g}", f"{points[at][1]:,.5g}") for at in chosen]
-        caption = f"{shortened(line.name, most=80)}: {len(chosen)} of {len(line.xs):,} points"
-        tables.append(table(rows, header=(chart.x_label, chart.y_label), caption=caption))
-    inside = scrolling(*tables, name=f"Numbers: {chart.title}")
-    return element("details", element("summary", "The numbers"), inside)
+def in_colours_of_the_page(svg: str) -> str:
+    """Returns the inside of an SVG of matplotlib, with the page's variables for the colours of its palette."""
+    inside = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
+    inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page
+    for name, colour in LIGHT.items():
+        inside = inside.replace(colour, f"var(--{name})")
+    return re.sub(r"\n\s*", "\n", inside)

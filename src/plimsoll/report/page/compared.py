@@ -2,153 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from plimsoll.planned import Plan
 from plimsoll.report.layout import UNKNOWN, format_known_bytes
+from plimsoll.report.page.blocks import Block, Columns, Table, Text, page
 from plimsoll.report.page.chart import Chart, Line
-from plimsoll.report.page.learning import BYTES, TIMES, unit_of
-from plimsoll.report.page.markup import Markup, element, joined, scrolling, shortened, table
-from plimsoll.report.page.of_run import facts
-from plimsoll.report.page.recorded import Recorded
-from plimsoll.report.page.shell import page
+from plimsoll.report.page.recorded import Column, Recorded
+from plimsoll.report.page.runs import facts
+from plimsoll.report.page.units import BYTES, TIMES, unit_of
 from plimsoll.report.tables import lever_rows
 from plimsoll.units import format_bytes
 
-MOST_FIELDS = 60
-"""Differences that are listed."""
+MOST_DIFFERENCES = 60
+
+Runs = Mapping[str, Recorded]
+"""Runs by their names."""
 
 
-def comparison_page(runs: Sequence[Recorded], *, footer: str) -> str:
+def comparison_page(recorded: Sequence[Recorded], *, footer: str) -> str:
     """Returns the page of several runs. `footer` is its last line."""
-    names = names_of(runs)
+    runs = dict(zip(names_of(recorded), recorded, strict=True))
     sections = [
-        ("What came of it", _table(names, _outcomes(runs), "Outcomes")),
-        ("Side by side", element("div", *_charts(runs, names), class_="pair")),
-        ("What was asked", _differences(runs, names)),
+        ("What came of it", [_table("Outcomes", runs, _outcomes(runs))]),
+        ("Side by side", [Columns([[chart] for chart in _charts(runs)])]),
+        ("What was asked", _differences(runs)),
     ]
-    verdict = element("p", _verdict(runs, names), class_="verdict")
-    return page(title=" and ".join(names), verdict=verdict, facts=[], sections=sections, footer=footer)
+    verdict = [Text(_verdict(runs), "verdict")]
+    return page(title=" and ".join(runs), verdict=verdict, facts=[], sections=sections, footer=footer)
 
 
 def names_of(runs: Sequence[Recorded]) -> list[str]:
     """Returns a name per run: its folder's, its path if folders are named alike, a number if one run is given twice."""
     for names in ([run.name for run in runs], [run.path for run in runs]):
         if len({*names}) == len(names):
-            return [shortened(name, most=80) for name in names]
+            return names
     return [f"{run.name} ({number})" for number, run in enumerate(runs, start=1)]
 
 
-def _verdict(runs: Sequence[Recorded], names: Sequence[str]) -> str:
+def _verdict(runs: Runs) -> str:
     """Returns which run has the lowest validation loss, and which took the least memory, if they differ."""
-    losses = [(f"{best[1]:.4f}", name) for run, name in zip(runs, names, strict=True) if (best := run.best())]
-    peaks = [(run.measured_peak_bytes, name) for run, name in zip(runs, names, strict=True)]
+    losses = {name: best[1] for name, run in runs.items() if (best := run.best())}
+    peaks = {name: peak for name, run in runs.items() if (peak := run.measured_peak_bytes)}
     sentences = []
-    if len({loss for loss, _ in losses}) > 1:
-        loss, name = min(losses, key=lambda pair: float(pair[0]))
-        sentences.append(f"the lowest validation loss is that of {name}, {loss}")
-    if len({format_bytes(peak) for peak, _ in peaks if peak}) > 1:
-        peak, name = min((peak, name) for peak, name in peaks if peak)
-        sentences.append(f"the least memory was taken by {name}, {format_bytes(peak)}")
-    text = (
-        "; ".join(sentences)
-        or f"{len(runs)} runs that differ neither in memory nor in validation loss, as far as they were measured"
-    )
+    if len({f"{loss:.4f}" for loss in losses.values()}) > 1:
+        name = min(losses, key=losses.__getitem__)
+        sentences.append(f"the lowest validation loss is that of {name}, {losses[name]:.4f}")
+    if len({format_bytes(peak) for peak in peaks.values()}) > 1:
+        name = min(peaks, key=peaks.__getitem__)
+        sentences.append(f"the least memory was taken by {name}, {format_bytes(peaks[name])}")
+    alike = f"{len(runs)} runs that differ neither in memory nor in validation loss, as far as they were measured"
+    text = "; ".join(sentences) or alike
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _outcomes(runs: Sequence[Recorded]) -> list[tuple[str, list[str]]]:
+def _outcomes(runs: Runs) -> dict[str, list[str]]:
     """Returns the figures of all runs: state, losses, rates, and what each component was measured at."""
-    rows = [(name, [dict(facts(run))[name] for run in runs]) for name, _ in facts(runs[0])]
-    components = [run.ledger.get("components", {}) for run in runs]
-    measured = [
-        (f"of it {part}, measured", [format_known_bytes(sizes.get(part, {}).get("measured")) for sizes in components])
-        for part in dict.fromkeys(name for sizes in components for name in sizes)
-    ]
-    return [
-        ("recipe", [str(run.planned.get("recipe") or run.recipe.get("kind", UNKNOWN)) for run in runs]),
-        ("state", [run.state for run in runs]),
-        *rows,
-        ("peak, predicted", [format_known_bytes(run.planned.get("predicted_peak_bytes")) for run in runs]),
-        *measured,
-    ]
+    figures = [dict(facts(run)) for run in runs.values()]
+    parts = [run.ledger.get("components", {}) for run in runs.values()]
+    return {
+        "recipe": [run.recipe_name for run in runs.values()],
+        "state": [run.state for run in runs.values()],
+        **{name: [of_run[name] for of_run in figures] for name in figures[0]},
+        "peak, predicted": [format_known_bytes(run.planned.get("predicted_peak_bytes")) for run in runs.values()],
+        **{
+            f"of it {part}, measured": [format_known_bytes(sizes.get(part, {}).get("measured")) for sizes in parts]
+            for part in dict.fromkeys(name for sizes in parts for name in sizes)
+        },
+    }
 
 
-def _differences(runs: Sequence[Recorded], names: Sequence[str]) -> Markup:
+def _differences(runs: Runs) -> list[Block]:
     """Returns a table of options, levers and versions that differ; two runs agree in most of them."""
-    fields = [run.recipe.get("fields") or {} for run in runs]
-    rows = [(f"--{name.replace('_', '-')}", values) for name, values in _differing(fields)]
-    levers = [lever_rows(Plan.from_dict(run.planned["plan"])) if run.planned else {} for run in runs]
-    rows += _differing(levers)
-    last = [run.sessions[-1] if run.sessions else {} for run in runs]
-    rows += [(name, values) for name, values in _differing(last) if name != "started"]
+    fields = [run.recipe.get("fields") or {} for run in runs.values()]
+    options = [{f"--{name.replace('_', '-')}": value for name, value in of_run.items()} for of_run in fields]
+    levers = [lever_rows(Plan.from_dict(run.planned["plan"])) if run.planned else {} for run in runs.values()]
+    sessions = [{**run.sessions[-1], "started": None} if run.sessions else {} for run in runs.values()]
+    rows = {**_differing(options), **_differing(levers), **_differing(sessions)}
     if not rows:
-        return element("p", "Nothing: recipe, plan and versions are the same.")
-    return joined(
-        element("p", "Only what differs: of the recipe, the plan, the versions and the machine."),
-        _table(names, rows[:MOST_FIELDS], "What was asked"),
-    )
+        return [Text("Nothing: recipe, plan and versions are the same.")]
+    first = dict(list(rows.items())[:MOST_DIFFERENCES])
+    words = "Only what differs: of the recipe, the plan, the versions and the machine."
+    return [Text(words), _table("What was asked", runs, first)]
 
 
-def _differing(fields: Sequence[Any]) -> list[tuple[str, list[str]]]:
+def _differing(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Returns the names whose values differ between the mappings, one per run, with all of their values."""
-    names = dict.fromkeys(name for of_run in fields for name in of_run)
-    rows = [(name, [str(of_run.get(name, UNKNOWN)) for of_run in fields]) for name in names]
-    return [(name, values) for name, values in rows if len({*values}) > 1]
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
+    rows = {name: [str(mapping.get(name, UNKNOWN)) for mapping in mappings] for name in names}
+    return {name: values for name, values in rows.items() if len({*values}) > 1}
 
 
-def _table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], title: str) -> Markup:
-    cells = [[shortened(name), *(shortened(value, most=120) for value in values)] for name, values in rows]
-    return scrolling(table(cells, header=["", *names], words=range(1, len(names) + 1)), name=title)
+def _table(title: str, runs: Runs, rows: Mapping[str, Sequence[str]]) -> Table:
+    cells = [[name, *values] for name, values in rows.items()]
+    return Table(title=title, header=["", *runs], rows=cells, words=range(1, len(runs) + 1))
 
 
-def _charts(runs: Sequence[Recorded], names: Sequence[str]) -> list[Markup]:
-    hours, clock = unit_of(max((run.elapsed_seconds or 0 for run in runs), default=0), TIMES)
-    units = {run.rate_unit for run in runs} - {None}
-    in_nats = "loss, nats" if units == {"tokens"} else "loss"
-    kind = "device" if all(run.on_device for run in runs) else "resident"
-    budgets = sorted({run.budget_bytes for run in runs if run.budget_bytes})
-    unit, unit_name = unit_of(max([*budgets, *(run.measured_peak_bytes or 0 for run in runs)], default=0), BYTES)
-    which = "the budget" if len(budgets) == 1 else "a budget"
+def _charts(runs: Runs) -> list[Chart]:
+    size, clock = unit_of(max((run.elapsed_seconds or 0 for run in runs.values()), default=0), TIMES)
+    in_time = f"time since the start, {clock}"
 
-    def chart(
-        column: str, title: str, caption: str, y_label: str, *, in_time: bool = False, scale: float = 1.0, **more: Any
-    ) -> Markup | None:
-        """Returns a chart with a column of all runs that have it, by step or by time."""
-        lines = [
+    def lines(name: str, *, by_time: bool = False, unit: float = 1.0) -> list[Line]:
+        """Returns a column of all runs, by step or by time; of a run without it an empty line, so that colours stay."""
+        columns = {run_name: run.columns.get(name, Column()) for run_name, run in runs.items()}
+        return [
             Line(
-                name=name,
-                xs=[at / hours for at in series.seconds] if in_time else series.steps,
-                ys=[value / scale for value in series.values],
-                marked=column == "validation_loss",
+                name=run_name,
+                xs=[at / size for at in column.seconds] if by_time else column.steps,
+                ys=[value / unit for value in column.values],
+                is_marked=name == "validation_loss",
             )
-            for run, name in zip(runs, names, strict=True)
-            if (series := run.columns.get(column)) is not None
+            for run_name, column in columns.items()
         ]
-        x_label = f"time since the start, {clock}" if in_time else "optimizer step"
-        labels = {"title": title, "caption": caption, "x_label": x_label, "y_label": y_label}
-        return Chart(**labels, lines=lines, x_from_zero=in_time, **more).figure()
 
-    by_step = "By step. See which curve lies lower, and whether it falls further."
-    earlier = "The same by the clock: a faster run is further to the left."
+    def loss(title: str, column: str) -> Chart:
+        caption = "By step. See which curve lies lower, and whether it falls further."
+        return Chart(title=title, caption=caption, y_label=in_nats, lines=lines(column), may_be_logarithmic=True)
+
+    units = {run.rate_unit for run in runs.values()} - {None}
+    in_nats = "loss, nats" if units == {"tokens"} else "loss"
     charts = [
-        chart("loss", "Training loss", by_step, in_nats, may_be_logarithmic=True),
-        chart("validation_loss", "Validation loss", by_step, in_nats, may_be_logarithmic=True),
-        chart("loss", "Loss in time", earlier, in_nats, in_time=True, may_be_logarithmic=True),
-        chart(
-            f"{kind}_bytes",
-            f"{kind.title()} memory",
-            "Each as it was logged; the red lines are the budgets.",
-            f"{kind} memory, {unit_name}",
-            in_time=True,
-            scale=unit,
-            levels=[(f"{which}: {format_bytes(size)}", size / unit) for size in budgets],
-            from_zero=True,
+        loss("Training loss", "loss"),
+        loss("Validation loss", "validation_loss"),
+        Chart(
+            title="Loss in time",
+            caption="The same by the clock: a faster run is further to the left.",
+            x_label=in_time,
+            y_label=in_nats,
+            lines=lines("loss", by_time=True),
+            x_from_zero=True,
+            may_be_logarithmic=True,
         ),
+        _memory(runs, in_time, lines),
     ]
     if len(units) == 1:
         rate = f"{next(iter(units))}_per_second"
         caption = "See which one is faster, and where it dips."
-        charts.append(chart(rate, "Throughput", caption, rate.replace("_", " "), from_zero=True))
-    return [drawing for drawing in charts if drawing is not None]
+        label = rate.replace("_", " ")
+        charts.append(Chart(title="Throughput", caption=caption, y_label=label, lines=lines(rate), from_zero=True))
+    return charts
+
+
+def _memory(runs: Runs, in_time: str, lines: Callable[..., list[Line]]) -> Chart:
+    kind = "device" if all(run.on_device for run in runs.values()) else "resident"
+    budgets = {format_bytes(run.budget_bytes): run.budget_bytes for run in runs.values() if run.budget_bytes}
+    peaks = [run.measured_peak_bytes or 0 for run in runs.values()]
+    unit, unit_name = unit_of(max([*budgets.values(), *peaks]), BYTES)
+    name = "the budget" if len(budgets) == 1 else "a budget"
+    return Chart(
+        title=f"{kind.title()} memory",
+        caption="Each as it was logged; the red lines are the budgets.",
+        x_label=in_time,
+        y_label=f"{kind} memory, {unit_name}",
+        lines=lines(f"{kind}_bytes", by_time=True, unit=unit),
+        limits=[(f"{name}: {words}", budget / unit) for words, budget in budgets.items()],
+        from_zero=True,
+        x_from_zero=True,
+    )

@@ -1,7 +1,7 @@
 """Colours of a page, light and dark, by their purpose. A test computes their contrast.
 
 Text must reach 4.5 to 1 against its background, lines and bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11,
-https://www.w3.org/TR/WCAG22/). Series differ by dashes too, for readers who cannot distinguish the colours.
+https://www.w3.org/TR/WCAG22/).
 """
 
 LIGHT = {
@@ -35,10 +35,4 @@ DARK = {
     "faint": "#2d4a66",
 }
 SERIES = ("one", "two", "three", "four", "five", "six")
-DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 5", "5 2")
-"""Dashes of the lines of a chart, in the order of `SERIES`."""
-
-
-def variables(colours: dict[str, str]) -> str:
-    """Returns the colours as CSS variables."""
-    return " ".join(f"--{name}: {value};" for name, value in colours.items())
+"""Colours of the lines of a chart, in order."""

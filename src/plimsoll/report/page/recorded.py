@@ -83,6 +83,11 @@ class Recorded:
     """Sentences about what is missing on the page, and why."""
 
     @property
+    def recipe_name(self) -> str:
+        """Name of the recipe in its plan, else its kind."""
+        return self.planned.get("recipe") or self.recipe["kind"]
+
+    @property
     def budget_bytes(self) -> int | None:
         """Budget of one device, or of the process on a CPU."""
         return self.ledger.get("budget_bytes") or self.planned.get("budget_bytes")
