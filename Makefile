@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-all test-by-hand durations check bench docs lock clean
+.PHONY: setup demo test test-quick test-all test-by-hand check bench docs lock clean
 
 setup: .venv/ready
 	@echo 'set up. Next: make demo (plans, trains, writes text), or make test-quick while you change something'
@@ -32,7 +32,7 @@ demo: .venv/ready
 # out, and every property again with ten times the examples. CONTRIBUTING.md says what is left out, and why.
 # Without Python's compiled files every process of the tests compiles every test again: eight CPU seconds of sixteen.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
 
 test: .venv/ready
 	$(PYTEST) -m 'not slow'
@@ -50,10 +50,6 @@ test-all: test
 test-by-hand: .venv/ready
 	$(PYTEST) -m by_hand
 	$(PYTEST) -m hypothesis --hypothesis-profile anew
-
-# CPU seconds of every test of `make test`, into tests/durations.json: tests/test_suite.py holds them to their limits.
-durations: .venv/ready
-	$(PYTEST) -m 'not slow' --record-durations
 
 check: .venv/ready
 	$(BIN)/ruff check .

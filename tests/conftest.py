@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import durations
+from collected import COLLECTED
 from once import base_folder
 from plain_code import PLAIN_CODE
 
@@ -28,10 +28,9 @@ STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 `STRICT = True`."""
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--record-durations", action="store_true", help="write the CPU seconds of each test into tests/durations.json"
-    )
+QUICK = ("data", "docs", "inference", "planner", "processes", "report", "runs", "recipes/test_", "test_")
+"""Folders and modules of `make test-quick`: there a hundred tests take a second or two."""
+QUICK_MODULES = ("cli/test_help.py", "cli/test_refusals.py", "training/test_loop.py", "training/test_schedule.py")
 
 
 def pytest_configure(config):
@@ -41,8 +40,6 @@ def pytest_configure(config):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.getoption("--record-durations"):
-        config.pluginmanager.register(durations.Recorder(config))
     if hasattr(config, "cache") and not hasattr(config, "workerinput"):
         compiled = config.cache.mkdir("compiled")
         if sum(file.stat().st_size for file in compiled.iterdir()) > COMPILED_BYTES:
@@ -51,7 +48,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    """Adds `slow` to what `by_hand`, `slow_cases` and `slow_except` name, and `quick` by what was recorded."""
+    """Adds `slow` to what `by_hand`, `slow_cases` and `slow_except` name, and `quick` to what is quick and not slow."""
+    tests = Path(__file__).parent
     for item in items:
         if item.get_closest_marker("by_hand") is not None:
             item.add_marker("slow")
@@ -60,9 +58,10 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
         if others is not None and item.callspec.id not in others.args:
             item.add_marker("slow")
-    if "quick" in config.getoption("-m"):
-        durations.mark_quick(items)
-    config.stash[durations.COLLECTED] = list(items)
+        module = item.path.relative_to(tests).as_posix()
+        if module.startswith((*QUICK, *QUICK_MODULES)) and item.get_closest_marker("slow") is None:
+            item.add_marker("quick")
+    config.stash[COLLECTED] = list(items)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -70,7 +69,7 @@ def _cache_of_this_test_run(tmp_path_factory, request):
     """Answers of compilers, shared by the processes of this test run, and nothing of the user's.
 
     What tests compile in their own process is kept for the next test run, too: its key is the program itself, so that
-    changed code misses it. Not where CPU seconds are recorded, which are those of a fresh clone.
+    changed code misses it.
     """
     import jax
 
@@ -79,7 +78,7 @@ def _cache_of_this_test_run(tmp_path_factory, request):
         os.environ["XLA_FLAGS"] = others
     folder = base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)
-    kept = hasattr(request.config, "cache") and not request.config.getoption("--record-durations")
+    kept = hasattr(request.config, "cache")
     compiled = request.config.cache.mkdir("compiled") if kept else folder / "compiled-by-tests"
     jax.config.update("jax_compilation_cache_dir", str(compiled))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
