@@ -115,6 +115,15 @@ def dense_of(query, key, value, *, segments=None, window=0, scale=None, cap=0.0)
     return jnp.einsum("bhlm,bhmw->bhlw", weights, value, precision="highest")
 
 
+@pytest.mark.slow_except(
+    "2-segments-0",
+    "4-segments-16",
+    "1-segments-window-37",
+    "2-segments-window-cap-scale-16",
+    "1-segments-window-cap-scale-0",
+    "4-cap-37",
+    "1-scale-16",
+)
 @pytest.mark.parametrize("chunk", [0, 16, 37])
 @pytest.mark.parametrize(
     "how",

@@ -92,6 +92,14 @@ def of_numpy(monkeypatch):
     monkeypatch.setattr(attention_cudnn, "pull", pull)
 
 
+@pytest.mark.slow_except(
+    "False-128-None-1073741824-0-8",
+    "False-128-None-40000-64-8",
+    "True-100-None-1073741824-0-8",
+    "True-100-lengths1-300000-0-8",
+    "True-100-lengths1-40000-64-1",
+    "True-100-lengths1-3000-16-8",
+)
 @pytest.mark.parametrize("times", [1, 8])
 @pytest.mark.parametrize(("limit", "block"), [(2**30, 0), (300_000, 0), (40_000, 64), (3_000, 16)])
 @pytest.mark.parametrize(
