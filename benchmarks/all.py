@@ -163,7 +163,6 @@ BENCHMARKS = [
         "many times the microseconds a token of the recurrence, two lines above",
     ),
     Benchmark("finetune_beside_peft", "--rounds 3", None),
-    Benchmark("finetune_gguf", "", None),
     Benchmark("config_fields", "", None),
     Benchmark("finetune_parity", "", None, needs="golden/finetune"),
     Benchmark("processes", "--every-recipe", None, "losses at most 1e-5 apart", needs="data/weights"),

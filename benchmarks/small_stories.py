@@ -51,7 +51,7 @@ def main() -> int:
     learned.write_text(SEPARATOR.join(others), "utf-8")
     plimsoll("train", "stories", "--dataset-id", learned, *shlex.split(given.options), "--run", run)
     if not exported.exists():
-        plimsoll("export", run, "--out", exported)
+        plimsoll("export", run, "--merged", exported)
     over = trained(run)
     losses = {
         name: json.loads(plimsoll("evaluate", "--pretrained", model, "--text", held_out, "--json"))
