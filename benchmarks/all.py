@@ -249,7 +249,6 @@ BENCHMARKS = [
         "--shape llama-3.1-8b qwen2.5-7b llama-3.2-3b gemma-2-9b --variant plain host no-host",
         None,
     ),
-    Benchmark("finetune_formula", "--count 20", None, "within 10 % of the compiler's bytes"),
     Benchmark("finetune_resident", "", None),
     Benchmark("load_pretrained", "", "", "the stored form and the largest tensor, at most"),
     Benchmark("recommend_memory", "", None, "each below 30 GiB"),

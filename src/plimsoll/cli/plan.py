@@ -14,7 +14,6 @@ from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.cli.options import PlanOptions
-    from plimsoll.planned import AtOnce
 
 
 def plan(arguments: list[str]) -> int:
@@ -46,7 +45,6 @@ def plan(arguments: list[str]) -> int:
         "largest": options.largest,
         "hours": options.hours,
         "best_size": options.best_size,
-        "early": lambda answer: _print_at_once(answer, json_alone=options.json),
     }
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
@@ -73,13 +71,6 @@ def plan(arguments: list[str]) -> int:
         draw = picture.frontier_figure if options.frontier else picture.waterfall
         picture.save_picture(options.picture, lambda: draw(planned))
     return 0
-
-
-def _print_at_once(answer: AtOnce, *, json_alone: bool) -> None:
-    """Prints the answer by formula, and the compiled one follows; on standard error where JSON is to stand alone."""
-    from plimsoll.report import tables
-
-    print(f"{tables.at_once_table(answer)}\n", file=sys.stderr if json_alone else sys.stdout, flush=True)
 
 
 def _settings(name: str, options: PlanOptions) -> int:
