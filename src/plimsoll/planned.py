@@ -269,43 +269,6 @@ class Point:
     chosen: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ByFormula:
-    """Peak of a plan by a formula, without a compiler: an interval."""
-
-    plan: Plan
-    low_bytes: int
-    likely_bytes: int
-    high_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"plan": self.plan.to_dict()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AtOnce:
-    """Answer by formula whether a recipe fits, before anything is compiled (api/at_once.py)."""
-
-    budget_bytes: int
-    smallest: ByFormula
-    """The smallest plan, whose peak decides; the interval is that of the smallest of all."""
-    chosen: ByFormula | None = None
-    """The plan that was chosen in the end, by the same formula."""
-
-    @property
-    def verdict(self) -> Verdict:
-        return verdict_of(self.smallest.low_bytes, self.smallest.high_bytes, self.budget_bytes)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": "estimated",
-            "verdict": self.verdict,
-            "budget_bytes": self.budget_bytes,
-            "smallest": self.smallest.to_dict(),
-            "chosen": None if self.chosen is None else self.chosen.to_dict(),
-        }
-
-
 def verdict_of(low_bytes: int, high_bytes: int, budget_bytes: int) -> Verdict:
     """Returns what an interval of bytes says of a budget."""
     if high_bytes <= budget_bytes:
@@ -415,8 +378,6 @@ class Planned:
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
-    at_once: AtOnce | None = None
-    """The answer by formula; None where the recipe has no formula for the chip."""
     remarks: tuple[tuple[str, str], ...] = ()
     """What the recipe says of the plan: a name and a sentence each."""
 
@@ -454,7 +415,6 @@ class Planned:
             "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
-            "at_once": None if self.at_once is None else self.at_once.to_dict(),
             "remarks": [{"name": name, "text": text} for name, text in self.remarks],
             "recipe": self.recipe,
             "parameters": self.parameters,

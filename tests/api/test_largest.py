@@ -15,7 +15,7 @@ from plimsoll.api.largest import find_largest
 from plimsoll.api.option_values import Steps, steps_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.planned import AtOnce, ByFormula, Ledger
+from plimsoll.planned import Ledger
 from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.registry import preset
 from plimsoll.report.tables import plan_table
@@ -49,7 +49,7 @@ class Planner:
         return replace(PLANNED, plan=replace(plan, pinned=tuple(sorted(pins))), ledger=ledger)
 
 
-def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0, expected=lambda recipe, pins: None):
+def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0):
     return find_largest(
         recipe,
         steps_of(recipe, option),
@@ -57,7 +57,6 @@ def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0,
         pins=pins or {},
         budget_bytes=planner.budget,
         within=within,
-        expected=expected,
         clock=lambda: planner.now,
     )
 
@@ -103,21 +102,6 @@ def test_levers_that_fit_more_beyond_the_limit_are_noticed():
     planner = Planner(needed, needed(replace(RECIPE, seq_len=4480)), levers=levers)
     answer = found(planner, recipe=replace(RECIPE, seq_len=2048)).largest_found
     assert (answer.value, answer.bounded_by) == (4480, "bytes")
-
-
-def test_a_formula_saves_what_the_line_is_looked_for_with():
-    needed = by_length(10**9, 70_000)
-    planner = Planner(needed, 24 * 10**9)
-
-    def expected(recipe, pins):
-        size = round(1.1 * needed(recipe))
-        smallest = ByFormula(plan=PLAN, low_bytes=size, likely_bytes=size, high_bytes=size)
-        return AtOnce(budget_bytes=planner.budget, smallest=smallest)
-
-    answer = found(planner, expected=expected).largest_found
-    assert answer.bounded_by == "bytes"
-    assert len(planner.asked) <= 5
-    assert planner.asked[0][0].seq_len == pytest.approx(answer.value, rel=0.15)
 
 
 def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken():

@@ -160,18 +160,16 @@ def test_what_its_recipe_does_not_do_is_refused(run):
         run.solve(["12", "34"])
 
 
-def test_it_is_exported_by_the_name_of_the_place(run, tmp_path):
-    written = run.export(tmp_path / "model.gguf", gguf_type="f16")
-    assert written["gguf"]["bytes"] == (tmp_path / "model.gguf").stat().st_size
-    run.export(tmp_path / "folder", step="last")
+def test_it_is_exported_into_a_folder(run, tmp_path):
+    written = run.export(tmp_path / "folder", step="last")["merged"]
+    assert written["bytes"] == sum(path.stat().st_size for path in (tmp_path / "folder").iterdir())
     assert (tmp_path / "folder/model.safetensors").is_file()
     with pytest.raises(plimsoll.RecipeError, match="export writes nothing without a place"):
         run.export()
-    with pytest.raises(plimsoll.RecipeError, match="--gguf-type q4 is not one of bf16, f16, f32, q8_0"):
-        run.export(tmp_path / "other.gguf", gguf_type="q4")
-    with pytest.raises(plimsoll.RecipeError, match=r"x\.onnx ends in \.onnx .*gguf"):
-        run.export(tmp_path / "x.onnx")
-    assert not (tmp_path / "x.onnx").exists()
+    for name, ending in {"x.onnx": r"\.onnx", "model.gguf": r"\.gguf"}.items():
+        with pytest.raises(plimsoll.RecipeError, match=rf"{name} ends in {ending} .*of a --merged folder"):
+            run.export(tmp_path / name)
+        assert not (tmp_path / name).exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(plimsoll.RecipeError, match=r"--merged .*/file/model cannot be written \("):
         run.export(tmp_path / "file" / "model")

@@ -60,7 +60,7 @@ def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(train
     packed.rename(packed.with_name("moved"))
     try:
         assert answer("sample", trained, "--tokens", 3)["tokens"] >= 1
-        done = called("export", trained, "--out", tmp_path / "out")
+        done = called("export", trained, "--merged", tmp_path / "out")
     finally:
         packed.with_name("moved").rename(packed)
     assert done.returncode == 2

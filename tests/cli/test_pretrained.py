@@ -6,7 +6,6 @@ import math
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from commands import answer, called, plimsoll
 from plimsoll.cli.main import main
@@ -22,9 +21,9 @@ from plimsoll.types import Compute
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "folder"
-    found = answer("export", tiny_run, "--out", folder, by=plimsoll)
-    assert found["out"] == str(folder)
-    assert found["parameters"] == read_shape(folder).parameters()
+    written = answer("export", tiny_run, "--merged", folder, by=plimsoll)["merged"]
+    assert written["out"] == str(folder)
+    assert written["parameters"] == read_shape(folder).parameters()
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
     return folder
 
@@ -68,8 +67,8 @@ def test_an_exported_folder_has_what_transformers_asks_for(tiny_run, exported):
 
 
 def test_a_folder_that_is_not_empty_is_not_written_over(tiny_run, exported, capsys):
-    assert main(["export", str(tiny_run), "--out", str(exported)]) == 2
-    assert f"--out {exported} is there already" in capsys.readouterr().err
+    assert main(["export", str(tiny_run), "--merged", str(exported)]) == 2
+    assert f"--merged {exported} is there already" in capsys.readouterr().err
 
 
 def test_a_run_without_adapters_has_none_to_export(tiny_run, tmp_path, capsys):
@@ -82,33 +81,18 @@ def test_a_run_without_adapters_has_none_to_export(tiny_run, tmp_path, capsys):
     ("words", "said"),
     [
         ([], "export writes nothing without a place: name --merged FOLDER"),
-        (["--gguf-type", "f16", "--merged", "out"], "--gguf-type f16 is the type of a GGUF file's kernels: name the f"),
-        (["--merged", "x.onnx"], "x.onnx ends in .onnx like a file, and --merged writes a folder"),
+        (["--merged", "x.onnx"], "x.onnx ends in .onnx like a file, and what transformers and peft read is a folder"),
         (
             ["--adapter", "a.safetensors"],
-            "a.safetensors ends in .safetensors like a file, and --adapter writes a folder",
+            "a.safetensors ends in .safetensors like a file, and what transformers and peft read is a folder",
         ),
-        (["--gguf", "out", "--gguf-type", "q4"], "--gguf-type takes one of bf16, f16, f32, q8_0, got"),
     ],
 )
-def test_an_export_needs_a_place_and_a_type_that_fits(tiny_run, capsys, words, said):
+def test_an_export_needs_a_folder(tiny_run, capsys, words, said):
     assert main(["export", str(tiny_run), *words]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_a_run_becomes_a_gguf_file_beside_its_folder(tiny_run, exported, tmp_path):
-    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
-    found = answer("export", tiny_run, "--merged", tmp_path / "folder", "--gguf", tmp_path / "a.gguf")
-    assert found["merged"]["parameters"] == found["gguf"]["parameters"] == read_shape(exported).parameters()
-    reader = gguf.GGUFReader(tmp_path / "a.gguf")
-    said = {name: field.contents() for name, field in reader.fields.items()}
-    tokenizer = load_tokenizer(exported)
-    assert (said["tokenizer.ggml.pre"], said["tokenizer.ggml.eos_token_id"]) == ("gpt-2", tokenizer.end_of_text)
-    kernels = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
-    published = load_file(exported / "model.safetensors")
-    np.testing.assert_array_equal(kernels["blk.1.ffn_up.weight"], published["model.layers.1.mlp.up_proj.weight"])
 
 
 @pytest.fixture(scope="module")

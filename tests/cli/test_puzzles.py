@@ -201,6 +201,6 @@ def test_what_cannot_be_submitted_is_refused(puzzle_run, tmp_path, capsys):
 
 
 def test_a_run_of_puzzles_is_not_exported(puzzle_run, tmp_path, capsys):
-    assert main(["export", str(puzzle_run), "--out", str(tmp_path / "out")]) == 2
+    assert main(["export", str(puzzle_run), "--merged", str(tmp_path / "out")]) == 2
     assert "whose model transformers does not know" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

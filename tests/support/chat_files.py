@@ -64,10 +64,10 @@ PROMPTED_THINKING = """{{ bos_token }}{% for message in messages %}
 """As DeepSeek-R1's, whose prompt begins the thinking that no rendered turn has."""
 
 
-def byte_tokenizer(merges=()):
-    """A token for each byte of UTF-8, one for each merge, then SPECIAL."""
-    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=list(merges)))
+def byte_tokenizer():
+    """A token for each byte of UTF-8, then SPECIAL."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     tokenizer.decoder = decoders.ByteLevel()

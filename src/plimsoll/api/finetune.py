@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
-from plimsoll.api.export import GgufType, Place
+from plimsoll.api.export import Place
 from plimsoll.api.export import export as export_run
 from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
@@ -116,29 +116,24 @@ class Tune(Pinned):
         adapter: Place = None,
         *,
         merged: Place = None,
-        gguf: Place = None,
-        gguf_type: GgufType | None = None,
         step: str = "best",
     ) -> dict[str, Any]:
-        """Exports the trained model to the formats of other programs. Name at least one file or folder.
+        """Exports the trained model to the formats of other programs. Name at least one folder.
 
         Args:
             adapter: New folder for the LoRA adapters alone, which `peft.PeftModel.from_pretrained` loads.
             merged: New folder for the whole model in the Hugging Face format, which `transformers` loads.
-            gguf: New file for the whole model, which llama.cpp and Ollama run.
-            gguf_type: Number format of the weight matrices in the .gguf file. By default the one that `merged` has,
-                "bf16" or "f32".
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:
-            A dict with `run`, `step`, and an entry for each format written: `adapter`, `merged` or `gguf`. An entry is
-            a dict like {"out": "/models/adapter", "parameters": 1300000, "bytes": 5200000}.
+            A dict with `run`, `step`, and an entry for each format written: `adapter` or `merged`. An entry is a dict
+            like {"out": "/models/adapter", "parameters": 1300000, "bytes": 5200000}.
 
         Raises:
             CheckpointError: No checkpoint is saved yet.
-            RecipeError: A file or folder exists already, or the model has no such format.
+            RecipeError: A folder exists already, or the model has no such format.
         """
-        return export_run(self.run, adapter=adapter, merged=merged, gguf=gguf, gguf_type=gguf_type, step=step)
+        return export_run(self.run, adapter=adapter, merged=merged, step=step)
 
 
 def finetune(

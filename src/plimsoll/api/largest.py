@@ -2,8 +2,8 @@
 
 A value fits where the smallest plan of its recipe does. Most values are planned with the levers of the smallest plan
 of a value near to them, which is one compile each. Bytes grow almost linearly with the value, so a line through what is
-known leads to the limit, and the first time a formula does where there is one. The end is held for itself: the value is
-compiled and rehearsed, and the next one does not fit whatever the levers are.
+known leads to the limit. The end is held for itself: the value is compiled and rehearsed, and the next one does not fit
+whatever the levers are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 from plimsoll.api.option_values import Steps
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planned import AtOnce, Largest, Planned, TriedValue
+from plimsoll.planned import Largest, Planned, TriedValue
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import MIB, format_budget, format_bytes, format_count
 
 Say = Callable[[str], None]
-Expected = Callable[[Recipe, Mapping[str, Any]], AtOnce | None]
 PlanOf = Callable[..., Planned]
 """`api.plan.plan` with everything but recipe, pins, time and `smallest`."""
 
@@ -49,20 +48,18 @@ def find_largest(
     pins: Mapping[str, Any],
     budget_bytes: int,
     within: float,
-    expected: Expected = lambda recipe, pins: None,
     say: Say = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planned:
     """Returns the plan of the largest value that fits, with `largest_found` saying how it was found.
 
     Args:
-        recipe: The recipe; the option's own value in it is where the search begins, if nothing better is `expected`.
+        recipe: The recipe; the option's own value in it is where the search begins.
         steps: Values to try.
         plan_of: Plans a recipe.
         pins: Levers that the user has set.
         budget_bytes: Budget of one device.
         within: Seconds after which the largest value that is confirmed is taken, or the first one that is.
-        expected: The answer by formula for a recipe and levers that are set; None where there is none.
         say: Called with what is being done.
         clock: Clock in seconds.
 
@@ -75,7 +72,7 @@ def find_largest(
             "--largest batch-size looks for the largest batch that goes through at once, and --micro-batch"
             f" {pins['micro_batch']} splits it: leave --micro-batch out"
         )
-    return _Finder(recipe, steps, plan_of, dict(pins), budget_bytes, expected, say, clock, clock() + within).run()
+    return _Finder(recipe, steps, plan_of, dict(pins), budget_bytes, say, clock, clock() + within).run()
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,6 @@ class _Finder:
     plan_of: PlanOf
     pins: dict[str, Any]
     budget: int
-    expected: Expected
     say: Say
     clock: Callable[[], float]
     deadline: float
@@ -107,13 +103,8 @@ class _Finder:
     """Levers of the smallest plans that were found with all of them free, by the number of the value."""
     points: dict[int, Point] = field(default_factory=dict)
     tried: list[TriedValue] = field(default_factory=list)
-    by_formula: bool = False
-
-    formula: dict[int, float] = field(default_factory=dict)
-    """Bytes of the smallest plan by formula, as far as they were computed."""
 
     def run(self) -> Planned:
-        self.by_formula = self.expected(self.recipe, self.pins) is not None
         self._ask(self._first())
         while True:
             below, above = self._between()
@@ -129,11 +120,7 @@ class _Finder:
     # Which value is next.
 
     def _first(self) -> int:
-        """Returns where the search begins: at what is expected to fit, else at the recipe's own value."""
-        if self.by_formula:
-            number = max(0, self._last_below(self._by_formula, -1, self.steps.last + 1))
-            self.say(f"by formula {self._named(self.steps.value(number))} is about the largest")
-            return number
+        """Returns where the search begins: at the recipe's own value."""
         return min(self.steps.number(getattr(self.recipe, self.steps.option)), self.steps.last)
 
     def _between(self) -> tuple[int, int]:
@@ -148,7 +135,7 @@ class _Finder:
         stuck = len(sides) == SAME_SIDE and len(set(sides)) == 1
         if stuck and below in self.points and above in self.points:
             return (below + above) // 2
-        if len(known) > 1 or (known and self.by_formula):
+        if len(known) > 1:
             number = self._last_below(lambda number: self._believed(number, known), below, above)
         else:
             number = self._by_share(known)
@@ -168,18 +155,17 @@ class _Finder:
         return self.steps.number(self.steps.value(number) * min(FURTHEST, max(1 / FURTHEST, share)))
 
     def _believed(self, number: int, known: Mapping[int, float]) -> float:
-        """Returns the bytes of a value by the formula, plus a line through what it was off by at the nearest two."""
+        """Returns the bytes of a value by a line through the nearest two; infinity where the recipe refuses it."""
+        try:
+            self._recipe(number)
+        except RecipeError:
+            return math.inf
+
+        # The line through the two values whose bytes are nearest to the budget.
         value = self.steps.value
-
-        def off(each: int) -> float:
-            return known[each] - self._by_formula(each)
-
-        nearest = sorted(known, key=lambda each: (abs(known[each] - self.budget), each))[:2]
-        slope = 0.0
-        if len(nearest) > 1:
-            slope = (off(nearest[1]) - off(nearest[0])) / (value(nearest[1]) - value(nearest[0]))
-        by_line = off(nearest[0]) + slope * (value(number) - value(nearest[0]))
-        return self._by_formula(number) + by_line
+        first, second = sorted(known, key=lambda each: (abs(known[each] - self.budget), each))[:2]
+        slope = (known[second] - known[first]) / (value(second) - value(first))
+        return known[first] + slope * (value(number) - value(first))
 
     def _last_below(self, bytes_of: Callable[[int], float], below: int, above: int) -> int:
         """Returns the last number between the two whose bytes are within the budget, as bytes only grow."""
@@ -187,17 +173,6 @@ class _Finder:
             middle = (below + above) // 2
             below, above = (middle, above) if bytes_of(middle) <= self.budget else (below, middle)
         return below
-
-    def _by_formula(self, number: int) -> float:
-        """Returns the bytes of the smallest plan by formula; 0 where there is none, infinity where it is refused."""
-        if number not in self.formula:
-            try:
-                recipe = self._recipe(number)
-                answer = self.expected(recipe, self._pins(recipe)) if self.by_formula else None
-                self.formula[number] = 0.0 if answer is None else float(answer.smallest.likely_bytes)
-            except RecipeError:
-                self.formula[number] = math.inf
-        return self.formula[number]
 
     def _pins(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the user's pins, and that a batch goes through at once where the largest batch is looked for."""

@@ -17,7 +17,6 @@ from typing import Any
 from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
-from plimsoll.api.at_once import at_once, of_plan
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -26,7 +25,7 @@ from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.planned import AtOnce, Planned
+from plimsoll.planned import Planned
 from plimsoll.planner import calibration, host
 from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
@@ -77,7 +76,6 @@ def plan(
     smallest: bool = False,
     largest: str | None = None,
     say: Say = lambda text: None,
-    early: Callable[[AtOnce], None] = lambda answer: None,
 ) -> Planned:
     """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
 
@@ -92,8 +90,7 @@ def plan(
     where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
     `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
     its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed
-    is taken, or the first one that is; by default as many as `WITHIN` has. `early` is called with the answer by formula
-    before a compiler is asked, where the recipe has a formula for the chip.
+    is taken, or the first one that is; by default as many as `WITHIN` has.
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
@@ -140,15 +137,9 @@ def plan(
             pins=given,
             budget_bytes=budget,
             within=seconds,
-            expected=lambda changed, pins: at_once(
-                changed, _problem(changed, target, prepared, **requested | {"pins": pins}), target
-            ),
             say=say,
         )
     problem = _problem(recipe, target, prepared, **requested)
-    by_formula = at_once(recipe, problem, target)
-    if by_formula is not None:
-        early(by_formula)
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
@@ -168,8 +159,6 @@ def plan(
         further["without_cudnn"] = without_cudnn(
             precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
         )
-    if by_formula is not None:
-        further["at_once"] = replace(by_formula, chosen=of_plan(recipe, problem, planned.plan))
     planned = notebook.ShownPlan(**vars(planned) | further)
     return replace(planned, remarks=recipe.remarks(planned))
 

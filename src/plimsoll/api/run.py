@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.api import run_page, use
-from plimsoll.api.export import GgufType, Place
+from plimsoll.api.export import Place
 from plimsoll.api.export import export as write_export
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
 from plimsoll.errors import PlimsollError, as_written, unknown_attribute
@@ -198,30 +198,23 @@ class Run:
         path: Place = None,
         *,
         adapter: Place = None,
-        gguf_type: GgufType | None = None,
         step: Step = "best",
     ) -> dict[str, Any]:
         """Exports the trained language model to the formats of other programs.
 
         Args:
-            path: New folder for the whole model in the Hugging Face format, which `transformers` loads. Or a new file
-                that ends in .gguf, which llama.cpp and Ollama run.
+            path: New folder for the whole model in the Hugging Face format, which `transformers` loads.
             adapter: New folder for LoRA adapters alone, which `peft` loads. Only for the recipe "finetune".
-            gguf_type: Number format of the weight matrices in a .gguf file. By default the one that the Hugging Face
-                format would have, "bf16" or "f32".
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:
-            A dict with `run`, `step`, and an entry for each format written: `merged` (Hugging Face), `gguf` or
-            `adapter`. An entry is a dict like {"out": "/models/mine", "parameters": 1300000, "bytes": 5200000}.
+            A dict with `run`, `step`, and an entry for each format written: `merged` (Hugging Face) or `adapter`.
+            An entry is a dict like {"out": "/models/mine", "parameters": 1300000, "bytes": 5200000}.
 
         Raises:
             PlimsollError: A file exists already, no checkpoint is saved yet, or the recipe has no such format.
         """
-        places: dict[str, Any] = {"adapter": adapter}
-        if path is not None:
-            places["gguf" if os.fspath(path).lower().endswith(".gguf") else "merged"] = path
-        return write_export(str(self.path), **places, gguf_type=gguf_type, step=str(step))
+        return write_export(str(self.path), adapter=adapter, merged=path, step=str(step))
 
     def report(self, out: Place = None, *, model: bool = True, closed_loop: bool = False) -> Path:
         """Writes a report of the run as one HTML file (loss curves, memory, samples), as `plimsoll report` does.

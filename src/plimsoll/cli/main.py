@@ -18,7 +18,7 @@ COMMANDS = {
     "ladder": ("plimsoll.cli.ladder", "each lever in turn, measured"),
     "evaluate": ("plimsoll.cli.evaluate", "validation metrics; the loss of a text"),
     "sample": ("plimsoll.cli.sample", "text from what was trained"),
-    "export": ("plimsoll.cli.verbs", "a language model for transformers, peft, llama.cpp"),
+    "export": ("plimsoll.cli.verbs", "a language model for transformers, peft"),
     "solve": ("plimsoll.cli.verbs", "a puzzle by what was trained, and the steps it took"),
     "rank": ("plimsoll.cli.verbs", "the items that come next, by what was trained"),
     "report": ("plimsoll.cli.report", "one page to look at and to share"),

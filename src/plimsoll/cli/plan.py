@@ -13,7 +13,6 @@ from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.cli.options import PlanOptions
-    from plimsoll.planned import AtOnce
 
 
 def plan(arguments: list[str]) -> int:
@@ -39,7 +38,6 @@ def plan(arguments: list[str]) -> int:
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here |= {
         "largest": options.largest,
-        "early": lambda answer: _print_at_once(answer, json_alone=options.json),
     }
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
@@ -66,13 +64,6 @@ def plan(arguments: list[str]) -> int:
         draw = picture.frontier_figure if options.frontier else picture.waterfall
         picture.save_picture(options.picture, lambda: draw(planned))
     return 0
-
-
-def _print_at_once(answer: AtOnce, *, json_alone: bool) -> None:
-    """Prints the answer by formula, and the compiled one follows; on standard error where JSON is to stand alone."""
-    from plimsoll.report import tables
-
-    print(f"{tables.at_once_table(answer)}\n", file=sys.stderr if json_alone else sys.stdout, flush=True)
 
 
 def _compare(name: str, options: PlanOptions) -> int:

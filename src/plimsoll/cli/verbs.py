@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import tyro
 
 from plimsoll.api import use
-from plimsoll.api.export import GgufType
 from plimsoll.api.export import export as write_export
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
 from plimsoll.recipes.verbs import resolved
@@ -39,18 +38,6 @@ class ExportOptions:
             metavar="FOLDER",
             help="New folder for the whole model, which `transformers` loads. By default it is not written.",
         ),
-    ] = None
-    gguf: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="FILE",
-            help="New file for the whole model, which llama.cpp and Ollama run. By default it is not written.",
-        ),
-    ] = None
-    gguf_type: GgufType | None = None
-    """Type of the kernels in the .gguf file. By default as --merged would have them."""
-    out: Annotated[
-        str | None, tyro.conf.arg(metavar="FOLDER", help="Old name of --merged, only for stories and code.")
     ] = None
     step: BestByLoss = "best"
     json: Json = False
@@ -84,7 +71,6 @@ class RankOptions(use.Ranking):
 LOADS = {
     "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it",
     "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
-    "gguf": "llama.cpp runs it, and Ollama by a Modelfile with `FROM` and its path",
 }
 """Form of an export to what it is for."""
 
@@ -96,12 +82,14 @@ def export(arguments: list[str]) -> int:
 
 
 def _exported(answer: Mapping[str, Any]) -> str:
-    forms = {form: answer[form] for form in LOADS if form in answer} | ({"merged": answer} if "out" in answer else {})
-    return "\n".join(
-        f"{facts['out']}: {facts['parameters']:,} parameters of step {answer['step']:,}"
-        f" ({format_bytes(facts['bytes'])}). {LOADS[form]}"
-        for form, facts in forms.items()
-    )
+    lines = []
+    for form, use_of_it in LOADS.items():
+        if form not in answer:
+            continue
+        facts = answer[form]
+        size = f"{facts['parameters']:,} parameters of step {answer['step']:,} ({format_bytes(facts['bytes'])})"
+        lines.append(f"{facts['out']}: {size}. {use_of_it}")
+    return "\n".join(lines)
 
 
 def solve(arguments: list[str]) -> int:

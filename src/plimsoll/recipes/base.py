@@ -23,7 +23,7 @@ from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 if TYPE_CHECKING:
     import optax
 
-    from plimsoll.planned import Plan, Planned
+    from plimsoll.planned import Planned
 
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
@@ -277,41 +277,6 @@ class Recipe(metaclass=_Named):
             None if no limit is known.
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
-
-    def state_by_formula(self, storage: Storage) -> dict[str, Any] | None:
-        """Returns the bytes of the training state (weights, optimizer state, EMA) on one device, computed without JAX.
-
-        Together with `temporaries` it lets `plimsoll plan` tell at once, before it compiles, whether a run fits a GPU.
-
-        Args:
-            storage: Bits in which weights, optimizer state and EMA are stored.
-
-        Returns:
-            None, the default, if the recipe has no such formula. Else a dict with `parameters` (their number) and bytes
-            of one device: `parameter_bytes`, `optimizer_bytes`, `other_bytes` (step counter and PRNG keys) and
-            `largest_leaf_bytes` (the largest array). Optional are `ema_bytes`, `batch_bytes` (one effective batch),
-            `whole_state_bytes` (the sum), `given_bytes` (frozen weights that checkpoints leave out), `initial_bytes`
-            (weights that are in memory twice while they are loaded from files) and `movable`: bytes that `offload` can
-            put into host memory, by the keys `optimizer`, `ema` and `frozen`.
-        """
-        return None
-
-    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
-        """Estimates by formula, without compiling, the GPU memory that a training step needs in addition to its state.
-
-        The state is weights and optimizer state; the estimate is for activations, gradients and workspace on one GPU.
-        Only called if `state_by_formula` returns a dict.
-
-        Args:
-            plan: Plan to estimate: micro-batch size, rematerialisation and the other memory-saving options.
-
-        Returns:
-            Lower bound, best estimate and upper bound, in bytes.
-
-        Raises:
-            NotImplementedError: The recipe has no such formula.
-        """
-        raise NotImplementedError
 
     def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
         """Returns further rows for the table that `plimsoll plan` prints, as (title, text) pairs.

@@ -1,4 +1,4 @@
-"""Writing a trained model for other programs: each form into a place that is new, whole or not at all."""
+"""Writing a trained model for other programs: each form into a folder that is new, whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.types import TrainedRun
 
-FORMS = {"out": "folder", "adapter": "folder", "merged": "folder", "gguf": "file"}
-"""Options of `plimsoll export` that name a place, and what each is. `out` is what `merged` was called before."""
+FORMS = ("adapter", "merged")
+"""Options of `plimsoll export` that name a folder."""
 
 
 def exported(
@@ -28,13 +28,11 @@ def exported(
 ) -> dict[str, Any]:
     """Writes every form that is asked for, and returns run, step, and by form its place, parameters and bytes.
 
-    Those of `out` stand at the top, as they did before there were other forms.
-
     Args:
         trained: The run.
         request: Place of each form of FORMS that is wanted.
-        writers: For each form, a function that writes it into an empty folder or a new file, checks what it wrote,
-            and returns the number of its parameters.
+        writers: For each form, a function that writes it into an empty folder, checks what it wrote, and returns the
+            number of its parameters.
         checks: For each form, a function that raises why it cannot be written.
 
     Raises:
@@ -45,16 +43,14 @@ def exported(
     _require_all(wanted, request, checks)
     if len(set(wanted.values())) < len(wanted):
         raise RecipeError(
-            f"{' and '.join(f'--{form}' for form in wanted)} name the same place: give each a folder or file of its own"
+            f"{' and '.join(f'--{form}' for form in wanted)} name the same place: give each a folder of its own"
         )
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
     for form, place in wanted.items():
-        with _refuse_unwritable(form, request[form]), _new_place(place, FORMS[form]) as unfinished:
+        with _refuse_unwritable(form, request[form]), _new_folder(place) as unfinished:
             parameters = writers[form](unfinished)
-        files = place.iterdir() if place.is_dir() else [place]
-        size = sum(path.stat().st_size for path in files)
-        facts = {"out": str(place), "parameters": parameters, "bytes": size}
-        answer |= facts if form == "out" else {form: facts}
+        size = sum(path.stat().st_size for path in place.iterdir())
+        answer[form] = {"out": str(place), "parameters": parameters, "bytes": size}
     return answer
 
 
@@ -62,8 +58,8 @@ def require_written(folder: Path, shape: PretrainedShape) -> None:
     """Raises DataError where a Hugging Face folder that was written is not read back as the model that it is of."""
     if read_shape(folder) != shape:
         raise DataError(
-            f"{folder} was written with settings that do not describe the model: this is an error of plimsoll; export"
-            " with --adapter or --gguf, and report it"
+            f"{folder} was written with settings that do not describe the model: this is an error of plimsoll, please"
+            " report it"
         )
     checked(folder, shape)
 
@@ -106,18 +102,15 @@ def _refuse_unwritable(form: str, typed: str) -> Iterator[None]:
 
 
 def _require_new(form: str, place: Path, typed: str) -> None:
-    taken = place.exists() if FORMS[form] == "file" else place.is_file() or (place.is_dir() and any(place.iterdir()))
-    if taken:
-        advice = "a file that is not there yet" if FORMS[form] == "file" else "a folder that is new or empty"
-        raise RecipeError(f"--{form} {typed} is there already: name {advice}")
+    if place.is_file() or (place.is_dir() and any(place.iterdir())):
+        raise RecipeError(f"--{form} {typed} is there already: name a folder that is new or empty")
 
 
 @contextmanager
-def _new_place(place: Path, kind: str) -> Iterator[Path]:
-    """Gives a folder or a file's path to write to, which becomes `place` at the end, and is removed if that fails."""
-    with _folder_beside(place) as beside:
-        beside.chmod(0o755)
-        unfinished = beside / place.name if kind == "file" else beside
+def _new_folder(place: Path) -> Iterator[Path]:
+    """Gives a folder to write to, which becomes `place` at the end, and is removed if that fails."""
+    with _folder_beside(place) as unfinished:
+        unfinished.chmod(0o755)
         yield unfinished
         if place.is_dir():
             place.rmdir()  # it is empty

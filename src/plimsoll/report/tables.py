@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import AtOnce, ByFormula, Largest, Plan, Planned, TriedValue
+from plimsoll.planned import Largest, Plan, Planned, TriedValue
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -46,7 +46,7 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*largest_rows(planned.largest_found), *chosen_rows(facts)]),
         "",
         *_memory(planned),
-        *all_labelled([*_by_formula_rows(planned), *expected_rows(facts)]),
+        *all_labelled(expected_rows(facts)),
     ]
     if planned.scaling:
         title = (
@@ -63,33 +63,6 @@ def plan_table(planned: Planned) -> str:
         lines += labelled("runner-up" if rank == 0 else "", f"{plan_words(other.plan)}: {price}")
         lines += labelled("", other.reason)
     return "\n".join(lines)
-
-
-def at_once_table(answer: AtOnce) -> str:
-    """Returns the answer by formula, which is printed before a compiler is asked."""
-    smallest = answer.smallest
-    words = {
-        "fits": "it fits",
-        "does not fit": "it does not fit",
-        "uncertain": "whether it fits is uncertain until the compiler has been asked",
-    }
-    size = f"{format_bytes(smallest.likely_bytes)} ({_interval(smallest)}) of {format_bytes(answer.budget_bytes)}"
-    rows = [("estimated", f"{words[answer.verdict]}, by formula: the smallest plan needs {size}")]
-    return "\n".join(all_labelled([*rows, ("smallest plan", plan_words(smallest.plan))]))
-
-
-def _interval(formula: ByFormula) -> str:
-    return f"{format_bytes(formula.low_bytes)} to {format_bytes(formula.high_bytes)}"
-
-
-def _by_formula_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns how far the formula was from the bytes of the plan that was chosen."""
-    if planned.at_once is None or (chosen := planned.at_once.chosen) is None:
-        return []
-    peak = planned.ledger.predicted_peak_bytes
-    inside = "inside" if chosen.low_bytes <= peak <= chosen.high_bytes else "outside"
-    size = f"{format_bytes(chosen.likely_bytes)} ({_interval(chosen)})"
-    return [("by formula", f"{size} was the estimate for this plan; its {format_bytes(peak)} is {inside} that range")]
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:

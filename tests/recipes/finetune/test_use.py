@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from chat_files import CHATML, byte_tokenizer, write_records, write_tokenizer
+from chat_files import byte_tokenizer, write_records
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.pretrained.adapters import read_adapter
@@ -21,7 +21,7 @@ from plimsoll.recipes.finetune.export import export
 from plimsoll.recipes.finetune.use import sample
 from plimsoll.types import Compute
 from pretrained_folders import GEMMA_3, drawn
-from tuning_files import SHAPE, small, write_chats, write_model
+from tuning_files import SHAPE, small, write_model
 
 IDS = np.arange(24)[None] * 7 % 200
 
@@ -92,15 +92,12 @@ def test_a_merged_model_computes_what_the_adapted_one_does(tmp_path, options):
     assert abs(expected - base).max() > 1e-2
 
 
-@pytest.mark.parametrize("form", ["merged", "out"])
-def test_a_model_that_was_tuned_whole_is_exported_whole(tmp_path, form):
+def test_a_model_that_was_tuned_whole_is_exported_whole(tmp_path):
     tuned = Tuned(tmp_path, lora_rank=0)
-    export(tuned, {form: str(tmp_path / "out")})
+    export(tuned, {"merged": str(tmp_path / "out")})
     np.testing.assert_allclose(logits_of(tmp_path / "out"), tuned.logits(), atol=1e-4)
     assert abs(tuned.logits() - logits_of(tmp_path / "model")).max() > 1e-2
-    with pytest.raises(
-        RecipeError, match=r"learned the whole model, and --adapter is for adapters: .*--merged or --gg"
-    ):
+    with pytest.raises(RecipeError, match=r"learned the whole model, and --adapter is for adapters: .*--merged"):
         export(tuned, {"adapter": str(tmp_path / "more")})
 
 
@@ -155,53 +152,12 @@ def test_settings_that_were_written_wrongly_are_an_error(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*out*"))
 
 
-MERGES = [("w", "h"), ("wh", "y")]
-
-
-def with_merges(tmp_path):
-    """A model whose tokenizer llama.cpp can read, and chats."""
-    tokenizer = byte_tokenizer(MERGES)
-    write_model(tmp_path / "model", replace(SHAPE, vocab=tokenizer.get_vocab_size()))
-    write_tokenizer(tmp_path / "model", tokenizer=tokenizer)
-    write_chats(tmp_path / "chats.jsonl", 200)
-
-
-@pytest.mark.parametrize("rank", [0, 4])
-def test_a_gguf_file_has_the_merged_weights_and_the_runs_tokenizer(tmp_path, rank):
-    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
-    with_merges(tmp_path)
-    tuned = Tuned(tmp_path, lora_rank=rank)
-    answer = export(tuned, {"merged": str(tmp_path / "out"), "gguf": str(tmp_path / "out.gguf")})
-    assert answer["gguf"]["parameters"] == answer["merged"]["parameters"]
-    assert answer["gguf"]["bytes"] == (tmp_path / "out.gguf").stat().st_size
-    reader = gguf.GGUFReader(tmp_path / "out.gguf")
-    found = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
-    merged = load_file(tmp_path / "out/model.safetensors")
-    np.testing.assert_array_equal(found["blk.1.ffn_up.weight"], merged["model.layers.1.mlp.up_proj.weight"])
-    np.testing.assert_array_equal(found["output.weight"], merged["lm_head.weight"])
-    said = {name: field.contents() for name, field in reader.fields.items()}
-    assert said["tokenizer.ggml.merges"] == ["w h", "wh y"]
-    assert said["tokenizer.chat_template"] == CHATML
-    assert said["general.name"] == "model"
-
-
-def test_what_llama_cpp_would_not_follow_is_refused_before_anything_is_written(tmp_path):
-    pytest.importorskip("gguf", reason="gguf is not installed: pip install 'plimsoll-jax[gguf]'")
-    tuned = Tuned(tmp_path)
-    no_merges = r"--gguf: .*tokenizer.json cannot be written into a GGUF file: it has no merges"
-    with pytest.raises(DataError, match=rf"--adapter can: leave --gguf out.*{no_merges}"):
-        export(tuned, {"adapter": str(tmp_path / "out"), "gguf": str(tmp_path / "out.gguf")})
-    assert not list(tmp_path.glob("*out*"))
-
-
 def test_all_forms_are_checked_before_one_is_written(tmp_path):
     tuned = Tuned(tmp_path, lora_rank=0)
     (tmp_path / "file").touch()
     good, no_folder = tmp_path / "good", tmp_path / "file/out"
     with pytest.raises(RecipeError, match=r"--merged can: leave --adapter out.*learned the whole model"):
         export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(good)})
-    with pytest.raises(RecipeError, match=r"--out can: leave --merged out.*merged .*file/out cannot be written"):
-        export(tuned, {"out": str(good), "merged": str(no_folder)})
     with pytest.raises(RecipeError, match=r"No form can\. --adapter: .*; --merged: "):
         export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(no_folder)})
     assert {path.name for path in tmp_path.iterdir()} == {"model", "chats.jsonl", "run", "file"}
@@ -213,10 +169,8 @@ def test_places_that_are_taken_are_left_alone_and_nothing_is_written(tmp_path):
     (tmp_path / "out/mine").touch()
     with pytest.raises(RecipeError, match=r"--merged .*is there already: name a folder that is new or empty"):
         export(tuned, {"adapter": str(tmp_path / "new"), "merged": str(tmp_path / "out")})
-    with pytest.raises(RecipeError, match="--adapter and --merged name the same place: give each a folder or file"):
+    with pytest.raises(RecipeError, match="--adapter and --merged name the same place: give each a folder"):
         export(tuned, {"adapter": str(tmp_path / "new"), "merged": str(tmp_path / "more/../new")})
-    with pytest.raises(RecipeError, match=r"--out does not say whether they or the whole model is meant: .*--adapter"):
-        export(tuned, {"out": str(tmp_path / "new")})
     assert not (tmp_path / "new").exists()
 
 

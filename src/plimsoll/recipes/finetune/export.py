@@ -1,4 +1,4 @@
-"""A tuned model as others load it: a PEFT adapter, a Hugging Face folder, a GGUF file. Imports JAX."""
+"""A tuned model as others load it: a PEFT adapter, a Hugging Face folder. Imports JAX."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.data.chat.tokenizer import ChatTokenizer, save_chat_tokenizer
+from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.adapters import PATHS, require_beside, require_named, write_adapter
 from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
-from plimsoll.models.pretrained.gguf_file import Words, require_writable, write_gguf
 from plimsoll.models.pretrained.safetensors_folder import (
     EMBEDDING,
     HEAD,
@@ -31,7 +30,7 @@ from plimsoll.models.pretrained.safetensors_folder import (
     pieces_of,
 )
 from plimsoll.recipes.exported import exported, require_written
-from plimsoll.recipes.finetune.data import TOKENIZER, tokenizer_of_run
+from plimsoll.recipes.finetune.data import TOKENIZER
 from plimsoll.types import TrainedRun
 
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
@@ -44,19 +43,17 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         trained: The run.
         request: `adapter`, the folder that `peft.PeftModel.from_pretrained` takes; `merged`, a Hugging Face folder of
-            the whole model; `gguf`, a file for llama.cpp, with `gguf_type` for the type of its kernels (None: as
-            `merged` has them). `out` is `merged` of a run that learned the whole model.
+            the whole model.
 
     Raises:
-        DataError: The model is not that of the run any more, or llama.cpp computes something else.
-        RecipeError: A place is taken, there are no adapters, or the gguf package is missing.
+        DataError: The model is not that of the run any more.
+        RecipeError: A place is taken, or there are no adapters.
     """
     recipe, own = trained.recipe, readable(trained.params(given=False)["trainable"])
     learned = None
     if recipe.lora_rank:
         learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
     run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
-    words = words_of(tokenizer_of_run(Path(trained.run).expanduser()))
 
     def adapter(folder: Path) -> int:
         assert learned is not None
@@ -73,56 +70,18 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         save_chat_tokenizer(run_tokenizer, folder)
         return count
 
-    def gguf(path: Path) -> int:
-        tensors = checked(find_folder(recipe.pretrained), recipe.shape)
-        kind = request.get("gguf_type") or ("bf16" if tensors[EMBEDDING].kind == "BF16" else "f32")
-
-        def pieces(name: str) -> Iterator[np.ndarray]:
-            return _pieces(name, tensors[name], recipe, own, learned)
-
-        return write_gguf(path, recipe.shape, pieces, kind=kind, words=words, name=Path(recipe.pretrained).name)
-
     def can_adapter() -> None:
         if learned is None:
             raise RecipeError(
-                f"{trained.run} learned the whole model, and --adapter is for adapters: export it with --merged or"
-                " --gguf"
+                f"{trained.run} learned the whole model, and --adapter is for adapters: export it with --merged"
             )
         require_named(learned)
 
     def can_merged() -> None:
         recipe.data_changed(trained.prepared)
 
-    def can_out() -> None:
-        if learned is not None:
-            raise RecipeError(
-                f"{trained.run} learned adapters, and --out does not say whether they or the whole model is meant:"
-                f" give --adapter {request['out']} or --merged {request['out']}"
-            )
-        can_merged()
-
-    def can_gguf() -> None:
-        can_merged()
-        require_writable(recipe.shape, words)
-
-    writers = {"out": merged, "adapter": adapter, "merged": merged, "gguf": gguf}
-    return exported(
-        trained, request, writers, {"out": can_out, "adapter": can_adapter, "merged": can_merged, "gguf": can_gguf}
-    )
-
-
-def words_of(tokenizer: ChatTokenizer) -> Words:
-    """Returns the tokenizer as a GGUF file needs it."""
-    identity = tokenizer.identity()
-    return Words(
-        content=json.loads(identity["tokenizer"]),
-        name=tokenizer.name,
-        special=tokenizer.tokens,
-        beginning=tokenizer.beginning,
-        end=tokenizer.end_of_text,
-        stops=tokenizer.stops(),
-        template=identity["template"],
-    )
+    writers = {"adapter": adapter, "merged": merged}
+    return exported(trained, request, writers, {"adapter": can_adapter, "merged": can_merged})
 
 
 def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:

@@ -23,17 +23,17 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, OwnRung, Prepared, Say
-from plimsoll.recipes.finetune import by_formula, data
-from plimsoll.recipes.finetune.state import adapted, static_bytes
+from plimsoll.recipes.finetune import data
+from plimsoll.recipes.finetune.lora_bytes import adapted, saved_by_adapters
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute, Source, Storage, Task
+from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
     from plimsoll.data.chat.rows import PackedRows
     from plimsoll.models.pretrained.adapters import AdapterSettings
-    from plimsoll.planned import Plan, Planned
+    from plimsoll.planned import Planned
 
 DEFAULT_EPOCHS = 1.0
 PATHS = ("pretrained", "dataset_id", "validation_id", "chat_template", "init_from")
@@ -217,14 +217,8 @@ class Finetune(AdamWRecipe):
             return narrowest, "the narrowest side of the kernels of --lora-targets"
         return super().most(option)
 
-    def state_by_formula(self, storage: Storage) -> dict[str, Any]:
-        return static_bytes(self, storage)
-
-    def temporaries(self, plan: Plan) -> tuple[float, float, float]:
-        return by_formula.temporaries(self, plan)
-
     def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
-        return (("what LoRA saves", by_formula.saved_by_adapters(self, planned)),) if self.lora_rank else ()
+        return (("what LoRA saves", saved_by_adapters(self, planned)),) if self.lora_rank else ()
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         from plimsoll.data.chat.row_bytes import DTYPES

@@ -1,4 +1,4 @@
-"""A language model that was trained here, as a Hugging Face folder for `transformers` and as a GGUF file for llama.cpp.
+"""A language model that was trained here, as a Hugging Face folder for `transformers`.
 
 `models/decoder.py` is a Llama of the plainest kind, so its tensors only get their published names and are turned over.
 """
@@ -18,7 +18,6 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
-from plimsoll.models.pretrained.gguf_file import Words, require_writable, write_gguf
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
 from plimsoll.models.rotary import BASE
@@ -32,11 +31,10 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: The run.
-        request: `merged` (or `out`), a Hugging Face folder; `gguf`, a file for llama.cpp, with `gguf_type` for the type
-            of its kernels (None: float32).
+        request: `merged`, a Hugging Face folder.
 
     Raises:
-        RecipeError: A place is taken, an adapter is asked for, or the gguf package is missing.
+        RecipeError: A place is taken, or an adapter is asked for.
     """
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
@@ -45,27 +43,17 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
     tensors = published(readable(trained.params()["trainable"]), shape)
-    words = _words(tokenizer, trained.run)
 
     def no_adapter() -> None:
-        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged or --gguf")
+        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged")
 
     def merged(folder: Path) -> int:
         write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)
         require_written(folder, _pretrained(shape, length))
         return sum(tensor.size for tensor in tensors.values())
 
-    def gguf(path: Path) -> int:
-        how: dict[str, Any] = {"kind": request.get("gguf_type") or "f32", "words": words}
-        name = Path(trained.run).name
-        return write_gguf(path, _pretrained(shape, length), lambda name: iter([tensors[name]]), name=name, **how)
-
-    checks = {
-        "adapter": no_adapter,
-        "gguf": lambda: require_writable(_pretrained(shape, length), words),
-        **dict.fromkeys(("out", "merged"), lambda: None),
-    }
-    return exported(trained, request, {"out": merged, "merged": merged, "gguf": gguf}, checks)
+    checks = {"adapter": no_adapter, "merged": lambda: None}
+    return exported(trained, request, {"merged": merged}, checks)
 
 
 def _pretrained(shape: DecoderShape, length: int) -> PretrainedShape:
@@ -83,20 +71,6 @@ def _pretrained(shape: DecoderShape, length: int) -> PretrainedShape:
         rotary=Rotary(theta=BASE),
         tied=shape.tied,
         positions=length,
-    )
-
-
-def _words(tokenizer: TextTokenizer, run: str) -> Words:
-    """Returns the tokenizer as a GGUF file needs it: a document begins after the end of the one before."""
-    end = tokenizer.end_of_text
-    return Words(
-        content=json.loads(tokenizer.to_json()),
-        name=f"{run}/tokenizer.json",
-        special={"bos_token": tokenizer.end_of_text_token},
-        beginning=None,
-        end=end,
-        stops=frozenset([end]),
-        template=None,
     )
 
 

@@ -1,0 +1,45 @@
+"""The verdict of a plan and of a refusal: it fits, it does not, or nobody knows until a compiler has answered."""
+
+import json
+from dataclasses import replace
+
+from plimsoll.api import plan as api_plan
+from plimsoll.cli.main import main
+from plimsoll.errors import BudgetError
+from plimsoll.planned import verdict_of
+from plimsoll.units import GIB
+from report_examples import PLANNED
+
+WORDS = ["plan", "finetune", "--pretrained", "meta-llama/Llama-3.1-8B", "--frozen-bits", "4", "--seq-len", "8192"]
+
+
+def test_a_refusal_has_its_verdict_and_is_uncertain_only_where_nothing_was_compiled(monkeypatch, capsys, tmp_path):
+    def verdict(floor, *, compiled):
+        def search(problem, compiler, say, **how):
+            compiler.doing = "compiling" if compiled else "estimating"
+            raise BudgetError("no plan fits", budget_bytes=problem.budget_bytes, floor_bytes=floor)
+
+        monkeypatch.setattr(api_plan, "search", search)
+        assert main([*WORDS, "--chip", "rtx4090", "--memory", "10GiB", "--json"]) == 2
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["fits"] is False
+        return answer["verdict"]
+
+    assert verdict(11 * GIB, compiled=True) == "does not fit"
+    assert verdict(11 * GIB, compiled=False) == "uncertain"  # a compiler has needed 0.71 times as much
+    assert verdict(20 * GIB, compiled=False) == "does not fit"
+    assert verdict(None, compiled=True) == "uncertain"  # nothing compiles
+
+
+def test_an_estimated_plan_is_uncertain_where_its_band_reaches_over_the_budget():
+    ledger = replace(PLANNED.ledger, source="estimated")
+    band = {"lowest_peak_bytes": GIB, "highest_peak_bytes": 2 * GIB}
+    assert replace(PLANNED, ledger=ledger, estimate_band=band).verdict == "fits"
+    band |= {"highest_peak_bytes": 2 * GIB + 1}
+    assert replace(PLANNED, ledger=ledger, estimate_band=band).verdict == "uncertain"
+    assert replace(PLANNED, ledger=replace(ledger, budget_bytes=GIB)).verdict == "does not fit"
+    assert PLANNED.verdict == "fits"
+
+
+def test_an_interval_says_of_a_budget_that_it_fits_does_not_or_that_nobody_knows():
+    assert [verdict_of(4, 6, budget) for budget in (3, 4, 5, 6)] == ["does not fit", "uncertain", "uncertain", "fits"]
