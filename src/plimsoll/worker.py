@@ -177,7 +177,6 @@ ANSWERS = {
     "show": ("plimsoll.inference.showcase", "show"),
     "fingerprint": ("plimsoll.inference.evaluate", "prove"),
     "prepare": ("plimsoll.recipes.registry", "make_data"),
-    "rechunk": ("plimsoll.data.hdf5.rechunk", "answer"),
     "require_sound": ("plimsoll.recipes.own.functions", "require_sound"),
     "doctor": ("plimsoll.engine.machine", "examine"),
     "accelerators": ("plimsoll.engine.machine", "accelerators"),

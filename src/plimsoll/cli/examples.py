@@ -12,7 +12,6 @@ EXAMPLES = {
     "solve": 'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
     "rank": "plimsoll rank runs/mine --history 12,88,401",
     "report": "plimsoll report runs/mine",
-    "prepare rechunk": "plimsoll prepare rechunk old.h5 --out new.h5",
     "inspect": "plimsoll inspect my-texts/",
     "fingerprint": "plimsoll fingerprint runs/mine",
     "runs": "plimsoll runs runs/compared",
@@ -30,7 +29,7 @@ def example(program: str) -> str:
     """Returns the example of `plimsoll COMMAND`, of `plimsoll COMMAND RECIPE`, or of `plimsoll prepare WHAT`."""
     command = program.removeprefix("plimsoll ")
     name, _, recipe = command.partition(" ")
-    if name == "prepare" and command not in EXAMPLES:
+    if name == "prepare":
         from plimsoll.recipes.registry import preparations
 
         return preparations()[recipe].example

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
-import tyro
-
-from plimsoll.cli.examples import EXAMPLES
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.errors import PlimsollError
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
-from plimsoll.recipes.base import Count
 from plimsoll.recipes.family import Preparation
 from plimsoll.recipes.registry import broken_packages, preparations
 from plimsoll.recipes.verbs import resolved
-from plimsoll.units import format_bytes, format_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class RechunkOptions:
-    old: tyro.conf.Positional[str]
-    """The HDF5 file to write anew."""
-    out: str
-    """The new file."""
-    chunk_rows: Count = 512
-    """Rows of a chunk."""
-    json: Json = False
-
 
 USAGE = """plimsoll prepare WHAT [options]
 
 {sets}
-  rechunk OLD.h5 --out NEW.h5  any HDF5 file written anew, in chunks that are
-                               quick to read in a shuffled order
 
 Example: plimsoll prepare sudoku --size 4 --out data/sudoku-4x4
 
@@ -47,10 +25,8 @@ What was interrupted: the same command again."""
 
 
 def prepare(arguments: list[str]) -> int:
-    """Makes a data set, or writes a file anew; progress goes to standard error."""
+    """Makes a data set; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
-    if what == "rechunk":
-        return _rechunk(arguments[1:])
     known = preparations()
     if not what and words[:1] in (["-h"], ["--help"]):
         grouped = groupby(known, key=lambda name: known[name].purpose)
@@ -69,8 +45,8 @@ def prepare(arguments: list[str]) -> int:
 
 
 def every_options() -> dict[str, type]:
-    """Returns the options of each data set, and of `rechunk`."""
-    return {name: options_of(preparation) for name, preparation in preparations().items()} | {"rechunk": RechunkOptions}
+    """Returns the options of each data set."""
+    return {name: options_of(preparation) for name, preparation in preparations().items()}
 
 
 def options_of(preparation: Preparation) -> type:
@@ -88,20 +64,8 @@ def _unknown(what: str, known: dict[str, Preparation]) -> str:
         *others, last = names
         parts.append(f"{', '.join(others)} or {last}, {clause}" if others else f"{last}, {clause}")
     examples = [next(iter(family)).example for _, family in groupby(known.values(), key=attrgetter("purpose"))]
-    quoted = ", ".join(f"`{text}`" for text in [*examples, EXAMPLES["prepare rechunk"]])
+    quoted = ", ".join(f"`{text}`" for text in examples)
     return (
-        f"plimsoll prepare needs to know what: {', '.join(parts)}, or rechunk, got {what or 'nothing'}"
+        f"plimsoll prepare needs to know what: {', or '.join(parts)}, got {what or 'nothing'}"
         f"{broken_packages()}: {quoted}"
     )
-
-
-def _rechunk(words: list[str]) -> int:
-    options = parse(RechunkOptions, words, program="plimsoll prepare rechunk")
-    answer: dict[str, Any] = ask("rechunk", request_of(options), under=environment.for_making())
-    text = (
-        f"{answer['path']}: {answer['rows']:,} rows of {answer['datasets']} datasets in chunks of"
-        f" {answer['chunk_rows']:,}, {format_bytes(answer['bytes'])} (before {format_bytes(answer['bytes_before'])}),"
-        f" in {format_seconds(answer['seconds'])}"
-    )
-    print(json.dumps(answer) if options.json else text)
-    return 0

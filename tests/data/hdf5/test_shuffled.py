@@ -227,5 +227,5 @@ def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):
     assert Control(data=str(small)).data_advice() == "a smaller --mix-chunks"
     large = np.zeros((600, 400, 19), np.float32)
     wide = write_control(tmp_path / "wide.h5", chunk=600, input_sequences=large)
-    assert "prepare rechunk" in Control(data=str(wide)).data_advice()
-    assert "prepare rechunk" in describe(path)["warnings"][0]
+    assert "h5repack" in Control(data=str(wide)).data_advice()
+    assert "h5repack" in describe(path)["warnings"][0]

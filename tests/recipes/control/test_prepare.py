@@ -1,12 +1,10 @@
-"""Windows of control: as many as asked for, each once, the same from the same seed, whole after any kill."""
+"""Windows of control: as many as asked for, each once, the same from the same seed."""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import h5py
 import numpy as np
@@ -17,14 +15,11 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.cli.main import main
 from plimsoll.data.hdf5.rows import Hdf5Rows
-from plimsoll.data.hdf5.writer import Column, GrowingFile, reopened
-from plimsoll.errors import DataError, StoppedError
-from plimsoll.processes.environment import for_processes
-from plimsoll.recipes.control.prepare import STATES_OF_CODE, code, prepare
+from plimsoll.errors import DataError
+from plimsoll.recipes.control.prepare import code, prepare
 from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.rows import ControlRows
 from plimsoll.recipes.control.systems import FAMILIES
-from plimsoll.recipes.control.window_packing import packed_windows
 
 SMALL = ["--samples", "6k", "--horizon", "4", "--variants", "4", "--held-out", "0.25"]
 """200 steps: 8 windows of a trajectory."""
@@ -159,81 +154,6 @@ def test_the_same_seed_makes_the_same_file_and_another_does_not(made, tmp_path):
     assert not np.array_equal(column(made[0], "controls"), column(tmp_path / "other.h5", "controls"))
 
 
-SLOWLY = """
-import sys, time
-from pathlib import Path
-from plimsoll.recipes.control import prepare as control
-from plimsoll.recipes.control.prepare_options import ControlSet
-from plimsoll.data.hdf5.writer import GrowingFile
-control.MARK_SECONDS = 0
-append = GrowingFile.append
-def slow(self, rows):
-    append(self, rows)
-    print(self._at, flush=True)
-    time.sleep(0.02)
-GrowingFile.append = slow
-made = ControlSet(samples=6_000, horizon=4.0, variants=4, held_out=0.25)
-control.prepare(made, Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_a_set_whose_making_is_killed_again_and_again_is_the_same_set(made, tmp_path):
-    out, kills = tmp_path / "killed.h5", 0
-    for after in (1, 3, 2, 4, None):
-        command = [sys.executable, "-c", SLOWLY, str(out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=for_processes("cpu"))
-        for seen, _line in enumerate(process.stdout, 1):
-            if seen == after:
-                time.sleep(0.005 * after)  # somewhere in the next chunk
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-                break
-        process.stdout.close()
-        process.wait()
-    assert kills == 4
-    assert process.returncode == 0
-    assert same(made[0], out)
-    assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob("*.lock"))
-
-
-def test_other_options_do_not_continue_what_was_begun(tmp_path):
-    columns = {"x": Column((), "int32")}
-    how = {"rows": 10, "chunk_rows": 5, "compression": None}
-    with GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how) as file:
-        file.begin()
-        file.append({"x": np.arange(5)})
-        file.mark()
-    with pytest.raises(DataError, match=r"begun with other options, seed 1 there and 2 here: use the same ones"):
-        GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 2}, **how).__enter__()
-    with GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how) as file:
-        assert file.done == 5
-        file.begin()
-        file.append({"x": np.arange(5, 10)})
-        file.finish()
-    assert column(tmp_path / "a.h5", "x").tolist() == list(range(10))
-    with pytest.raises(DataError, match="is there already"):
-        GrowingFile(tmp_path / "a.h5", columns, made_with={"seed": 1}, **how).__enter__()
-
-
-@pytest.mark.parametrize("noisy", [False, True])
-def test_chunks_packed_in_threads_are_those_that_h5py_would_have_written(tmp_path, noisy):
-    """What cannot be packed is stored as it is, and both are read back by h5py alone."""
-    columns, random = {"x": Column((64, 19), "float32")}, np.random.default_rng(0)
-    values = random.standard_normal((650, 64, 19)).astype(np.float32)
-    values = values if noisy else np.repeat(values[:, :, :1], 19, axis=2)
-    with GrowingFile(tmp_path / "a.h5", columns, rows=650, chunk_rows=100, compression="lzf", made_with={}) as file:
-        assert file.threads, "h5py's library has no lzf_compress any more: see data/hdf5/compression.py"
-        file.begin()
-        for at in range(0, 650, 100):
-            file.append({"x": values[at : at + 100]})
-        file.finish()
-    assert np.array_equal(column(tmp_path / "a.h5", "x"), values)
-    with h5py.File(tmp_path / "a.h5") as file, h5py.File(tmp_path / "b.h5", "w") as plain:
-        theirs = plain.create_dataset("x", data=values, chunks=(100, 64, 19), compression="lzf", fletcher32=True)
-        assert file["x"].id.get_storage_size() == theirs.id.get_storage_size()
-
-
 def test_a_set_that_is_finished_is_left_alone_and_that_is_no_error(made, capfd):
     path, answer = made
     before = path.stat().st_mtime_ns
@@ -246,30 +166,6 @@ def test_a_set_that_is_finished_is_left_alone_and_that_is_no_error(made, capfd):
     assert "made with other options, seed 42 there and 3 here: name another --out" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("sizes", [(1, 2, 5, 8, 10, 11, 12), (4,), (12,)])
-def test_windows_packed_by_what_is_known_of_them_are_read_back_by_h5py(tmp_path, sizes):
-    random = np.random.default_rng(0)
-    windows = np.zeros((60, 9, 19), np.float32)
-    for row, size in enumerate(random.choice(sizes, 60).tolist()):
-        windows[row, :, :size] = random.standard_normal((9, size))
-        windows[row, :, 12:] = code(3, size)
-    packed = packed_windows(windows, states=12, code=STATES_OF_CODE)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset("x", windows.shape, "float32", chunks=windows.shape, compression="lzf")
-        made.id.write_direct_chunk((0, 0, 0), packed)
-    assert np.array_equal(column(tmp_path / "a.h5", "x"), windows)
-    assert len(packed) < windows.nbytes * (4 * np.mean(sizes) + 12) / 76 + 60 * 50
-
-
-@pytest.mark.parametrize("place", [(5, 3, 11), (5, 3, 15), (5, 0, 15)])
-def test_windows_that_are_not_built_so_are_packed_as_anything_else(place):
-    windows = np.zeros((60, 9, 19), np.float32)
-    windows[:, :, :4], windows[:, :, 12:] = 1.5, code(1, 4)
-    assert packed_windows(windows, states=12, code=STATES_OF_CODE) is not None
-    windows[place] += 1
-    assert packed_windows(windows, states=12, code=STATES_OF_CODE) is None
-
-
 def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):
     path = tmp_path / "damaged.h5"
     with h5py.File(made[0]) as file:
@@ -278,68 +174,6 @@ def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):
     path.write_bytes(whole[: at + 9] + bytes([whole[at + 9] ^ 1]) + whole[at + 10 :])
     with pytest.raises(DataError, match=r"rows 1,024 to 1,536 of .*damaged.h5 cannot be read"):
         Hdf5Rows(path, {"x": "input_sequences"}).read(1024, 1536)
-
-
-def test_two_processes_do_not_write_one_file(tmp_path):
-    columns = {"x": Column((), "int32")}
-    how = {"rows": 10, "chunk_rows": 5, "compression": None, "made_with": {}}
-    with (
-        GrowingFile(tmp_path / "a.h5", columns, **how),
-        pytest.raises(DataError, match="another process is writing"),
-    ):
-        GrowingFile(tmp_path / "a.h5", columns, **how).__enter__()
-
-
-KILLED = """
-import os, sys, h5py
-file = h5py.File(sys.argv[1], "r+", libver="latest")
-file.swmr_mode = True
-file["x"][:] = [7, 8, 9]
-file.flush()
-os._exit(9)
-"""
-
-
-def test_the_note_of_a_killed_writer_is_taken_back_and_damage_is_not_mended(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w", libver="latest") as file:
-        file["x"] = np.arange(3)
-    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
-    with pytest.raises(OSError, match="already open for write"):
-        h5py.File(path, "r+")
-    reopened(path).close()
-    assert column(path, "x").tolist() == [7, 8, 9]
-    reopened(path).close()  # nothing to take back
-    whole = path.read_bytes()
-    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
-    with pytest.raises(OSError, match="checksum"):
-        reopened(path)
-    path.rename(tmp_path / "a.h5.partial")
-    with pytest.raises(DataError, match=r"a.h5.partial cannot be continued .*: remove it, and begin anew"):
-        GrowingFile(path, {"x": Column((), "int64")}, rows=3, made_with={}, chunk_rows=3, compression=None).__enter__()
-
-
-def test_a_disk_that_fills_up_meanwhile_loses_nothing(tmp_path, monkeypatch):
-    path, x = tmp_path / "w.h5", np.arange(1000, dtype=np.float64)
-
-    def grown():
-        with GrowingFile(
-            path, {"x": Column((), "f8")}, rows=1000, made_with={}, chunk_rows=100, compression="lzf"
-        ) as file:
-            begun_at = file.done
-            file.begin()
-            for at in range(begun_at, 1000, 100):
-                file.append({"x": x[at : at + 100]})
-            file.finish()
-        return begun_at
-
-    with monkeypatch.context() as patch:
-        left = iter([2**40, 2**40, 2**20, 2**20])
-        patch.setattr("plimsoll.data.hdf5.writer.free_bytes", lambda path: next(left))
-        with pytest.raises(StoppedError, match=r"disk is full \(1.0 MiB free .*200 of 1,000 rows are good"):
-            grown()
-    assert grown() == 200
-    assert np.array_equal(column(path, "x"), x)
 
 
 def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_path):

@@ -114,8 +114,8 @@ class Hdf5Rows:
                 return (
                     f"{dataset.name} of {self.path} has chunks of {dataset.chunks[0]:,} rows, {format_bytes(size)}"
                     f" ({dataset.compression or 'not packed'}): each is read whole ({format_seconds(seconds)}), and"
-                    f" {mix} of them are held at a time. `plimsoll prepare rechunk {self.path} --out NEW.h5` writes"
-                    " them smaller; or lower --mix-chunks"
+                    f" {mix} of them are held at a time. `h5repack` writes smaller ones (docs/control.md); or lower"
+                    " --mix-chunks"
                 )
         return None
 

@@ -93,7 +93,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         row["warnings"].append(
             f"{row['name']}: to read one row costs {seconds * 1e3:.0f} ms, since {dataset.chunks[0]:,} rows are"
             f" unpacked with it ({dataset.compression}). In random order that is {1 / seconds:,.0f} rows/s; by chunks,"
-            f" {dataset.chunks[0] / seconds:,.0f}. `plimsoll prepare rechunk` writes smaller chunks"
+            f" {dataset.chunks[0] / seconds:,.0f}. `h5repack` writes smaller chunks (docs/control.md)"
         )
     return row
 

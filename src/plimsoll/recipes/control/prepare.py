@@ -11,7 +11,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +22,26 @@ from jaxtyping import Float
 
 from plimsoll.data.disk import free_bytes
 from plimsoll.data.hdf5.rows import joined
-from plimsoll.data.hdf5.writer import Column, GrowingFile, is_finished
+from plimsoll.data.hdf5.writer import Column, RowWriter, is_finished, new_file
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.control.lqr import systems
 from plimsoll.recipes.control.prepare_options import ROW_BYTES, Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
-from plimsoll.recipes.control.window_packing import packed_windows
 from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes
 
 CODE_BITS = 3, 4
 """Bits of the number of inputs, then of the number of states, most significant first."""
 FEATURES = MOST_STATES + sum(CODE_BITS)
-STATES_OF_CODE = np.array([0] * CODE_BITS[0] + [2**bit for bit in reversed(range(CODE_BITS[1]))], np.float32)
-"""Numbers whose product with a code is the number of states."""
 METHOD = 2
-"""Version of sampling and scaling: a file of another one is not continued."""
+"""Version of sampling and scaling: a file of another one holds other rows."""
 DIVERGED = 1e4
 """A trajectory with a state of this norm is simulated again from another start."""
 ATTEMPTS = 20
 PILOTS = 32
 """Trajectories of each family at least that give the largest states and controls; and one of each variant."""
 LEAST_SCALE = 1e-8
-MARK_SECONDS = 2.0
 
 Progress = Callable[[int, int], None]
 """Called with rows written, and rows in all."""
@@ -55,23 +50,23 @@ Simulation = tuple[Array, Array]
 
 
 def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
-    """Writes the set, or what of it is missing, and returns what `prepare --json` prints."""
+    """Writes the set, unless it is there, and returns what `prepare --json` prints."""
     started = time.perf_counter()
     made_with = dataclasses.asdict(options) | {"method": METHOD}
-    before, seconds, maker = options.samples, 0.0, None
-    if not is_finished(out, made_with):
+    finished_before = is_finished(out, made_with)
+    maker = None
+    seconds = 0.0
+    if not finished_before:
         require_room(options, out)
-        before, maker = _write(options, out, made_with, progress)
+        maker = _write(options, out, made_with, progress)
         seconds = time.perf_counter() - started
-    progress(options.samples, options.samples)
     again = {system.family.name: system.redraws for system in maker.systems} if maker else {}
     return {
         "path": str(out),
         "examples": options.samples,
-        "examples_before": before,
-        "finished_before": before == options.samples,
+        "finished_before": finished_before,
         "seconds": seconds,
-        "examples_per_second": (options.samples - before) / seconds if seconds else None,
+        "examples_per_second": options.samples / seconds if seconds else None,
         "bytes": out.stat().st_size,
         "train_examples": options.train_rows,
         "variants": options.variants_used,
@@ -81,41 +76,30 @@ def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, ro
     }
 
 
-def _write(options: ControlSet, out: Path, made_with: dict[str, Any], progress: Progress) -> tuple[int, Maker]:
-    """Writes the rows that are missing; returns how many were there, and what made the others."""
+def _write(options: ControlSet, out: Path, made_with: dict[str, Any], progress: Progress) -> Maker:
+    """Writes all rows, and returns what made them."""
     columns = {
-        "input_sequences": Column(
-            (options.window, FEATURES),
-            "float32",
-            encode=partial(packed_windows, states=MOST_STATES, code=STATES_OF_CODE),
-        ),
+        "input_sequences": Column((options.window, FEATURES), "float32"),
         "controls": Column((MOST_INPUTS,), "float32"),
-        "control_masks": Column((MOST_INPUTS,), "float32", fill=1.0),
+        "control_masks": Column((MOST_INPUTS,), "float32"),
         "system_ids": Column((), "S50"),
         "trajectory": Column((), "int64"),
         "variant": Column((), "int32"),
     }
-    with GrowingFile(
+    with new_file(
         out,
         columns,
         rows=options.samples,
         made_with=made_with,
         chunk_rows=options.chunk_rows,
         compression=None if options.compression == "none" else options.compression,
-    ) as file:
-        before, maker = file.done, Maker(options)
-        if not before:
-            maker.describe(file)
-        file.begin()
-        marked = time.perf_counter()
-        for rows in maker.chunks(before):
-            file.append(rows)
-            if time.perf_counter() - marked > MARK_SECONDS:
-                file.mark()
-                marked = time.perf_counter()
-                progress(file.done, options.samples)
-        file.finish()
-    return before, maker
+    ) as writer:
+        maker = Maker(options)
+        maker.describe(writer)
+        for rows in maker.chunks():
+            writer.append(rows)
+            progress(writer.done, options.samples)
+    return maker
 
 
 def require_room(options: ControlSet, out: Path) -> None:
@@ -123,16 +107,16 @@ def require_room(options: ControlSet, out: Path) -> None:
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
-    unfinished = out.with_name(f"{out.name}.partial")
-    written = unfinished.stat().st_blocks * 512 if unfinished.exists() else 0
-    most = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
-    needed = most - written
+    left = out.with_name(f"{out.name}.partial")
+    needed = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
     free = free_bytes(folder / out.name)
+    if left.exists():
+        free += left.stat().st_blocks * 512  # of a killed process: it is written over
     if needed > free:
         raise DataError(
             f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
             f" and {format_bytes(free)} are free at {folder}: ask for at most"
-            f" {options.samples * free // most:,} --samples, or name another disk"
+            f" {options.samples * free // needed:,} --samples, or name another disk"
         )
 
 
@@ -162,10 +146,10 @@ class Maker:
         self.rejected = 0
         """Trajectories of this process that diverged and were simulated again."""
 
-    def describe(self, file: GrowingFile) -> None:
+    def describe(self, writer: RowWriter) -> None:
         """Writes the attributes of the set and each family's scales into a new file."""
         options = self.options
-        file.file.attrs.update(
+        writer.file.attrs.update(
             {
                 "sequence_length": options.window,
                 "max_state_dim": MOST_STATES,
@@ -192,7 +176,7 @@ class Maker:
         }
         for row, system in enumerate(self.systems):
             inputs, states = system.gain.shape
-            group = file.file.require_group(f"normalization/{system.family.name}")
+            group = writer.file.require_group(f"normalization/{system.family.name}")
             group.attrs.update({"n_states": states, "n_inputs": inputs})
             arrays |= {
                 f"{group.name}/state_max": self.state_scale[row][:states],
@@ -200,12 +184,11 @@ class Maker:
                 f"{group.name}/control_std": self.control_std[row][:inputs],
             }
         for name, values in arrays.items():
-            if name not in file.file:  # of a process that was killed before its first row
-                file.file[name] = values.astype(np.float32)
+            writer.file[name] = values.astype(np.float32)
 
-    def chunks(self, begin: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields rows from `begin` on, a chunk at a time; the next block is simulated meanwhile."""
-        blocks = [block for block in self.options.blocks() if block.end > begin]
+    def chunks(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the rows, a chunk at a time; the next block is simulated meanwhile."""
+        blocks = list(self.options.blocks())
         pending: list[dict[str, np.ndarray]] = []
         with ThreadPoolExecutor(1) as ahead:
             running = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
@@ -215,7 +198,7 @@ class Maker:
                 # the windows of the block in the file's order: trajectory x windows of each + window
                 random = np.random.default_rng([self.options.seed, 2, block.number])
                 order = random.permutation(len(self._room) * self.options.windows_each)
-                order = order[max(0, begin - block.first) : block.end - block.first]
+                order = order[: block.end - block.first]
                 while len(order):
                     room = self.options.chunk_rows - sum(len(part["variant"]) for part in pending)
                     pending.append(self._rows(block, trajectories, order[:room]))

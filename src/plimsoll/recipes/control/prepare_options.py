@@ -147,4 +147,4 @@ class ControlOptions(ControlSet):
     """Options of `plimsoll prepare control`."""
 
     out: str = "windows.h5"
-    """The HDF5 file. The same command continues what was interrupted."""
+    """The HDF5 file."""

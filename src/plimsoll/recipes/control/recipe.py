@@ -187,8 +187,9 @@ class Control(AdamWRecipe):
         return self.rows.require_same(then) if then else None
 
     def data_advice(self) -> str:
-        huge = f", or smaller chunks (`plimsoll prepare rechunk {self.data} --out NEW.h5`)"
-        return f"a smaller --mix-chunks{huge if self.rows.has_huge_chunks else ''}"
+        if self.rows.has_huge_chunks:
+            return "a smaller --mix-chunks, or smaller chunks (`h5repack`, docs/control.md)"
+        return "a smaller --mix-chunks"
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         return self.rows.loader(
