@@ -230,13 +230,6 @@ BENCHMARKS = [
         needs=EDITS,
     ),
     Benchmark(
-        "recommend_quality",
-        f"--interactions {{shared}}/{FILMS} --pretrained {{shared}}/{STORIES_MODEL} --only titles",
-        None,
-        "films of no history above popularity and chance",
-        needs=STORIES_MODEL,
-    ),
-    Benchmark(
         "control_quality",
         "--data {made}/windows-2m.h5",
         None,

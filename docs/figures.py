@@ -737,16 +737,6 @@ def recommend_frozen() -> str:
     )
 
 
-def recommend_titles() -> str:
-    """Returns a table of films that no history had, found by their titles, beside popularity and chance."""
-    cold = read("recommend_titles", "row", "cold", "test")
-    names = {"run": "rows from titles", "popularity": "popularity (0 for each)", "chance": "chance"}
-    lines = [[label, *_ranked(cold[name])] for name, label in names.items()]
-    head = [f"{cold['run']['users']} users, {cold['items']} films", *(measure.upper() for measure in RANKED)]
-    where = f"python benchmarks/recommend_quality.py --interactions {read('recommend_titles', 'interactions')}"
-    return table(head, lines) + "\n" + source("recommend_titles", where + " --pretrained FOLDER --only titles")
-
-
 RANKED = "hr@10", "ndcg@10", "mrr"
 
 

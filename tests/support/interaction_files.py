@@ -6,7 +6,7 @@ from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.writer import write_interactions
 
 
-def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=True, seed=0):
+def write_small(folder, sequences, *, items=None, clusters=2, width=4, seed=0):
     """`sequences`: ids from 1, a list for each user. Clusters go round; embeddings are random."""
     items = max(map(max, sequences)) if items is None else items
     embeddings = np.random.default_rng(seed).normal(size=(items + 1, width)).astype(np.float32)
@@ -17,7 +17,7 @@ def write_small(folder, sequences, *, items=None, clusters=2, width=4, titles=Tr
         sequences=np.concatenate(sequences).astype(np.int32),
         offsets=np.cumsum([0, *map(len, sequences)]),
         cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),
-        catalogue=Catalogue(originals, [f"Item {one}" if titles else None for one in originals]),
+        catalogue=Catalogue(originals),
         embeddings=embeddings if width else None,
         about={"clustering": "frequency"},
     )

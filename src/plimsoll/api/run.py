@@ -185,7 +185,7 @@ class Run:
 
         Returns:
             A dict. `items` is a list, most likely first, of dicts with `id`, `original` (the id in the original data),
-            `title`, `probability` and `score` (its logarithm). `history` lists the items of the history likewise.
+            `probability` and `score` (its logarithm). `history` lists the items of the history likewise.
 
         Raises:
             PlimsollError: An item is unknown, no checkpoint is saved yet, or the recipe ranks no items.

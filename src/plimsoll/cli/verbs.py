@@ -113,7 +113,7 @@ def solve(arguments: list[str]) -> int:
 
 
 def rank(arguments: list[str]) -> int:
-    """Prints the likeliest items, their titles and how likely each one is."""
+    """Prints the likeliest items and how likely each one is."""
     options = parse(RankOptions, arguments, program="plimsoll rank")
     run, ranking = fetched(options.run), use.Ranking(top=options.top, keep_seen=options.keep_seen)
     answer = use.rank(run, options.history, ranking, step=options.step)

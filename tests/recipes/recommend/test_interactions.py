@@ -26,7 +26,6 @@ def test_what_was_written_is_read(folder):
     assert found.embeddings().shape == (7, 4)
     assert not found.embeddings()[0].any()
     assert found.catalogue.originals == [str(100 + item) for item in range(1, 7)]
-    assert found.catalogue.titles[3] == "Item 104"
     assert is_interactions(folder)
     assert not is_interactions(folder.parent)
 
@@ -41,11 +40,11 @@ def test_the_last_item_is_for_testing_the_one_before_for_validation_and_short_us
     assert found.targets("test").tolist() == [2, 5]
 
 
-def test_without_embeddings_and_titles(tmp_path):
-    found = Interactions(write_small(tmp_path / "set", SEQUENCES, width=0, titles=False))
+def test_without_embeddings(tmp_path):
+    found = Interactions(write_small(tmp_path / "set", SEQUENCES, width=0))
     found.check()
     assert found.embeddings() is None
-    assert found.catalogue.described(2) == {"id": 2, "original": "102", "title": None}
+    assert found.catalogue.described(2) == {"id": 2, "original": "102"}
 
 
 def change(folder, **fields):

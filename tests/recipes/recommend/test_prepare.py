@@ -29,8 +29,6 @@ def write_hobbies(folder, *, users=80, seed=0):
         order = random.permutation(8)
         lines += [f"{user},{1000 + items[at]},4.5,{at}" for at in order]
     (folder / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *lines]))
-    titles = [f'{1000 + item},"Book {item}, The (1999)",Drama' for item in range(0, HOBBIES * ITEMS_OF_EACH, 2)]
-    (folder / "movies.csv").write_text("\n".join(["movieId,title,genres", *titles]))
     return folder / "ratings.csv"
 
 
@@ -48,8 +46,6 @@ def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
     found = Interactions(tmp_path / "set")
     found.check()
     assert (found.users, found.items, len(found)) == (80, 48, 640) == (told["users"], told["items"], told["examples"])
-    assert told["titles"] == 24
-    assert found.catalogue.titles[:2] == ["Book 0, The (1999)", None]
     assert found.catalogue.originals[:2] == ["1000", "1001"]
     assert found.about["counts"] == told["counts"]
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
@@ -182,24 +178,15 @@ REFUSED = {
     "too many clusters": ({"clusters": 49}, "--clusters 49 is more than the 48 items that are left"),
     "too high a core": ({"k_core": 30}, "has 640 interactions, and no users and items with 30 .*lower --k-core"),
     "too high a rating": ({"min_rating": 5}, "no users and items with 5 .*--min-rating"),
-    "titles of another": ({"items": "{folder}/other.csv"}, "has a title for none of the 48 items of .*like '1000'"),
-    "titles without a column": (
-        {"items": "{folder}/no-titles.csv"},
-        "no column title; its first line has movieId, name",
-    ),
-    "no titles": ({"items": "{folder}/absent.csv"}, "absent.csv cannot be read: .*--items"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_made_is_refused_and_leaves_nothing(file, tmp_path, case):
     options, said = REFUSED[case]
-    (tmp_path / "other.csv").write_text("movieId,title\n7,Seven\n")
-    (tmp_path / "no-titles.csv").write_text("movieId,name\n1000,One\n")
-    options = {name: value.format(folder=tmp_path) if name == "items" else value for name, value in options.items()}
     with pytest.raises(DataError, match=said):
         build(made(file, **options), tmp_path / "set")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["no-titles.csv", "other.csv"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_empty_file_is_refused(tmp_path):
@@ -213,23 +200,6 @@ def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path,
     with pytest.raises(DataError, match=r"kmeans needs scikit-learn.*pip install scikit-learn.*frequency"):
         build(made(tmp_path / "absent.csv"), tmp_path / "set")
     build(made(file, clustering="frequency"), tmp_path / "set")
-
-
-def test_titles_may_come_from_a_dat_file(file, tmp_path):
-    (tmp_path / "movies.dat").write_bytes("1000::Amélie (2001)::Comedy\n".encode("latin-1"))
-    build(made(file, items=str(tmp_path / "movies.dat"), clustering="frequency"), tmp_path / "set")
-    catalogue = Interactions(tmp_path / "set").catalogue
-    assert catalogue.titles[:2] == ["Amélie (2001)", None]
-    assert catalogue.genres == {1: "Comedy"}
-
-
-def test_genres_are_kept_beside_titles_for_a_model_to_read(file, tmp_path):
-    lines = ['1000,"Book 0, The (1999)",Drama|Crime', "1001,Book 1,(no genres listed)", "9,Nobody's,Drama"]
-    (tmp_path / "movies.csv").write_text("\n".join(["movieId,title,genres", *lines]))
-    build(made(file, items=str(tmp_path / "movies.csv"), clustering="frequency"), tmp_path / "set")
-    catalogue = Interactions(tmp_path / "set").catalogue
-    assert [catalogue.text(item) for item in (1, 2, 3)] == ["Book 0, The (1999): Drama, Crime", "Book 1", None]
-    assert catalogue.described(1) == {"id": 1, "original": "1000", "title": "Book 0, The (1999)"}
 
 
 def test_repeats_are_left_out_or_kept(tmp_path):

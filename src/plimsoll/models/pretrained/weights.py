@@ -12,7 +12,6 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Int
 
 from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
 from plimsoll.levers.sharding import aligned_empty, on_devices
@@ -123,23 +122,6 @@ def load_over(
         if isinstance(leaf, jax.Array):
             leaf.delete()
     return load(folder, shape, words=words, like=form)
-
-
-def word_vectors(
-    folder: str | Path, shape: PretrainedShape, tokens: Int[np.ndarray, " tokens"]
-) -> Float32[np.ndarray, "tokens width"]:
-    """Returns the first block's input for these tokens, which ascend; the rest of the embedding is not kept.
-
-    Raises:
-        DataError: The tensors are not those of the shape.
-    """
-    tensor = checked(folder, shape)[EMBEDDING]
-    vectors = np.empty((len(tokens), shape.width), np.float32)
-    for first, last in pieces_of(tensor.shape, PIECE):
-        of_piece = slice(*np.searchsorted(tokens, [first, last]))
-        if of_piece.start < of_piece.stop:
-            vectors[of_piece] = _numbers(tensor, first, last)[tokens[of_piece] - first]
-    return vectors * np.float32(shape.width**0.5 if shape.form.gemma else 1.0)
 
 
 def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:

@@ -185,7 +185,7 @@ def _place(path: Path, header: Sequence[str], column: str | None) -> int | None:
 
 
 @contextmanager
-def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterator[IO[str]]:
+def opened(path: Path, form: Form) -> Iterator[IO[str]]:
     """Opens the file: MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
     try:
         with open(path, newline="", encoding="latin-1" if form == "movielens-dat" else "utf-8-sig") as file:
@@ -193,7 +193,9 @@ def opened(path: Path, form: Form, *, option: str = "--interactions") -> Iterato
     except UnicodeDecodeError as problem:
         raise DataError(f"{path} is no text in UTF-8 ({problem.reason}): save it as that") from None
     except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}. Name a file with {option}") from None
+        raise DataError(
+            f"{path} cannot be read: {problem.strerror or problem}. Name a file with --interactions"
+        ) from None
 
 
 def _broken(path: Path, line: int, what: str) -> DataError:

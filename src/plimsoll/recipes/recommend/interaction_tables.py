@@ -40,8 +40,6 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
         f"  clusters: {answer['clusters']:,} by {answer['clustering']}, the largest of"
         f" {answer['largest_cluster']:,} items{split}",
     ]
-    if answer["titles_file"] is not None:
-        lines.append(f"  titles: of {answer['titles']:,} items, from {answer['titles_file']}")
     return "\n".join(lines)
 
 
@@ -59,7 +57,7 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         name: {"least": int(values.min()), "mean": float(values.mean()), "most": int(values.max())}
         for name, values in counts.items()
     }
-    names = [title or original for title, original in zip(data.catalogue.titles, data.catalogue.originals, strict=True)]
+    names = data.catalogue.originals
     top = np.argsort(-often, kind="stable")[:SHOWN]
     return {
         "path": str(data.folder),
@@ -76,7 +74,6 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         "cluster": spread["cluster"],
         "embedding_size": data.about["embedding_size"],
         "embeddings": data.about.get("embeddings"),
-        "titles": sum(title is not None for title in data.catalogue.titles),
         "most_taken": [{"name": names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
         "counts": data.about.get("counts", {}),
         "made_with": data.about.get("made_with"),
@@ -93,7 +90,7 @@ def interactions_table(about: Mapping[str, Any]) -> str:
     rows = [
         ("interactions", f"{about['interactions']:,}: {about['training_interactions']:,} to train on, {held}"),
         ("users", f"{about['users']:,}, each with {spread['sequence']} items"),
-        ("items", f"{about['items']:,}, each taken {spread['item']} times; {about['titles']:,} have a title"),
+        ("items", f"{about['items']:,}, each taken {spread['item']} times"),
         ("most taken", ", ".join(f"{item['name']} ({item['times']:,} times)" for item in about["most_taken"])),
         ("clusters", f"{about['clusters']:,} by {about['clustering']}, each with {spread['cluster']} items"),
         ("embeddings", begin),

@@ -96,11 +96,6 @@ class NextItem:
         vectors = self.items.vectors(params["trainable"], fixed)
         return self.items.log_probabilities(self._last(params, ids), vectors, fixed)
 
-    def products(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
-        """Returns the product of every item's vector with the output after these histories, whatever its cluster."""
-        fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
-        return self._last(params, ids) @ self.items.vectors(params["trainable"], fixed)["items"].T
-
     def _last(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch out"]:
         """Returns the output after the last item of each history."""
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from plimsoll.errors import DataError
 from plimsoll.recipes.family import content_of
-from plimsoll.recipes.recommend.catalogue import named
+from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.clusters import clustered, require_clustering
 from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
 from plimsoll.recipes.recommend.formats import form_of, rows
@@ -40,13 +40,11 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
-    catalogue, titles = named(options, path, form, originals)
     say(f"{users:,} users, {items:,} items, {len(log):,} interactions; clusters: {options.clustering}")
     cluster_of, embeddings = _learned_from_training(options, sequences, offsets, items=items, clusters=clusters)
     description = {
         "form": form,
         "times": times,
-        "titles": sum(title is not None for title in catalogue.titles),
         "clustering": options.clustering,
         "embeddings": None if options.embeddings == "none" else options.embeddings,
         "clusters_asked": clusters,
@@ -58,7 +56,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
         sequences=sequences,
         offsets=offsets,
         cluster_of=cluster_of,
-        catalogue=catalogue,
+        catalogue=Catalogue(originals),
         embeddings=embeddings,
         about=description | {"made_with": dataclasses.asdict(options)},
     )
@@ -66,7 +64,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(log)}
     rate = counts["interactions_read"] / seconds
     speed = {"seconds": seconds, "examples_per_second": rate, "bytes": size}
-    return {"path": str(out), **sizes, **speed, **description, "titles_file": None if titles is None else str(titles)}
+    return {"path": str(out), **sizes, **speed, **description}
 
 
 def make(options: RecommendOptions) -> dict[str, Any]:

@@ -44,9 +44,6 @@ class RecommendSet:
     testing that was trained on."""
     k_core: Annotated[int, Ge(0)] = 5
     """Users and items with fewer interactions are left out, until none is left that has fewer."""
-    items: str | None = None
-    """Titles: a CSV file with a column title, or MovieLens' movies.dat; by default the movies.csv or movies.dat beside
-    --interactions, where they are MovieLens'."""
     clusters: Annotated[int | None, "count", Ge(1)] = None
     """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"

@@ -13,10 +13,10 @@ import numpy as np
 
 from plimsoll.errors import RunError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.recommend.interactions import HeldOut, Interactions, Split
+from plimsoll.recipes.recommend.interactions import HeldOut
 from plimsoll.recipes.recommend.mixture import mixture
 from plimsoll.recipes.recommend.next_item import NextItem
-from plimsoll.recipes.recommend.ranking import best, mean_metrics, means, ranks, sums
+from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks
 from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.recommend.rows import padded
 from plimsoll.types import TrainedRun
@@ -46,8 +46,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
-        `baselines` those of each; under `cold` those of items that nobody had taken (`_cold`), where there are some and
-        their titles are known to a frozen language model.
+        `baselines` those of each.
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
@@ -61,7 +60,6 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     beside: dict[str, dict[str, Any]] = {"model": {}} | ({"raw": {}} if request.get("raw") else {}) | {"baselines": {}}
     averaged = scorer(trained, users=users)
     raw = scorer(trained, users=users, average=False) if "raw" in beside else None
-    cold: dict[str, Any] = {}
     for split in splits:
         counts = Baselines(data, split)
 
@@ -76,66 +74,16 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         of_splits[split] = found.pop("mixed")
         for name, of_split in (found | {"baselines": counts.evaluate(keep_seen=keep_seen)}).items():
             beside[name][split] = of_split
-        cold |= _cold(trained, counts, split)
-    return {"keep_seen": keep_seen} | of_splits | beside | ({"cold": cold} if cold else {})
+    return {"keep_seen": keep_seen} | of_splits | beside
 
 
-def _cold(trained: TrainedRun, counts: Baselines, split: HeldOut) -> dict[str, Any]:
-    """Returns, by split, metrics of the items that nobody had taken before, ranked among one another.
-
-    They are scored by rows from their titles (recipes/recommend/titles.py). Nothing that counts can tell them from one
-    another, and neither can popularity: it has 0 for each. Empty if there is no such item, or no title to go by.
-
-    Returns:
-        `items`, the number of them; `run`, `popularity` and `chance`, metrics over the users whose item is one.
-    """
-    from plimsoll.recipes.recommend.titles import has_titles, rows_by_title, title_vectors
-
-    recipe = _recipe(trained)
-    if not has_titles(recipe):
-        return {}
-    data, cold = recipe.interactions, counts.popularity == 0
-    cold[0] = False
-    targets = data.targets(split)
-    asked = np.flatnonzero(cold[targets])
-    if not len(asked):
-        return {}
-    params = trained.params()
-    table = np.asarray(readable(params["trainable"])["items"]["embedding"], np.float32)
-    vectors = title_vectors(recipe, params["frozen"]["model"], trained.plan.compute(jax.default_backend()))
-    rows = rows_by_title(vectors, table, _taken(data, learned="test" if recipe.learn_validation else "train"))
-    histories = [data.history(user, split) for user in data.evaluated[asked].tolist()]
-    score = scorer(trained, users=min(MOST_USERS, len(asked)), rows=rows)
-    blocks = [histories[first : first + MOST_USERS] for first in range(0, len(asked), MOST_USERS)]
-    scores = np.concatenate([score(block) for block in blocks])
-    scores[:, ~cold] = -np.inf
-    found = {"run": scores, "popularity": np.where(cold, counts.popularity, -np.inf)[None].repeat(len(asked), axis=0)}
-    metrics = {name: means([sums(ranks(values, targets[asked]))]) for name, values in found.items()}
-    number = int(cold.sum())
-    chance = means([sums(np.arange(number))]) | {"users": len(asked)}
-    return {split: {"items": number, **metrics, "chance": chance}}
-
-
-def _taken(data: Interactions, *, learned: Split) -> np.ndarray:
-    """Returns, for each id, whether somebody took it before the end of what was learned from."""
-    taken = np.zeros(data.items + 1, bool)
-    for user in range(data.users):
-        taken[data.history(user, learned)] = True
-    return taken
-
-
-def scorer(trained: TrainedRun, *, users: int, average: bool = True, rows: np.ndarray | None = None) -> Scorer:
-    """Returns the function that scores up to `users` histories at a time.
-
-    With `rows`, they are the table of items, and scores are products with its vectors: clusters are not asked.
-    """
+def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
+    """Returns the function that scores up to `users` histories at a time."""
     recipe = _recipe(trained)
     task = cast(NextItem, recipe.task(trained.plan.compute(jax.default_backend())))
     params = trained.params(average=average)
     params = params | {"trainable": readable(params["trainable"])}
-    if rows is not None:
-        params["trainable"] = params["trainable"] | {"items": {"embedding": jax.device_put(rows)}}
-    run = jax.jit(task.log_probabilities if rows is None else task.products)
+    run = jax.jit(task.log_probabilities)
 
     def score(histories: Sequence[np.ndarray]) -> np.ndarray:
         ids = padded(histories, length=recipe.seq_len)
@@ -203,12 +151,13 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     """Returns the exhibits of a report: what comes next for the first users of the test split."""
     exhibits = []
     for number, user in enumerate(next_of_users(trained, users=SHOWN_USERS, top=SHOWN_ITEMS), start=1):
-        taken, newest = user["taken"], ", ".join(map(_titled, user["history"][-SHOWN_HISTORY:]))
+        taken = user["taken"]
+        newest = ", ".join(item["original"] for item in user["history"][-SHOWN_HISTORY:])
         earlier = len(user["history"]) - SHOWN_HISTORY
         history = f"{earlier:,} more, {newest}" if earlier > 0 else newest
         rows = [
             [
-                _titled(item) + (" (taken)" if item["id"] == taken["id"] else ""),
+                item["original"] + (" (taken)" if item["id"] == taken["id"] else ""),
                 str(place),
                 f"{100 * item['probability']:.2f} %",
             ]
@@ -218,17 +167,13 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
             {
                 "kind": "table",
                 "title": f"What comes next, user {number} of the test split",
-                "caption": f"After {history}. Really taken then: {_titled(taken)}, which stands {user['place']:,}. of"
-                f" what was not taken before, by the checkpoint of step {user['step']:,}.",
+                "caption": f"After {history}. Really taken then: {taken['original']}, which stands {user['place']:,}."
+                f" of what was not taken before, by the checkpoint of step {user['step']:,}.",
                 "header": ["item", "place", "probability"],
                 "rows": rows,
             }
         )
     return exhibits
-
-
-def _titled(item: Mapping[str, Any]) -> str:
-    return item["title"] or item["original"]
 
 
 def _recipe(trained: TrainedRun) -> Recommend:

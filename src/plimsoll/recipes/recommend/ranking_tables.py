@@ -11,15 +11,13 @@ SPLITS = "validation", "test"
 
 def ranking_text(answer: Mapping[str, Any]) -> str:
     history, items = answer["history"], answer["items"]
-    names = [f"{item['original']} ({item['title']})" if item["title"] else item["original"] for item in history]
-    lines = [f"{answer['run']} at step {answer['step']:,}, after {', '.join(names)}"]
+    names = ", ".join(item["original"] for item in history)
+    lines = [f"{answer['run']} at step {answer['step']:,}, after {names}"]
     if answer["read"] < len(history):
         lines.append(f"  the model reads the last {answer['read']:,} of these {len(history):,} items (--seq-len)")
-    width = max((len(item["original"]) for item in items), default=0)
     for place, item in enumerate(items, 1):
-        title = f"  {item['title']}" if item["title"] else ""
         score = f"{100 * item['probability']:7.3f} %  log p {item['score']:8.3f}"
-        lines.append(f"  {place:>3}  {score}  {item['original']:<{width}}{title}".rstrip())
+        lines.append(f"  {place:>3}  {score}  {item['original']}")
     return "\n".join(lines)
 
 
@@ -39,20 +37,4 @@ def recommendation_tables(answer: Mapping[str, Any]) -> str:
         lines.append(f"  {'':<{width}}" + "".join(f"{name:>9}" for name in names))
         for row, values in rows.items():
             lines.append(f"  {row:<{width}}" + "".join(f"{values[name]:9.4f}" for name in names))
-    lines += [line for split in SPLITS for line in _cold_lines(split, answer.get("cold", {}).get(split))]
     return "\n".join(lines)
-
-
-def _cold_lines(split: str, cold: Mapping[str, Any] | None) -> list[str]:
-    if cold is None:
-        return []
-    names = [name for name in cold["run"] if name != "users"]
-    lines = [
-        "",
-        f"  {split}, {cold['run']['users']:,} users whose item nobody had taken before, ranked among the"
-        f" {cold['items']:,} such items by rows from their titles",
-    ]
-    lines.append(f"  {'':<14}" + "".join(f"{name:>9}" for name in names))
-    for row in ("run", "popularity", "chance"):
-        lines.append(f"  {MIXED if row == 'run' else row:<14}" + "".join(f"{cold[row][name]:9.4f}" for name in names))
-    return lines

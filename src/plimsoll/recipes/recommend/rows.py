@@ -57,7 +57,7 @@ class TrainingRows(Sequence[np.ndarray]):
         return row
 
     def held_bytes(self) -> int:
-        """Returns the bytes that are mapped or in memory, with the sequences, without titles and embeddings."""
+        """Returns the bytes that are mapped or in memory, with the sequences, without names and embeddings."""
         data = self.interactions
         of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
         return of_data + self._firsts.nbytes + self._sizes.nbytes

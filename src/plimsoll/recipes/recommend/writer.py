@@ -24,7 +24,7 @@ from plimsoll.recipes.recommend.interactions import ABOUT, CLUSTERS, EMBEDDINGS,
 from plimsoll.units import format_bytes
 
 ITEM_LINE_BYTES = 80
-"""Bytes of a line of items.jsonl, besides its title and genres."""
+"""Bytes of a line of items.jsonl."""
 FIXED_BYTES = 2**14
 """Bytes of headers and catalogue.json."""
 
@@ -56,8 +56,7 @@ def write_interactions(
         "catalogue": identity,
         "clusters_sha256": clusters_sha256(cluster_of, identity),
     }
-    texts = [title for title in catalogue.titles if title is not None] + [*catalogue.genres.values()]
-    names = len(catalogue.originals) * ITEM_LINE_BYTES + sum(len(text.encode()) for text in texts)
+    names = len(catalogue.originals) * ITEM_LINE_BYTES
     needed = sum(values.nbytes for values in arrays.values()) + names + FIXED_BYTES
     with _partial_folder(out) as partial:
         if needed > free_bytes(out):
