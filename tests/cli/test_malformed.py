@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plimsoll.api.plan as planning
@@ -113,6 +113,7 @@ def damaged(draw, content):
 
 
 @pytest.mark.parametrize("write", [write_lines, write_windows, write_tokens])
+@settings(max_examples=20)  # each reads a file, also in `make test-all`
 @given(data=st.data())
 def test_a_damaged_file_is_inspected_or_refused(write, data):
     with tempfile.TemporaryDirectory() as folder:
