@@ -83,7 +83,7 @@ RUNS = {
         (EVALUATE, SAMPLE, "export {run} --adapter {out}/adapter --merged {out}/merged"),
     ),
     "finetune, adapters over 4 bits": Run(
-        f"{FINETUNE} --lora-rank 4 --frozen-bits 4 --loss-chunk 64 --attention-chunk 64 --mlp-chunk 64",
+        f"{FINETUNE} --lora-rank 4 --frozen-bits 4 --loss-chunk 64 --attention-chunk 64",
         (EVALUATE, "export {run} --adapter {out}/adapter --merged {out}/merged"),
     ),
     "finetune, the whole model": Run(
