@@ -169,6 +169,10 @@ class Side:
         """Returns what `plimsoll WORDS` printed, and ends the program if that failed."""
         return _succeeded(self.command(words, **places))
 
+    def results_of(self, name: str) -> dict[str, Any]:
+        """Trains the run of this name, and returns all that has to be the same."""
+        return self.trained(name, RUNS[name]) if name in RUNS else self.trained_functions()
+
     def trained(self, name: str, run: Run) -> dict[str, Any]:
         """Trains, and returns all that has to be the same, by name."""
         folder = self.folder / "runs" / _plain(name)
@@ -314,9 +318,8 @@ def compare_runs(before: Side, after: Side, only: str) -> int:
     for name in [*RUNS, "functions"]:
         if only not in name:
             continue
-        one, two = (
-            side.trained(name, RUNS[name]) if name in RUNS else side.trained_functions() for side in (before, after)
-        )
+        one = before.results_of(name)
+        two = after.results_of(name)
         names = differences(one, two)
         different += bool(names)
         pairs = zip(one["bytes"], two["bytes"], strict=True)

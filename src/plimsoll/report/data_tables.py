@@ -37,9 +37,7 @@ FAMILIES: Cells = {
 
 def hdf5_table(file: Mapping[str, Any]) -> str:
     """Returns the description of an HDF5 file, as `data.hdf5.survey.describe` gives it, as text."""
-    written, rows = file["rows_written"], file["rows"]
-    size = f"{rows:,} rows" if written >= rows else f"{written:,} of {rows:,} rows: still being written"
-    lines = [f"{file['path']}: {size}, {format_bytes(file['bytes'])} on disk", ""]
+    lines = [f"{file['path']}: {file['rows']:,} rows, {format_bytes(file['bytes'])} on disk", ""]
     shown = [dataset for dataset in file["datasets"] if math.prod(dataset["shape"]) > SMALL] or file["datasets"]
     if shown:
         lines += table(shown, DATASETS)

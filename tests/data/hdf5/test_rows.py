@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 
-from plimsoll.data.hdf5 import rows as module
 from plimsoll.data.hdf5.rows import Hdf5Rows, chunk_bytes, not_finite, row_bytes_of, widest
 from plimsoll.data.hdf5.shuffled import MixedChunks, counted_not_finite, in_order, sampled_order
 from plimsoll.errors import DataError
@@ -90,16 +89,6 @@ def test_of_the_rows_four_spans_from_end_to_end_are_part_of_what_a_file_is(tmp_p
     seen = [row for row in range(10) if digest(f"{row}.h5", row) != same]
     assert seen == [0, 3, 6, 9]
     assert digest("other.h5", made="here") != same
-
-
-@pytest.mark.parametrize(("done", "refused"), [(10, True), (11, False), (12, False)])
-def test_a_file_that_is_still_being_written_is_refused(tmp_path, done, refused):
-    path = write(tmp_path / "x.h5", {module.DONE: done}, x=(np.zeros(11), (3,)))
-    if not refused:
-        assert len(Hdf5Rows(path, {"x": "x"})) == 11
-        return
-    with pytest.raises(DataError, match="still being written, or its writer was stopped: 10 of 11 rows"):
-        Hdf5Rows(path, {"x": "x"})
 
 
 def test_a_row_is_finite_where_all_of_it_in_all_columns_is():

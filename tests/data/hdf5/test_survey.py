@@ -28,9 +28,7 @@ def test_a_small_file_is_described_whole(tmp_path):
     values = np.array([1.0, np.nan, 0.0, 5.0, np.inf])
     path = write(tmp_path / "x.h5", {"made": "here", "rate": 0.5}, x=(values, {"chunks": (2,)}))
     found = describe(path)
-    assert (found["path"], found["bytes"], found["rows"], found["rows_written"]) == (
-        str(path), path.stat().st_size, 5, 5
-    )  # fmt: skip
+    assert (found["path"], found["bytes"], found["rows"]) == (str(path), path.stat().st_size, 5)
     assert found["attributes"] == {"made": "here", "rate": 0.5}
     assert found["families"] == []
     row = only(found)
@@ -42,12 +40,6 @@ def test_a_small_file_is_described_whole(tmp_path):
     }  # fmt: skip
     (warning,) = found["warnings"]
     assert warning.startswith("x: 2 of all its rows are not finite.")
-
-
-@pytest.mark.parametrize(("done", "written"), [(3, 3), (5, 5), (9, 5)])
-def test_as_many_rows_are_written_as_are_marked_and_no_more_than_there_are(tmp_path, done, written):
-    found = describe(write(tmp_path / "x.h5", {survey.DONE: done}, x=np.zeros(5), y=np.zeros((4, 9))))
-    assert (found["rows"], found["rows_written"]) == (5, written)
 
 
 def test_of_many_chunks_eight_are_read_and_25_rows_of_each_are_sampled(tmp_path):

@@ -25,8 +25,6 @@ WITHOUT_CHUNKS = 512
 CACHE_BYTES = MIB
 """HDF5's cache of a dataset: chunks are read whole and once, so none is worth keeping."""
 HUGE_CHUNK = 8 * MIB
-DONE = "rows_written"
-"""An attribute of a file that says how many of its rows are written; absent where all are."""
 DIGESTED_CHUNKS = 4
 """Chunks from all over the file that `Hdf5Rows.identity` reads, the first and the last among them."""
 
@@ -59,12 +57,6 @@ class Hdf5Rows:
             if not self._count:
                 raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
             self.attributes: dict[str, Any] = dict(self._file.attrs)
-            written = int(self.attributes.get(DONE, self._count))
-        if written < self._count:
-            raise DataError(
-                f"{self.path} is still being written, or its writer was stopped: {written:,} of {self._count:,} rows"
-                " are there. Run the same `plimsoll prepare` again to complete it"
-            )
         self.row_spec = {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
         """Name to the shape and dtype of one row."""
         self.row_bytes = sum(map(row_bytes_of, self._datasets.values()))
@@ -114,8 +106,8 @@ class Hdf5Rows:
                 return (
                     f"{dataset.name} of {self.path} has chunks of {dataset.chunks[0]:,} rows, {format_bytes(size)}"
                     f" ({dataset.compression or 'not packed'}): each is read whole ({format_seconds(seconds)}), and"
-                    f" {mix} of them are held at a time. `h5repack` writes smaller ones (docs/control.md); or lower"
-                    " --mix-chunks"
+                    f" {mix} of them are held at a time. Copy the file into smaller chunks, as docs/control.md says, or"
+                    " lower --mix-chunks"
                 )
         return None
 

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from plimsoll.data.hdf5.rows import DONE, damage_as_error, datasets_in, name_of, not_finite, opened, row_bytes_of
+from plimsoll.data.hdf5.rows import damage_as_error, datasets_in, name_of, not_finite, opened, row_bytes_of
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
@@ -43,12 +43,10 @@ def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
         families = _families(datasets)
         described = [_dataset(dataset, random) for dataset in datasets]
         rows = max((dataset.shape[0] for dataset in datasets if dataset.shape), default=0)
-        written = int(np.asarray(file.attrs.get(DONE, rows)))
         return {
             "path": str(path),
             "bytes": path.stat().st_size,
             "rows": rows,
-            "rows_written": min(written, rows),
             "attributes": {name: _plain(file.attrs[name]) for name in list(file.attrs)[:SHOWN_ATTRIBUTES]},
             "datasets": described,
             "families": families,
@@ -93,7 +91,8 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
         row["warnings"].append(
             f"{row['name']}: to read one row costs {seconds * 1e3:.0f} ms, since {dataset.chunks[0]:,} rows are"
             f" unpacked with it ({dataset.compression}). In random order that is {1 / seconds:,.0f} rows/s; by chunks,"
-            f" {dataset.chunks[0] / seconds:,.0f}. `h5repack` writes smaller chunks (docs/control.md)"
+            f' {dataset.chunks[0] / seconds:,.0f}. docs/control.md, "Huge chunks", says how'
+            " to copy the file into smaller ones"
         )
     return row
 

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from plimsoll.data.disk import free_bytes, other_options, writing
-from plimsoll.data.hdf5.rows import DONE, opened
+from plimsoll.data.hdf5.rows import opened
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.units import MIB, format_bytes
 
@@ -80,7 +80,6 @@ def new_file(
         # Complete first, then in place.
         if writer.done != rows:
             raise AssertionError(f"{writer.done} of {rows} rows")
-        file.attrs[DONE] = rows
         file.close()
         partial.replace(path)
 

@@ -188,7 +188,7 @@ class Control(AdamWRecipe):
 
     def data_advice(self) -> str:
         if self.rows.has_huge_chunks:
-            return "a smaller --mix-chunks, or smaller chunks (`h5repack`, docs/control.md)"
+            return 'a smaller --mix-chunks, or smaller chunks (docs/control.md, "Huge chunks")'
         return "a smaller --mix-chunks"
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
