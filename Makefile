@@ -15,7 +15,7 @@ setup: .venv/ready
 	touch .venv/ready
 
 # A quarter of the preset's 64 examples a step, and 900 steps for its 600: three eighths of the text, in a third of the
-# time, at a validation loss of 4.0 for 3.6. Pinning the micro-batch and the loss chunk leaves one step to compile:
+# time, at a validation loss of 4.0 for 3.6. Pinning the micro-batch and the loss chunk leaves one step or two to compile:
 # without these pins the search compiles and times others, and chooses what is fastest on this machine.
 SHORTER := --batch-size 16 --gradient-accumulation-steps 1 --steps 900 --learning-rate 3e-3
 PINNED := --micro-batch 8 --loss-chunk 0
