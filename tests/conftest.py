@@ -28,9 +28,12 @@ STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 `STRICT = True`."""
 
 
-QUICK = ("data", "docs", "inference", "planner", "processes", "report", "runs", "recipes/test_", "test_")
+QUICK = (
+    *("data/chat", "data/hdf5", "docs", "inference", "planner/hlo", "planner/test_host", "planner/test_estimate"),
+    *("processes", "report", "runs", "recipes/test_", "test_"),
+)
 """Folders and modules of `make test-quick`: there a hundred tests take a second or two."""
-QUICK_MODULES = ("cli/test_help.py", "cli/test_refusals.py", "training/test_loop.py", "training/test_schedule.py")
+QUICK_MODULES = ("cli/test_help.py", "training/test_loop.py", "training/test_schedule.py")
 
 
 def pytest_configure(config):
