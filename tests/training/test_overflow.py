@@ -97,11 +97,11 @@ def whole(tmp_path_factory):
 
 
 def prepared(whole):
-    """A budget of 6 MiB more than the batch in one piece was predicted to need."""
+    """The least budget that the batch in one piece is accepted with."""
     run = whole.prepared()
     planned = json.loads((run / "plan.json").read_text())
     planned["plan"]["pinned"].remove("micro_batch")
-    planned["budget_bytes"] = planned["predicted_peak_bytes"] + 6 * MIB
+    planned["budget_bytes"] = planned["predicted_peak_bytes"] + planned["spare_bytes"]
     (run / "plan.json").write_text(json.dumps(planned))
     return run
 
