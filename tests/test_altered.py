@@ -17,13 +17,13 @@ from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.tokenizer import tokenizer_vocab_size
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
+from plimsoll.files.provenance import note_session, sessions
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.user_code import failed
 from plimsoll.recipes.puzzles.arc_tasks import tasks
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.provenance import note_session, sessions
 from puzzle_files import write_split
 from report_examples import PLANNED
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.runs.provenance import DISTRIBUTION
+from plimsoll.files.provenance import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

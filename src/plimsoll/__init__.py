@@ -106,7 +106,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from plimsoll.runs.provenance import version
+        from plimsoll.files.provenance import version
 
         return version()
     if name not in _MODULES:

@@ -14,13 +14,13 @@ import pytest
 from plimsoll.api import accelerator, train
 from plimsoll.api.plan import _compile_process, budget_bytes, plan
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.text.recipe import Text
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 

@@ -8,9 +8,9 @@ import pytest
 from plimsoll.api.commands import chosen_fields, continue_command, repeat_command, use_commands
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import PRESETS, preset
 from plimsoll.recipes.saved import to_dict
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB
 
 

@@ -18,6 +18,7 @@ from plimsoll.api import extend, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import defaults, plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
@@ -25,7 +26,6 @@ from plimsoll.planner.chips import chip
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.saved import from_dict, to_dict
-from plimsoll.runs.folder import RunFolder
 from puzzle_files import write_split
 from report_examples import PLANNED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import plimsoll
-from plimsoll.runs.folder import RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 STEPS, SAVE_EVERY = 20_000, 2_000

@@ -8,10 +8,10 @@ import pytest
 
 from plimsoll.api import ladder
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Ledger, Plan, Planned
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.text.recipe import Text
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training import disk
 from plimsoll.units import MIB
 

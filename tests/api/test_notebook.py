@@ -5,8 +5,8 @@ import sys
 import types
 
 from plimsoll.api.notebook import Bar, ShownPlan, is_here
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.report.page.plans import plan_in_notebook
-from plimsoll.runs.folder import RunFolder
 from reading_pages import text_of
 from report_examples import PLANNED
 

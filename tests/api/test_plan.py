@@ -9,9 +9,9 @@ from plimsoll.api import plan as api_plan
 from plimsoll.api import train
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, PlimsollError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
 from plimsoll.recipes.text.recipe import Text
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 

@@ -21,11 +21,11 @@ from own_functions import BATCH, data, init, loss, mean, shapes
 from plimsoll.api import planning
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 ROOT = Path(__file__).resolve().parents[2]

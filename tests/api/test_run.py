@@ -13,9 +13,9 @@ import pytest
 
 import plimsoll
 from commands import answer, called, workers_here
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, read_leaves
 from plimsoll.units import format_bytes
 from small_runs import STEPS, newest_fingerprint

@@ -8,10 +8,10 @@ import pytest
 
 from plimsoll.api import run_report
 from plimsoll.errors import PlimsollError
+from plimsoll.files.provenance import SESSIONS
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.provenance import SESSIONS
 from plimsoll.units import GIB, MIB
 from report_examples import LEDGER, PLANNED
 

@@ -19,13 +19,13 @@ import pytest
 
 from commands import TINY, plimsoll
 from plimsoll.cli.main import main
+from plimsoll.files import lease
+from plimsoll.files.lease import LEASE_SECONDS
+from plimsoll.files.mirror import INDEX, Index
+from plimsoll.files.remote import Place, fetched
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.store import Store
 from plimsoll.processes import environment
-from plimsoll.runs import lease
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.lease import LEASE_SECONDS
-from plimsoll.runs.mirror import INDEX, Index
-from plimsoll.runs.remote import Place, fetched
-from plimsoll.runs.store import Store
 from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 from s3_server import forbidding, s3_server
 
@@ -93,8 +93,8 @@ def learned(run):
 
 KILLED = """
 import os, signal, sys
-from plimsoll.runs import remote
-from plimsoll.runs.store import Store
+from plimsoll.files import remote
+from plimsoll.files.store import Store
 remote.LOOK_SECONDS = 0.02
 send, sent = Store.send, 0
 def killed(self, files):
@@ -225,8 +225,8 @@ def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
 
 NO_SENDING = """
 import sys
-from plimsoll.runs.store import BucketError
-from plimsoll.runs.store import Store
+from plimsoll.files.store import BucketError
+from plimsoll.files.store import Store
 def refused(self, files):
     raise BucketError(f"{self.address} cannot be written to (permission denied)")
 Store.send = refused

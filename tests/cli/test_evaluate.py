@@ -10,10 +10,10 @@ import pytest
 from commands import answer, called, plimsoll
 from plimsoll.cli import look
 from plimsoll.errors import CheckpointError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.summary import evaluation_text
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Saved, fingerprint, loader_position, read_leaves
 
 

@@ -12,13 +12,13 @@ from commands import plimsoll
 from plimsoll.api.mesh import over_devices
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 
 SMALL = shlex.split(

@@ -24,12 +24,12 @@ from plimsoll.api.cluster import Membership, _explained, _send_tokens, _where_to
 from plimsoll.data.packed import by_processes
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.processes import peers
 from plimsoll.processes.environment import CPU_DEVICES, for_several
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training import distributed, overruns
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from plimsoll.training.crossing import Crossing

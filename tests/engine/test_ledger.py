@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from plimsoll.engine import ledger
 from plimsoll.engine.ledger import OTHER, Measurements, adding_up, largest_by_phase
+from plimsoll.files.provenance import note_session
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.report.tables import ledger_table
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.provenance import note_session
 
 MIB = 2**20
 PLANNED = {

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from plimsoll.engine import log as engine_log
 from plimsoll.engine.log import SessionLog
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.loop import Ended
 from plimsoll.training.schedule import Schedule, epochs_over, times
 from plimsoll.units import MIB

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from plimsoll.errors import DataError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference import showcase
 from plimsoll.inference.showcase import learning_rate, show
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import KINDS, preset, recipe_class
 from plimsoll.recipes.saved import to_dict
 from plimsoll.recipes.verbs import resolved
-from plimsoll.runs.folder import RunFolder
 
 
 def asked(run, **changes):

@@ -7,8 +7,8 @@ import sys
 import jax
 import pytest
 
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes import environment
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, overruns
 from plimsoll.units import MIB
 from small_runs import SAVE_EVERY, checkpoint_steps

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.errors import RunError
-from plimsoll.runs.folder import RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.training import overruns
 from plimsoll.training.overruns import SPREAD_BYTES
 from plimsoll.units import MIB

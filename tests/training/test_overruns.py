@@ -13,9 +13,9 @@ from plimsoll.engine import budget_guard
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import Session
 from plimsoll.errors import RunError, StoppedError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, checkpoint, distributed, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended, run_steps

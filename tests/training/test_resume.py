@@ -18,9 +18,9 @@ import jax
 import numpy as np
 import pytest
 
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.saved import from_dict
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 

@@ -34,6 +34,9 @@ from plimsoll.errors import (
     ended_by_memory,
     raise_refusal,
 )
+from plimsoll.files import remote
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.store import is_address
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
 from plimsoll.processes.handover import replace_process
@@ -42,9 +45,6 @@ from plimsoll.processes.peers import LOST
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
-from plimsoll.runs import remote
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.store import is_address
 from plimsoll.units import whole_number
 
 AGREED_ON = (

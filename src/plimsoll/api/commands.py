@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.registry import preset, presets
 from plimsoll.recipes.saved import chosen_fields as fields_besides
 from plimsoll.recipes.saved import is_from_file
 from plimsoll.recipes.verbs import Shown
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import MIB
 
 

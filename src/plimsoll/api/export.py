@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.files.remote import fetched
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, name_in
 from plimsoll.recipes.verbs import lacking
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.remote import fetched
 
 Place = str | os.PathLike[str] | None
 ENDINGS_OF_FILES = {

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.errors import RunError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import to_dict
-from plimsoll.runs.folder import RunFolder
 
 PENDING = "extending.json"
 """File in a run's folder while its length changes, with what recipe.json and data.json are to hold."""

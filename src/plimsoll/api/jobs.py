@@ -12,10 +12,10 @@ from plimsoll.api.pins import levers_of
 from plimsoll.api.plan import Say, budget_bytes, plan
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.store import is_address
 from plimsoll.planner.chips import Chip
 from plimsoll.recipes.base import Recipe
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.store import is_address
 
 Scheduler = Literal["slurm", "ray"]
 GPUS_OF_A_NODE = 8

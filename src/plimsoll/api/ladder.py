@@ -24,12 +24,12 @@ from plimsoll.api.accelerator import chip_named
 from plimsoll.api.plan import budget_bytes, plan
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import TIB, format_bytes
 
 Say = Callable[[str], None]

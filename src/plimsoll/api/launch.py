@@ -15,12 +15,12 @@ from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph, ended_by_kill
+from plimsoll.files.remote import mirrored
+from plimsoll.files.store import is_address
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.report.metrics import NewRows
-from plimsoll.runs.remote import mirrored
-from plimsoll.runs.store import is_address
 
 OnLog = Callable[[dict[str, Any]], None]
 """Function that takes a row of metrics: a dict, as in `Run.metrics`."""

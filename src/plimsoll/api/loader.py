@@ -9,10 +9,11 @@ from pathlib import Path
 
 from plimsoll.api.keywords import require_recipe
 from plimsoll.errors import DataError, RunError
+from plimsoll.files.manifest import replace_file
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict, to_dict
-from plimsoll.runs.folder import RunFolder, replace_file
 from plimsoll.types import Source
 
 _PREPARED = "prepared.json"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
 from plimsoll.report.progress import BY_PARENT, PROGRESS_VARIABLE, Progress
-from plimsoll.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

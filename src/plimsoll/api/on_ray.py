@@ -25,9 +25,9 @@ from plimsoll.api.jobs import Job
 from plimsoll.api.plan import Say
 from plimsoll.api.slurm import WATCHING_BYTES
 from plimsoll.errors import PlimsollError, StoppedError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.peers import says_gone
 from plimsoll.processes.supervise import end_with
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import format_bytes
 
 PLACE_SECONDS = 60

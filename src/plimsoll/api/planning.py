@@ -21,6 +21,8 @@ from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
 from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
+from plimsoll.files.remote import is_address
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.base import Pinned, Recipe
@@ -30,8 +32,6 @@ from plimsoll.recipes.own.functions import Given, Reduction, given
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.compared import ComparedChip, compared_table
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.remote import is_address
 
 if TYPE_CHECKING:
     from plimsoll.engine.own_loop import OwnLoop

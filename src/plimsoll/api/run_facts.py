@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import PlimsollError, RunError, as_written
+from plimsoll.files.run_folder import PROCESSES, RunFolder
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import PROCESSES, RunFolder
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from typing import Any, cast
 from plimsoll.api import commands
 from plimsoll.api.pins import PLAN_ADVICE, read_plan_file
 from plimsoll.errors import PlimsollError
+from plimsoll.files import provenance
+from plimsoll.files.provenance import version
+from plimsoll.files.run_folder import PROCESSES, RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner import host
@@ -20,9 +23,6 @@ from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import class_of, from_dict, is_from_file
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Columns, Recorded, columns_of
-from plimsoll.runs import provenance
-from plimsoll.runs.folder import PROCESSES, RunFolder
-from plimsoll.runs.provenance import version
 from plimsoll.units import GIB, format_bytes
 
 Say = Callable[[str], None]

@@ -23,6 +23,8 @@ from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, plan, printing
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.files.provenance import note_session
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import Chip
@@ -30,8 +32,6 @@ from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.provenance import note_session
 from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_budget, format_bytes
 

@@ -17,11 +17,12 @@ from typing import Annotated, Any
 from annotated_types import Ge, Interval
 
 from plimsoll.errors import PlimsollError
+from plimsoll.files.manifest import replace_file
+from plimsoll.files.remote import fetched
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
-from plimsoll.runs.folder import RunFolder, replace_file
-from plimsoll.runs.remote import fetched
 from plimsoll.units import require_bounds
 
 Place = str | os.PathLike[str]

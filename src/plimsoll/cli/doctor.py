@@ -16,7 +16,7 @@ from typing import Any
 from plimsoll import cache
 from plimsoll.cli.parse import Json, parse
 from plimsoll.errors import PlimsollError
-from plimsoll.runs.provenance import DISTRIBUTION, installed_version
+from plimsoll.files.provenance import DISTRIBUTION, installed_version
 from plimsoll.units import GIB, MIB
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "datasets")

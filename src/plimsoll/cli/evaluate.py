@@ -12,12 +12,12 @@ from annotated_types import Ge
 from plimsoll.api import use
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, names_pretrained, parse_pretrained
+from plimsoll.files.remote import fetched
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of
 from plimsoll.recipes.verbs import Verb, resolved
 from plimsoll.report.summary import evaluation_text
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.remote import fetched
 from plimsoll.units import format_bytes
 
 

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(usage())
         return 0
     if arguments[0] == "--version":
-        from plimsoll.runs.provenance import version
+        from plimsoll.files.provenance import version
 
         print(f"plimsoll {version()}")
         return 0

@@ -15,8 +15,8 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe, words_without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
+from plimsoll.files.store import is_address
 from plimsoll.recipes.own.files import short_name
-from plimsoll.runs.store import is_address
 
 if TYPE_CHECKING:
     from plimsoll.api.jobs import Scheduler
@@ -88,8 +88,8 @@ def _require_slurm_alone(options: TrainOptions) -> None:
 
 def _train_in_bucket(arguments: Sequence[str], address: str, say: Callable[[str], None]) -> int:
     """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
+    from plimsoll.files.remote import BEHIND, mirrored, stop_training
     from plimsoll.processes.supervise import watched
-    from plimsoll.runs.remote import BEHIND, mirrored, stop_training
 
     with mirrored(address, say, lost=stop_training) as mirror:
         command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), str(mirror.run)]

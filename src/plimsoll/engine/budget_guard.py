@@ -16,7 +16,7 @@ import jax
 
 from plimsoll.engine.options import Session
 from plimsoll.errors import DeviceLostError, StoppedError
-from plimsoll.runs.folder import RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.training import allocator, distributed, memory, overruns
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended

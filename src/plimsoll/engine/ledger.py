@@ -13,12 +13,12 @@ from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
 from plimsoll.engine.options import Session
 from plimsoll.errors import PlimsollError, RunError
+from plimsoll.files import provenance
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner import calibration
 from plimsoll.planner.estimate import LEARNED
 from plimsoll.processes.environment import cache_folder
-from plimsoll.runs import provenance
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.engine.options import TrainOptions
+from plimsoll.files.run_folder import PROCESSES, RunFolder
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import to_dict
@@ -19,7 +20,6 @@ from plimsoll.report.progress import Progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
-from plimsoll.runs.folder import PROCESSES, RunFolder
 from plimsoll.training import allocator, distributed, memory
 from plimsoll.training.loop import Ended
 from plimsoll.training.pace import Pace

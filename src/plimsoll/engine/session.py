@@ -25,13 +25,13 @@ from plimsoll.engine.log import SessionLog, TimedSource
 from plimsoll.engine.options import Session, TrainOptions
 from plimsoll.engine.program import import_everything, load
 from plimsoll.errors import RecipeError, RunError, StoppedError, ended_by_memory
+from plimsoll.files.run_folder import RunFolder, note_holder
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.report.metrics import read_rows
-from plimsoll.runs.folder import RunFolder, note_holder
 from plimsoll.training import allocator, distributed, memory, program
 from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.initial_weights import own_copies, with_initial

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained, newest_whole
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
 from plimsoll.recipes.verbs import Verb, resolved
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import fingerprint, loader_position, read_leaves
 
 UNSUPPORTED = {

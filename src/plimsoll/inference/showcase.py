@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import psutil
 
 from plimsoll.errors import PlimsollError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.verbs import resolved
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import format_bytes
 
 RATES = 200

@@ -15,12 +15,12 @@ import numpy as np
 
 from plimsoll.engine.program import lowered
 from plimsoll.errors import CheckpointError, RunError, as_written
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
-from plimsoll.runs.folder import RunFolder
 from plimsoll.training.checkpoint import FROZEN, Checkpoints, Saved, damage, load_part, read_leaves, without_frozen
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled

@@ -36,8 +36,8 @@ import jax
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError, ended_by_memory
-from plimsoll.runs.contents import content_of
-from plimsoll.runs.folder import replace_file
+from plimsoll.files.contents import content_of
+from plimsoll.files.manifest import replace_file
 from plimsoll.training import allocator, distributed, saved_arrays
 from plimsoll.training.crossing import Crossing
 from plimsoll.training.disk import KEPT

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import RUNNING
-from plimsoll.runs.folder import RunFolder
 from plimsoll.units import MIB, format_bytes
 
 FILE = "overruns.json"

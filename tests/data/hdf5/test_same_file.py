@@ -13,8 +13,8 @@ from plimsoll.api.train import prepare_data
 from plimsoll.data.hdf5.columns import Hdf5
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.errors import DataError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.control.recipe import Control
-from plimsoll.runs.folder import RunFolder
 
 COLUMNS = {"x": "input_sequences", "y": "controls"}
 

@@ -11,8 +11,8 @@ from plimsoll.data import same_data
 from plimsoll.data.same_data import files_facts, require_same_files
 from plimsoll.data.text.opening import open_documents
 from plimsoll.errors import DataError, RunError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import preset
-from plimsoll.runs.folder import RunFolder
 
 SIZES = {"width": 32, "layers": 2, "heads": 1, "vocab_size": 300, "seq_len": 16, "batch_size": 4, "steps": 8}
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.errors import PlimsollError, RunError, raise_refusal
+from plimsoll.files.lease import BEAT_SECONDS, Lease, LeaseLost
+from plimsoll.files.mirror import Mirror
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.store import Store, is_address
 from plimsoll.processes import environment
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.lease import BEAT_SECONDS, Lease, LeaseLost
-from plimsoll.runs.mirror import Mirror
-from plimsoll.runs.store import Store, is_address
 from plimsoll.units import format_bytes, format_seconds
 
 Say = Callable[[str], None]

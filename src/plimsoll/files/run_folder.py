@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
+from plimsoll.files.contents import content_of
+from plimsoll.files.manifest import replace_file
 from plimsoll.planned import Plan
-from plimsoll.runs.contents import content_of
 
 OF_TRAINING = (
     ".",
@@ -237,13 +238,3 @@ def note_holder(lock: int) -> None:
     """Writes into a run's lock file that this process holds it: a process that inherited it calls this, too."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replaces a file as a whole: a new file is written, flushed to disk and renamed."""
-    incoming = path.with_name(path.name + ".new")
-    with open(incoming, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(incoming, path)

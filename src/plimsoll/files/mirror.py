@@ -19,9 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from plimsoll.errors import RunError
-from plimsoll.runs.contents import IMMUTABLE, Content, Files, Seen, content_of, contents, duplicate, names, stat_of
-from plimsoll.runs.folder import replace_file
-from plimsoll.runs.store import BucketError, Store
+from plimsoll.files.contents import IMMUTABLE, Content, Files, Seen, content_of, contents, duplicate, names, stat_of
+from plimsoll.files.manifest import replace_file
+from plimsoll.files.store import BucketError, Store
 from plimsoll.units import format_bytes
 
 INDEX = "mirror.json"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from plimsoll.errors import PlimsollError, RunError
-from plimsoll.runs import lease
-from plimsoll.runs.contents import contents
-from plimsoll.runs.lease import LEASE_SECONDS, Lease, LeaseLost
-from plimsoll.runs.mirror import INDEX, Mirror
-from plimsoll.runs.remote import Mirrored, Place, fetched, folder_through, mirrored, on_demand
-from plimsoll.runs.store import BucketError, Store
+from plimsoll.files import lease
+from plimsoll.files.contents import contents
+from plimsoll.files.lease import LEASE_SECONDS, Lease, LeaseLost
+from plimsoll.files.mirror import INDEX, Mirror
+from plimsoll.files.remote import Mirrored, Place, fetched, folder_through, mirrored, on_demand
+from plimsoll.files.store import BucketError, Store
 from s3_server import forbidding, s3_server
 
 STRICT = True

@@ -8,8 +8,8 @@ import pytest
 
 import plimsoll
 from plimsoll.errors import PlimsollError
-from plimsoll.runs.folder import RunFolder
-from plimsoll.runs.provenance import SESSIONS, commit, note_session, require_known_version, sessions
+from plimsoll.files.provenance import SESSIONS, commit, note_session, require_known_version, sessions
+from plimsoll.files.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RunError
-from plimsoll.runs.store import Store
+from plimsoll.files.store import Store
 from plimsoll.units import format_seconds
 
 OBJECT = "mirror-lease.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import PlimsollError, RunError
-from plimsoll.runs.folder import RunFolder
+from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
