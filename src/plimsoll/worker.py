@@ -4,8 +4,7 @@
   requests of the planner, one per line of standard input, until that closes.
 * `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
-* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it; and into itself,
-  where its process has grown.
+* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
 * `together` trains as one of several processes.
 * The other verbs answer one request with one JSON object (`processes/request.py` sends it).
 """
@@ -48,13 +47,9 @@ def main(arguments: list[str]) -> int:
         return plan_again(json.loads(request[0]))
     if verb == "together":
         from plimsoll.api.cluster import train_together
-        from plimsoll.processes.supervise import end_with
 
-        question = json.loads(request[0])
-        with Interruption() as interruption:
-            release()
-            end_with(question["watched_by"])
-            train_together(question, interruption)
+        release()  # until training begins, a signal ends this process: nothing is lost
+        train_together(json.loads(request[0]))
     return _answer(verb)
 
 
@@ -87,17 +82,15 @@ def _train(options: dict[str, Any]) -> int:
             advice = "`plimsoll doctor` says whether it can be used, and what was saved is whole"
             print(f"error: JAX lost the accelerator before training began: {said}. {advice}", file=sys.stderr)
             return 2
-        if ending.again is None and ending.afresh is None:
+        if ending.again is None:
             return ending.code
         hold()
     if interruption.signal is not None:  # after the loop had ended: everything is saved
         return 128 + interruption.signal
     from plimsoll.processes.handover import Ready, become
 
-    verb, following = ("train", ending.afresh) if ending.afresh is not None else ("again", ending.again)
-    assert following is not None
-    command = [sys.executable, "-m", "plimsoll.worker", verb, json.dumps(following)]
-    become(Ready(command, dict(os.environ), following["lock"]))
+    command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
+    become(Ready(command, dict(os.environ), ending.again["lock"]))
 
 
 NO_BACKEND = "Unable to initialize backend"
@@ -177,6 +170,7 @@ ANSWERS = {
     "show": ("plimsoll.inference.showcase", "show"),
     "fingerprint": ("plimsoll.inference.evaluate", "prove"),
     "prepare": ("plimsoll.recipes.registry", "make_data"),
+    "prepare_run": ("plimsoll.api.cluster", "prepare_here"),
     "require_sound": ("plimsoll.recipes.own.functions", "require_sound"),
     "doctor": ("plimsoll.engine.machine", "examine"),
     "accelerators": ("plimsoll.engine.machine", "accelerators"),

@@ -1,12 +1,11 @@
-"""Several processes that train one run. Each command supervises one training process; the first prepares and plans.
+"""Several processes that train one run, in a folder that all of them see: NFS, Lustre, a mounted bucket, one machine.
 
-The first training process sends its recipe, plan, tokenizer and held-out set to the others. They keep them in temporary
-folders while they train: they need no shared disk, and write nothing into the run.
+The first process prepares and plans, in a child, as a process alone does. The others read the same folder, and write
+nothing into it but their parts of checkpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -18,31 +17,29 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll import cache
 from plimsoll.api.accelerator import chip_named, pinned_at_most
 from plimsoll.errors import (
+    DataError,
     PlimsollError,
     RecipeError,
     RunError,
     ended_by_disk,
-    ended_by_kill,
     ended_by_memory,
     raise_refusal,
 )
-from plimsoll.files import remote
-from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.files.store import is_address
 from plimsoll.planner import chips
-from plimsoll.processes import environment, peers
+from plimsoll.processes import environment
 from plimsoll.processes.handover import replace_process
-from plimsoll.processes.interruption import NUMBERS
-from plimsoll.processes.peers import LOST
-from plimsoll.processes.supervise import watched
+from plimsoll.processes.interruption import Interruption
+from plimsoll.processes.request import ask
+from plimsoll.processes.supervise import end_with
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.units import whole_number
@@ -52,17 +49,16 @@ AGREED_ON = (
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # each process makes its own rows with these
 )
 """Packages whose versions must be the same in all processes."""
+MAY_DIFFER = {"quiet", "run", "profiler_port"}
+"""Options that need not be the same in all processes."""
 LAST_PORT, MOST_PROCESSES = 65_535, 100_000
-TOKENISED_BY_EACH = (
-    "every process reads and tokenises all of the text as training goes, for its own rows. Text on this machine's disk"
-    " that the run reads through is tokenised once, by all of them together, up to 4 GiB, and `plimsoll prepare"
-    " longcontext` packs any"
-)
-"""Note of a run whose text is not tokenised before it."""
-EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in NUMBERS))
-"""Exit codes of which the process itself has said why."""
+LOST = 3
+"""Exit code where another process is gone."""
 SEEN = ".seen-"
-"""How files begin by which processes find out whether they see the same folder."""
+"""How a file begins by which processes find out whether they see the same folder."""
+OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
+"""Options of the other processes: what is told and traced is the first one's."""
+AGAIN = "What was saved is whole: start all processes of the run again, with the same options"
 
 
 @dataclass(frozen=True)
@@ -132,319 +128,183 @@ def _in_cluster(variables: Mapping[str, str]) -> bool:
     return (started and any(several)) or "," in variables.get("TPU_WORKER_HOSTNAMES", "")
 
 
-def start(recipe: Recipe, options: Any, member: Membership) -> int:
-    """Supervises the process that trains here to its end, and returns its exit code. Signals are forwarded to it.
+def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
+    """Becomes the process that trains here, together with the others.
 
     Args:
         recipe: What to train.
-        options: `TrainOptions` of the run. If it is in a bucket, the first process has this one fetch and send it.
+        options: `TrainOptions` of the run.
         member: Place of the process among the others.
+
+    Raises:
+        RunError: The run is in a bucket.
     """
-    target = chips.chip(options.chip or "cpu")
+    if is_address(options.run):
+        raise RunError(
+            f"--run {options.run} is an address, and several processes need a folder that all of them see: mount the"
+            " bucket, or name a shared folder"
+        )
     question = {
         **dataclasses.asdict(member),
         "recipe": to_dict(recipe),
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
-    in_bucket = is_address(options.run)
-    bucket = remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext()
-    peers.open_streams()
-    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as scratch, bucket as door:
-        question |= {"door": door and door.number, "watched_by": os.getpid(), "scratch": scratch}
-        command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-        variables = environment.for_several(target.platform, pinned_bytes=pinned_at_most())
-        code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
-        kept = peers.kept(Path(scratch))
-    if door and door.behind is not None:
-        peers.show_error(door.behind)
-        code = code or remote.BEHIND
-    return _explained(code, kept)
+    target = chips.chip(options.chip or "cpu")
+    variables = environment.for_several(target.platform, pinned_bytes=pinned_at_most())
+    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
+    replace_process(command, variables, ())
 
 
-def _explained(code: int, kept: peers.Kept) -> int:
-    """Prints why the process that trained here has ended, where it could not say so itself. Returns its exit code.
-
-    Args:
-        code: Exit code of the process.
-        kept: What the process has left.
-    """
-    if code in EXPLAINED:
-        return code
-    if code == 128 + signal.SIGABRT and kept.outcome is not None:  # JAX missed another one after the end
-        return kept.outcome
-    lost = peers.ended_by_jax(kept.words, kept.hosts, kept.process) if code == 128 + signal.SIGABRT else None
-    if lost is not None:
-        peers.show_error(lost)
-        return LOST
-    if kept.words:
-        peers.show(peers.abridged(kept.words))
-    if code == 128 + signal.SIGKILL:
-        peers.show_error(f"{ended_by_kill()}. Start all processes of the run again, with the same options")
-    elif code > 128:
-        peers.show_error(peers.killed(code - 128))
-    return code
-
-
-def train_together(question: dict[str, Any], interruption: Any) -> NoReturn:
+def train_together(question: dict[str, Any]) -> NoReturn:
     """Trains in this process, together with the others, and ends it with its exit code.
-
-    It is ended by `os._exit`: threads that still wait for the other processes are not joined.
 
     Args:
         question: What `start` has put together.
-        interruption: Handler of the signals to stop.
     """
-    peers.keep_errors(Path(question["scratch"]))  # before JAX's loggers look for where to print
     import jax
 
     from plimsoll.training import allocator, distributed
 
-    code = 1
-    watch = peers.Watch()
-    # Gloo prints a line for each device whenever devices first meet: only what Python prints is shown from here on.
+    # Until training begins a signal ends this process at once: nothing is lost, and JAX waits where Python hears none.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _show_python_alone()
+    try:
+        distributed.join(question["coordinator"], question["processes"], question["process"])
+        session = _session(question)
+    except PlimsollError as problem:  # all of them raise it
+        print(f"error: {problem}", file=sys.stderr)
+        distributed.end(problem.exit_code, together=True)
+
+    try:
+        code = _train(session)
+        distributed.end(code, together=True)
+    except PlimsollError as problem:
+        code = problem.exit_code
+        words = str(problem)
+    except (OSError, MemoryError) as problem:
+        code = LOST
+        ended = ended_by_disk(problem) if isinstance(problem, OSError) else ended_by_memory(problem)
+        words = f"{ended}, on all processes of the run"
+    except (RuntimeError, ValueError) as problem:
+        code = LOST
+        said = " ".join(str(problem).split())[:200]
+        words = f"another process of this run is gone ({said}). {AGAIN}"
+        if allocator.refused(problem):
+            words = f"{ended_by_memory(problem)}, on all processes of the run"
+        elif not (isinstance(problem, jax.errors.JaxRuntimeError) or "Gloo" in said):
+            traceback.print_exc()
+            code, words = 1, f"this process ends, and so do the others: {said}"
+    print(f"error: {words}", file=sys.stderr)
+    distributed.end(code, together=False)
+
+
+def _show_python_alone() -> None:
+    """Keeps Gloo's line for each device, whenever devices first meet, from the standard output."""
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    try:
-        member = (question["coordinator"], question["processes"], question["process"])
-        distributed.join(*member, lambda: interruption.signal, again=question.get("again", ()))
-        outcome = _train(question, interruption, watch)
-        if isinstance(outcome, int):
-            distributed.of_first("done", True)  # the first one has written all of the run
-            peers.keep_outcome(Path(question["scratch"]), outcome)
-            with contextlib.suppress(RuntimeError):  # of JAX: another is gone, and nothing was left to do
-                distributed.leave(watch.end)  # until all are done, one may still end by an error
-        else:
-            distributed.leave(watch.end)
-            if interruption.signal is None:
-                _begin_afresh(question | {"again": [*watch.hosts]}, outcome)
-            outcome = 128 + interruption.signal
-        code = outcome
-    except PlimsollError as problem:
-        code = _failed(watch, str(problem), problem.exit_code)
-    except OSError as problem:
-        code = _failed(watch, f"{ended_by_disk(problem)}, on all processes of the run", LOST)
-    except MemoryError as problem:
-        code = _failed(watch, f"{ended_by_memory(problem)}, on all processes of the run", LOST)
-    except Exception as problem:
-        of_jax = isinstance(problem, jax.errors.JaxRuntimeError)  # pyright: ignore[reportUnknownMemberType]
-        if (of_jax or peers.failed_sum(problem)) and not allocator.refused(problem):
-            said, code = watch.why(str(problem))
-            peers.show_error(said)
-        else:
-            with contextlib.suppress(OSError):
-                traceback.print_exc()
-            watch.tell(f"{type(problem).__name__}: {problem}")
-    peers.leave(code)
 
 
-def _failed(watch: peers.Watch, said: str, code: int) -> int:
-    """Prints by which error this process ends, tells the others, and returns the exit code."""
-    peers.show_error(said)
-    watch.tell(said)
-    return code
-
-
-def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> NoReturn:
-    """Becomes a new process of the same session, once this one has left the others. Streams are as they were."""
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        stream.flush()
-        os.dup2(stream.fileno(), number)
-    lock = session["lock"]
-    question = {**question, "session": None if lock is None else session}
-    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    replace_process(command, os.environ, () if lock is None else (lock,))
-
-
-def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | dict[str, Any]:
-    """Prepares and trains with the others, and returns the exit code.
-
-    Where this process or another holds memory from compiling, it returns the options of the session instead, which new
-    processes are to train.
-    """
-    import jax
-
-    from plimsoll.data.packed.by_processes import wait_and_encode
-    from plimsoll.engine.session import train_here
-    from plimsoll.recipes.own.recipe import OwnRecipe
+def _session(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepares with the others, and returns the options of the session. Raises PlimsollError in every process."""
     from plimsoll.training import distributed
 
-    recipe = from_dict(question["recipe"])
-    board = distributed.Board()
-    watch.begin(board, distributed.process(), distributed.processes(), lambda: interruption.signal)
-    hosts = watch.hosts = _require_alike(board, question)
-    scratch = Path(question["scratch"])
-    peers.keep_place(scratch, distributed.process(), hosts)
-    if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
-        jax.default_backend()
+    # All have the same packages, options and code, or say what differs.
+    hosts = distributed.require_alike(_facts(question))
+
+    # The first one prepares and plans. All open its folder.
+    count = distributed.processes()
+    session = distributed.of_first("session", lambda: _prepared({**question, "count": count}))
+    raise_refusal(session, prefix="" if distributed.process() == 0 else "the first process says: ")
+    folder = RunFolder(session["run"])
+    _require_seen(folder, hosts)
+    _require_same_data(folder)
+    return session
+
+
+def _train(session: dict[str, Any]) -> int:
+    """Trains with the others, and returns the exit code. The first one alone writes log, metrics and ledger."""
+    from plimsoll.engine.session import train_here
+    from plimsoll.training import distributed
+
+    folder = RunFolder(session["run"])
     if distributed.process() == 0:
-        session = question.get("session") or _prepared(recipe, question["options"], board, question["door"])
-        board.write("session", session | {"lock": None})
-        folder = RunFolder(session["run"])
-        board.write_files("run", folder.path, folder.prepared())
-    else:
-        session = wait_and_encode(board, distributed.process(), "session")
-        if "refused" in session:
-            board.wait_until_read("session")
-            raise_refusal(session, prefix="the first process says: ")
-        folder = scratch / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "checkpoints").mkdir(parents=True)
-        board.read_files("run", folder)
-        if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
-            RunFolder(folder).write("recipe.json", question["recipe"])
-        session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-    begun, folder = dict(session), Path(session["run"])
-    _require_same_data(board, recipe, folder)
-    prepared = Prepared(**json.loads((folder / "data.json").read_text()))
-    _send_tokens(board, recipe.cached_tokens(prepared))
-    if recipe.tokenises_while_training(prepared):
-        session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
-    session |= _where_to_save(board, session, hosts)
-    watch.training()
-    ending = train_here(session, interruption)
-    if ending.afresh is None:
-        return ending.code
-    return {**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]}
+        with Interruption() as interruption:
+            return train_here(session | {"lock": folder.lock()}, interruption).code
+    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as own:
+        _link_prepared(folder, Path(own))
+        with Interruption() as interruption:
+            return train_here(session | OF_THE_FIRST | {"run": own, "lock": None}, interruption).code
 
 
-def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
-    """Prepares and plans the run in the first process, and returns the session's options."""
-    from plimsoll.api import train
-    from plimsoll.data.packed.by_processes import helped_by
-    from plimsoll.training.distributed import processes
-
-    say = train.printing(quiet=options["quiet"])
+def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the session, or the refusal. A child prepares, so that its memory is not training's."""
     try:
-        options = options if door is None else {**options, "run": remote.folder_through(door)}
-        with helped_by(board, processes()):
-            ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
+        return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:
-        board.write("session", problem.reply())
-        board.wait_until_read("session")
-        raise
+        return problem.reply()
+
+
+def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepares and plans the run of several processes, in the child of the first, and returns the session's options."""
+    from plimsoll.api import train
+
+    end_with(os.getppid())
+    recipe = from_dict(question["recipe"])
+    options = train.TrainOptions(**question["options"])
+    say = train.printing(quiet=options.quiet)
+    ready = train.prepare_run(recipe, options, say, processes=question["count"])
     return json.loads(ready.command[-1])
 
 
-def _require_alike(board: Any, question: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all processes' machines, or raises RunError in every process: what differs between which."""
-    from plimsoll.training.distributed import of_each
+def _link_prepared(folder: RunFolder, own: Path) -> None:
+    """Links what was prepared, and the checkpoints, into a folder where this process writes what nobody reads."""
+    for path in folder.path.iterdir():
+        if not path.name.startswith(OF_TRAINING):
+            (own / path.name).symlink_to(path)
+    (own / "checkpoints").symlink_to(folder.checkpoints)
 
-    _require_counted_alike(board)
-    each = of_each("facts", _facts(question), board)
-    first = each[0]
-    different = [
-        f"{name} is {facts.get(name)!r} on process {number} ({facts['host']}) and {first.get(name)!r} on process 0"
-        f" ({first['host']})"
-        for number, facts in enumerate(each)
-        for name in dict.fromkeys([*first, *facts])
-        if name != "host" and facts.get(name) != first.get(name)
-    ]
-    if different:
-        board.wait_until_read("facts")
+
+def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
+    """Raises RunError, in every process, where one does not see the folder of the run, or may not write there."""
+    from plimsoll.training import distributed
+
+    word = distributed.of_first("word", lambda: secrets.token_hex(8))
+    mark = folder.checkpoints / f"{SEEN}{word}"
+    if distributed.process() == 0:
+        mark.mkdir()
+    distributed.barrier("marked")
+    problem = None
+    try:
+        (mark / str(distributed.process())).touch(exist_ok=False)
+    except OSError as refusal:
+        problem = refusal.strerror
+    problems = distributed.of_each("seen", problem)
+    if distributed.process() == 0:
+        shutil.rmtree(mark, ignore_errors=True)
+    blind = [f"process {number} ({hosts[number]}: {said})" for number, said in enumerate(problems) if said]
+    if blind:
         raise RunError(
-            f"the processes of this run were not started alike: {'; '.join(different)}. Start all of them with the"
-            " same command and the same code"
-        )
-    return [facts["host"] for facts in each]
-
-
-def _require_counted_alike(board: Any) -> None:
-    """Raises RunError in every process where one was started with another --processes: it would wait for ever."""
-    from plimsoll.training.distributed import process, processes
-
-    board.write(f"count-{process()}", processes())
-    others = range(processes()) if process() == 0 else [0]
-    different = {number: count for number in others if (count := board.read(f"count-{number}")) != processes()}
-    if different:
-        said = ", ".join(f"{count} on process {number}" for number, count in different.items())
-        board.wait_until_read("count")
-        raise RunError(
-            f"--processes is {processes()} on process {process()} and {said}: start all of them with the same number"
+            f"{folder.path} is the folder of this run, and {', '.join(blind)} cannot write there: name a --run that all"
+            " machines see under the same path, such as NFS or a mounted bucket"
         )
 
 
-def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
-    """Raises RunError in every process, with those that read other data under the same name, or none."""
-    from plimsoll.training.distributed import of_each
+def _require_same_data(folder: RunFolder) -> None:
+    """Raises DataError in every process, with those that read other data under the same name, or none."""
+    from plimsoll.training import distributed
 
+    recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
-        recipe.training_data_changed(Prepared(**json.loads((folder / "data.json").read_text())))
+        recipe.training_data_changed(Prepared(**folder.read("data.json")))
     except PlimsollError as problem:
         refusal = str(problem)
-    each = of_each("data", refusal, board)
+    each = distributed.of_each("data", refusal)
     refusals = [f"process {number} says: {message}" for number, message in enumerate(each) if message]
     if refusals:
-        board.wait_until_read("data")
-        raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
-
-
-def _send_tokens(board: Any, names: Sequence[str]) -> None:
-    """Gives folders of the first process's tokens to caches that do not have them, to each once."""
-    from plimsoll.data.packed.by_processes import receive_folder, send_folder
-    from plimsoll.training.distributed import of_each, process
-
-    tokens = cache.cache_folder() / "tokens"
-    for name in names:
-        tokens.mkdir(parents=True, exist_ok=True)
-        each = of_each(f"has-{name}", [(tokens / name).is_dir(), _place(tokens)], board)
-        lacking: dict[str, int] = {}
-        for number, (there, place) in enumerate(each):
-            if not there:
-                lacking.setdefault(place, number)
-        receivers = [*lacking.values()] if each[0][0] else []
-        if process() == 0:
-            send_folder(board, name, receivers)
-        elif process() in receivers:
-            receive_folder(board, process(), name)
-        of_each(f"received-{name}", True, board)  # others use it
-
-
-def _place(folder: Path) -> str:
-    """Returns what two processes have in common for the same folder on a disk of the same machine."""
-    booted = Path("/proc/sys/kernel/random/boot_id")
-    machine = booted.read_text().strip() if booted.exists() else socket.gethostname()
-    found = folder.stat()
-    return f"{machine} {found.st_dev} {found.st_ino}"
-
-
-def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of the session that say whether the processes save together, in the first one's folder.
-
-    Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
-    process writes what the others send it, and the run's notes say so. Raises RunError where they do not reach it.
-    """
-    from plimsoll.training.crossing import Crossing
-    from plimsoll.training.distributed import of_each, process
-
-    if process() == 0:
-        folder, word = Path(session["run"]).absolute() / "checkpoints", secrets.token_hex(8)
-        (folder / f"{SEEN}{word}").write_text(word)
-        board.write("where-to-save", [str(folder), word])
-    folder, word = board.read("where-to-save")
-    folder = Path(folder)
-    with contextlib.suppress(OSError):  # it is not there, or may not be written to
-        if (folder / f"{SEEN}{word}").read_text() == word:
-            (folder / f"{SEEN}{word}-{process()}").write_text(socket.gethostname())
-    of_each("written", True, board)
-    if process() == 0:
-        blind = [number for number in range(len(hosts)) if not (folder / f"{SEEN}{word}-{number}").exists()]
-        for path in folder.glob(f"{SEEN}*"):
-            path.unlink(missing_ok=True)
-        board.write("who-does-not-see", blind)
-    blind = board.read("who-does-not-see")
-    if not blind:
-        return {"shared": str(folder)}
-    with contextlib.closing(Crossing()) as crossing:
-        crossing.connect()
-    who = ", ".join(f"process {number} ({hosts[number]})" for number in blind)
-    note = (
-        f"{who} cannot write to {folder}: the first process writes all of each checkpoint, and its memory must hold the"
-        " whole state meanwhile. A --run that all machines see lets each write what it holds"
-    )
-    return {"notes": (*session["notes"], note)}
+        raise DataError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,17 +314,16 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
     code = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         code.update(path.read_bytes())
-    versions = {name: metadata.version(name) for name in AGREED_ON}
-    may_differ = {"quiet", "run", "profiler_port"}
-    given = {name: value for name, value in question["options"].items() if name not in may_differ}
-    given |= given.pop("pins", {})  # levers, by their own names
-    recipe = question["recipe"]
-    given |= recipe["fields"]
-    options = {f"--{name}".replace("_", "-"): value for name, value in given.items()}
-    rest = {name: value for name, value in recipe.items() if name != "fields"}
-    if "file" in rest:  # machines may keep it in other folders: its bytes are compared
-        rest["file"] = Path(rest["file"]).name
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"host": socket.gethostname()} | {
-        "python": python, **versions, "the code of plimsoll": code.hexdigest()[:12], **options, **rest
-    }  # fmt: skip
+    options = {name: value for name, value in question["options"].items() if name not in MAY_DIFFER}
+    options |= options.pop("pins", {})  # levers, by their own names
+    recipe = dict(question["recipe"])
+    options |= recipe.pop("fields")
+    return {
+        "host": socket.gethostname(),
+        "--processes": question["processes"],
+        "python": ".".join(map(str, sys.version_info[:3])),
+        **{name: metadata.version(name) for name in AGREED_ON},
+        "the code of plimsoll": code.hexdigest()[:12],
+        **{f"--{name}".replace("_", "-"): value for name, value in options.items()},
+        **recipe,
+    }

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -18,15 +17,8 @@ from plimsoll.engine.options import Session
 from plimsoll.errors import DeviceLostError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.training import allocator, distributed, memory, overruns
-from plimsoll.training.checkpoint import Checkpoints
 from plimsoll.training.loop import Ended
-from plimsoll.units import MIB, format_bytes
-
-FIRST_SAVES = 3
-GROWN_BYTES = 2 * MIB
-"""Of what a plan leaves free on a CPU (`planner.estimate.spare_bytes`)."""
-STARTS = 50
-"""Times a process's start that it trains before another start is worth it: 2 % of the time at most."""
+from plimsoll.units import format_bytes
 
 
 @dataclass
@@ -44,34 +36,11 @@ class BudgetGuard:
     overrun: overruns.Overrun | None = None
     look_again: float = 0.0
     """Time of `time.monotonic` before which `exceeded` does not look again."""
-    began: float = field(default_factory=time.monotonic)
-    starting_seconds: float = 0.0
-    """Seconds that this process needed until its first step."""
-    saves: int = 0
-    after_first_saves: int = 0
-    """Resident bytes before the save number FIRST_SAVES: until then saving brings library code in."""
 
     @property
     def counts(self) -> bool:
         """True where measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
         return not self.session.debug_nans and not self.session.profile and self.session.profiler_port is None
-
-    def grown(self) -> bool:
-        """Returns whether a new process should go on from the save that follows. Asked before each save, between steps.
-
-        It should where this one holds GROWN_BYTES more than after its first saves, and has trained long enough for a
-        start to be a small part of it. A save leaves some 50 KiB, which TensorStore never gives back (notes,
-        "What a save leaves").
-        """
-        if not self.counts or jax.default_backend() != "cpu":
-            return False
-        self.saves += 1
-        memory.trim()
-        held = memory.settle()
-        if self.saves <= FIRST_SAVES:
-            self.after_first_saves = held
-        trained = time.monotonic() - self.began
-        return held > self.after_first_saves + GROWN_BYTES and trained > STARTS * self.starting_seconds
 
     def exceeded(self) -> bool:
         """Returns whether training should stop and be planned again. Looks every `memory.LOOK_SECONDS` at most."""
@@ -98,12 +67,12 @@ class BudgetGuard:
             process = each.index(highest) if len(each) > 1 else None
             self._keep("resident set", ended.step, highest, process=process)
 
-    def refused(self, problem: BaseException, checkpoints: Path) -> Ended:
+    def refused(self, problem: BaseException) -> Ended:
         """Keeps an allocator's refusal, and returns how the session ended: at the newest checkpoint.
 
         The state may have been donated to the step that failed. Raises StoppedError where no other plan may be tried.
         """
-        step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
+        step = max(self.folder.saved_steps(), default=0)
         message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
         if self.session.keep_plan or not self.counts:
             flag = "--keep-plan" if self.session.keep_plan else "--debug-nans or a profile"
@@ -114,9 +83,9 @@ class BudgetGuard:
         self._keep("allocator", step, allocator.peak_bytes(), message)
         return Ended(step, None, True)
 
-    def lost(self, problem: BaseException, checkpoints: Path) -> DeviceLostError:
+    def lost(self, problem: BaseException) -> DeviceLostError:
         """Returns the error of a session whose accelerator no longer answers."""
-        step = max((saved.step for saved in Checkpoints(checkpoints, in_background=False).all()), default=0)
+        step = max(self.folder.saved_steps(), default=0)
         message = " ".join(str(problem).split())[:200]
         advice = "`nvidia-smi` and the system's log (`dmesg | grep Xid`) say what became of it"
         if "OUT_OF_MEMORY" in message:

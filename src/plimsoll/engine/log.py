@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.engine.options import TrainOptions
-from plimsoll.files.run_folder import PROCESSES, RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.saved import to_dict
@@ -22,9 +22,8 @@ from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
 from plimsoll.training import allocator, distributed, memory
 from plimsoll.training.loop import Ended
-from plimsoll.training.pace import Pace
 from plimsoll.training.profile import Profile
-from plimsoll.training.schedule import SINCE_BEST, Schedule, completes, epochs_over
+from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes, epochs_over
 from plimsoll.types import Source
 from plimsoll.units import MIB
 
@@ -56,16 +55,6 @@ class TimedSource:
 
     def state(self) -> dict[str, Any]:
         return self.source.state()
-
-
-def _pace(folder: RunFolder, say: Callable[..., None]) -> Pace | None:
-    """Returns what tells the other processes of this one; None where it trains alone."""
-    count = distributed.processes()
-    if count == 1:
-        (folder.path / PROCESSES).unlink(missing_ok=True)  # of an earlier session
-        return None
-    write = partial(folder.write, PROCESSES)
-    return Pace(distributed.Board(), distributed.process(), count, write, lambda text: say(text, important=True))
 
 
 class SessionLog:
@@ -120,7 +109,6 @@ class SessionLog:
             self.file.write(note)
             print(note, flush=True)
         self.bar = Progress(schedule.stop_at, start_step=first, quiet=session.quiet)
-        self.pace = _pace(folder, self.say)
         if resumed is not None:
             over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
             self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
@@ -199,9 +187,7 @@ class SessionLog:
         if flops and chip and flops <= seconds * chip:  # a faster step: the rates were measured beside other programs
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
-        if self.pace is not None:
-            self.pace.tell(done, row)
-            self.step_ended = time.monotonic()
+        self.step_ended = time.monotonic()
         self.bar.update(done, row)
 
     def evaluation(self, done: int, metrics: Mapping[str, float]) -> None:
@@ -250,15 +236,15 @@ class SessionLog:
             self.say(epoch_summary(dataclasses.replace(self.pending_epoch, validation_loss=self.validation_loss)))
             self.pending_epoch = None
 
-    def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Mapping[str, Any] | None) -> None:
+    def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Best) -> None:
         self._log_epoch()
         if ended is not None:
             outcome = Outcome(
                 steps=ended.step,
                 train_loss=self.train_loss,
                 validation_loss=self.validation_loss,
-                best_validation_loss=best["validation_loss"] if best else None,
-                best_step=best["step"] if best else None,
+                best_validation_loss=best.validation_loss,
+                best_step=best.step,
                 total_seconds=self._elapsed(),
                 epochs=self._epochs_over(ended.step),
                 epochs_begun=ended.step / self.prepared.steps_per_epoch if self.prepared.steps_per_epoch else 0.0,

@@ -29,16 +29,14 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Rates are the best of a few: what it can do without other load.
 
-    With `together` (a `cluster.Asked` as a dictionary) every process reports its host and devices, and reads those of
-    all, in the order of their numbers.
+    With `together` (a `cluster.Membership` as a dictionary) every process reports its host and devices, and reads those
+    of all, in the order of their numbers.
     """
     everyone = {}
     if together := request.get("together"):
         distributed.join(together["coordinator"], together["processes"], together["process"])
-        board = distributed.Board()
-        board.write(f"devices-{distributed.process()}", {"host": socket.gethostname(), "devices": _local_devices()})
-        everyone["processes"] = [board.read(f"devices-{number}") for number in range(distributed.processes())]
-        distributed.leave()  # when all have read them
+        own = {"host": socket.gethostname(), "devices": _local_devices()}
+        everyone["processes"] = distributed.of_each("devices", own)
     process_bytes = memory.resident_bytes()
     backend = jax.default_backend()
     rates = card_rates() if backend == "gpu" else cpu_rates()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
 
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.base import Recipe
 from plimsoll.training import distributed, memory, program
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.checkpoints import Checkpoints
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
@@ -63,7 +63,8 @@ def rehearse(recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], objec
     executables = load(recipe, plan, steps=steps, wait=wait)
     starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
-        Checkpoints(Path(folder), in_background=False).save(0, {"empty": np.zeros(1, np.float32)}, {})
+        checkpoints = Checkpoints(RunFolder(folder), in_background=False)
+        checkpoints.save(0, {"empty": jax.device_put(np.zeros(1, np.float32))}, {})
     memory.trim()
     return Rehearsal(
         process_bytes=memory.resident_bytes(),

@@ -33,19 +33,13 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.report.metrics import read_rows
 from plimsoll.training import allocator, distributed, memory, program
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.initial_weights import own_copies, with_initial
 from plimsoll.training.loop import Ended, run_steps, summed
 from plimsoll.training.on_device import OnDevice
-from plimsoll.training.schedule import EarlyStopping, Schedule, times
+from plimsoll.training.schedule import Best, EarlyStopping, Schedule, best_of, times
 from plimsoll.training.step import make_step
 from plimsoll.types import Batch, Source
-
-AFRESH_NOTE = "in a new process, since saves had left memory in the one before"
-"""What a session notes that continues for that reason."""
-
-MOST_WHILE_LOADING = 1.05
-"""Share of a plan's peak that a process may take while it loads, before a new one trains in its place."""
 
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
@@ -57,8 +51,6 @@ class Ending:
     code: int
     again: Mapping[str, Any] | None = None
     """Options of the process that plans again, where the run continues with another plan (`worker.py`)."""
-    afresh: Mapping[str, Any] | None = None
-    """Options of the new process in which the run continues, where this one has grown."""
 
 
 def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
@@ -92,17 +84,13 @@ class _Training:
             ended = self._train()
         except Exception as problem:
             if allocator.device_lost(problem):
-                raise self.guard.lost(problem, self.folder.checkpoints) from problem
+                raise self.guard.lost(problem) from problem
             ended = self._refused(problem)
             print(self.guard.words(plans_again=True), flush=True)
         if ended.signal is not None:
             return Ending(128 + ended.signal)
         limit = self.session.max_seconds
         left = None if limit is None else limit - (time.monotonic() - self.start)
-        if ended.afresh and distributed.processes() > 1:  # all of them, whoever's time is over
-            left = None if left is None else max(1.0, left)
-        if ended.afresh and (left is None or left > 0):
-            return Ending(0, afresh=dataclasses.asdict(self.session) | {"max_seconds": left, "notes": (AFRESH_NOTE,)})
         if ended.over and distributed.processes() > 1:
             return Ending(3)
         if not ended.over or (left is not None and left <= 0):
@@ -115,17 +103,10 @@ class _Training:
         if self.interruption.signal is not None and distributed.processes() == 1:
             print("interrupted before the first step", flush=True)
             return Ended(0, self.interruption.signal, False)
-        if self._compiled_beyond_plan():
-            return Ended(0, None, False, afresh=True)
-        shared = None if self.session.shared is None else Path(self.session.shared)
-        in_background = self.plan.async_save and (distributed.processes() == 1 or shared is not None)
-        if self.plan.async_save and not in_background:  # the plan does not count what it would hold beside training
-            self.notes.append("saves beside training are off: the first process puts each together, and training waits")
         checkpoints = Checkpoints(
-            self.folder.checkpoints,
-            in_background=in_background,
+            self.folder,
+            in_background=self.plan.async_save,
             frozen=not self.recipe.frozen_is_given,
-            shared=shared,
             plan=self.planned["plan"],
         )
         loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
@@ -157,8 +138,8 @@ class _Training:
                 return summed(iter(batches), executables.evaluate, params, signal)
 
             ended, lost = None, False
+            best = self._best()
             self.guard.started = allocator.peak_bytes()
-            self.guard.starting_seconds = time.monotonic() - self.start
             try:
                 state, ended = run_steps(
                     state,
@@ -171,7 +152,7 @@ class _Training:
                     self.interruption,
                     self.guard.exceeded,
                     self._early_stopping(schedule),
-                    self.guard.grown,
+                    best,
                     self._last_evaluated(),
                 )
                 self.guard.session_ended(ended)
@@ -187,8 +168,7 @@ class _Training:
                 if self.guard.overrun is not None:
                     log.say(self.guard.words(plans_again=plans_again), important=True)
                 ledger = {} if lost else self.folder.read("ledger.json")
-                goes_on = plans_again or (ended is not None and ended.afresh)
-                log.close(None if goes_on else ended, ledger, checkpoints.best())
+                log.close(None if plans_again else ended, ledger, best)
         finally:
             loader.close()
         assert ended is not None
@@ -202,21 +182,10 @@ class _Training:
         """
         if not allocator.refused(problem):
             raise problem
-        ended = self.guard.refused(problem, self.folder.checkpoints) if distributed.process() == 0 else None
+        ended = self.guard.refused(problem) if distributed.process() == 0 else None
         if ended is None or distributed.processes() > 1:
             raise StoppedError(ended_by_memory(problem)) from None
         return ended
-
-    def _compiled_beyond_plan(self) -> bool:
-        """Returns whether compiling took more memory than the plan, in this process or another of this session.
-
-        Of several processes each compiles for itself, the first time: a new one finds it in the compile cache.
-        """
-        if distributed.processes() == 1 or self.session.compiled or jax.default_backend() != "cpu":
-            return False
-        beyond = self.measured.marks["peak while loading"] > MOST_WHILE_LOADING * self.planned["predicted_peak_bytes"]
-        each = distributed.of_each("compiled", [beyond, self.interruption.signal])
-        return any(beyond for beyond, _ in each) and all(signal is None for _, signal in each)
 
     def _again(self, seconds_left: float | None) -> dict[str, Any]:
         """Returns the options of the process that plans again: what the user pinned stays pinned."""
@@ -259,15 +228,11 @@ class _Training:
     def _start(
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
-        frozen = self._frozen(executables) if self.recipe.frozen_is_given and checkpoints.exist() else {}
-        step, state, position, notes = checkpoints.newest(executables.state)
-        noted = " ".join(notes)
-        self.notes += notes + [  # the session that set them aside may have been killed before it logged it
-            f"{name} is a damaged checkpoint that an earlier session set aside"
-            for name in checkpoints.set_aside()
-            if name not in noted
-        ]
-        if step is None:
+        has_saved = distributed.of_first("has-saved", lambda: bool(self.folder.saved_steps()))
+        frozen = self._frozen(executables) if self.recipe.frozen_is_given and has_saved else {}
+        loaded, notes = checkpoints.newest(executables.state)
+        self.notes += notes
+        if loaded is None:
             logged = read_rows(self.folder.metrics) if self.folder.metrics.exists() else ()
             last = max((row["step"] for row in logged), default=0)
             if notes:
@@ -278,9 +243,11 @@ class _Training:
             state = self._first(executables)
             state |= self._given(state)
         else:
+            state = loaded.state
             state["params"] |= frozen
-            loader.restore(position)
+            loader.restore(loaded.position.loader)
         memory.trim()
+        step = None if loaded is None else loaded.position.step
         self.measured.started(state, resumed=step)
         return state, step
 
@@ -337,10 +304,16 @@ class _Training:
                 f" {evaluations} times, every {schedule.evaluate_every:g} steps. --eval-every sets that"
             )
 
+    def _best(self) -> Best:
+        """Returns the best evaluation so far; of several processes only the first one removes what is not kept."""
+        if distributed.process() != 0:
+            return Best(self.recipe.best_by)
+        return best_of(read_rows(self.folder.metrics), self.folder.saved_steps(), self.recipe.best_by)
+
     def _last_evaluated(self) -> int:
         """Returns the last step whose evaluation was logged."""
         steps = [row["step"] for row in read_rows(self.folder.metrics) if "validation_loss" in row]
-        return distributed.of_first("last-evaluated", max(steps, default=0))
+        return distributed.of_first("last-evaluated", lambda: max(steps, default=0))
 
     def _early_stopping(self, schedule: Schedule) -> EarlyStopping:
         """Returns the count of evaluations without a better one so far."""
@@ -349,7 +322,7 @@ class _Training:
             return stopping
         stopping.add_rows(read_rows(self.folder.metrics))
         so_far = [stopping.best, stopping.since_best]
-        stopping.best, stopping.since_best = distributed.of_first("early-stopping", so_far)
+        stopping.best, stopping.since_best = distributed.of_first("early-stopping", lambda: so_far)
         return stopping
 
 

@@ -12,13 +12,14 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
 from plimsoll.files.contents import content_of
-from plimsoll.files.manifest import replace_file
+from plimsoll.files.manifest import is_finished, replace_file
 from plimsoll.planned import Plan
 
 OF_TRAINING = (
@@ -46,9 +47,30 @@ READ_BY_TRAINING: Mapping[str, type] = {
 
 PROCESSES = "processes.json"
 """What the processes of the last session said of themselves, the slowest first, where there were several."""
+STEP = "step-"
+"""Beginning of the names of checkpoints."""
+POSITION = "position.json"
 SEAL = "checksums.json"
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
 """Prepared files that decide what is learned, and that no other check covers."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a checkpoint says beside its arrays. It is read without JAX."""
+
+    step: int
+    loader: dict[str, Any]
+    """Where the data goes on."""
+    plan: dict[str, Any]
+    """Levers by which it was trained, as plan.json holds them."""
+    leaves: Sequence[tuple[str, Sequence[int], str]]
+    """Path, shape and dtype of each array, in the order of the state."""
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> Position:
+        """Reads the position of the checkpoint in a folder."""
+        return cls(**json.loads((checkpoint / POSITION).read_text()))
 
 
 class RunFolder:
@@ -58,7 +80,7 @@ class RunFolder:
         if "://" in str(path):
             raise RunError(f"{path} is an address, and a folder is needed here: copy the run into one, and name that")
         self.path = Path(path).expanduser().absolute()
-        self.checkpoints = self.path / "checkpoints"
+        self.checkpoints = (self.path / "checkpoints").resolve()
         self.metrics = self.path / "metrics.jsonl"
 
     def exists(self) -> bool:
@@ -143,19 +165,18 @@ class RunFolder:
                     " new run with another --run"
                 )
 
-    def prepared(self) -> list[str]:
-        """Returns the names of the files that another process needs to train the same run.
-
-        These are the prepared ones, and the record of the best checkpoint so far.
-        """
-        best = "checkpoints/best.json"
-        names = [path.name for path in self.path.iterdir() if not path.name.startswith(OF_TRAINING)]
-        return sorted(names) + ([best] if self.has(best) else [])
-
     def saved_steps(self) -> list[int]:
-        """Returns the steps of the checkpoints, in ascending order."""
-        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
-        return sorted(int(name) for name in names if name.isdigit())
+        """Returns the steps of the checkpoints that were finished, in ascending order."""
+        folders = self.checkpoints.glob(f"{STEP}*")
+        return sorted(int(folder.name.removeprefix(STEP)) for folder in folders if is_finished(folder))
+
+    def checkpoint(self, step: int) -> Path:
+        """Returns the folder of the checkpoint of a step."""
+        return self.checkpoints / f"{STEP}{step:08d}"
+
+    def position(self, step: int) -> Position:
+        """Returns what the checkpoint of a step says beside its arrays."""
+        return Position.read(self.checkpoint(step))
 
     def trained_by(self) -> dict[str, Any]:
         """Returns the levers, as plan.json holds them, by which the newest checkpoint was trained.
@@ -164,8 +185,8 @@ class RunFolder:
         killed before it took a step.
         """
         for step in reversed(self.saved_steps()):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                return dict(json.loads((self.checkpoints / f"step-{step:08d}/state.json").read_text())["plan"])
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                return dict(self.position(step).plan)
         return {}
 
     def require_saved(self) -> None:

@@ -15,7 +15,8 @@ from plimsoll.inference.trained import Trained, newest_whole
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
 from plimsoll.recipes.verbs import Verb, resolved
-from plimsoll.training.checkpoint import fingerprint, loader_position, read_leaves
+from plimsoll.training.checkpoints import read_leaves
+from plimsoll.training.fingerprint import fingerprint
 
 UNSUPPORTED = {
     "submission": "--submission writes answers to tasks of ARC, and {run} has none: leave it out",
@@ -59,6 +60,7 @@ def prove(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fingerprint of the newest whole checkpoint of `request["run"]`."""
     folder = RunFolder(request["run"])
     folder.read("recipe.json")  # refuses what is no run
-    saved, notes = newest_whole(folder)
-    digest = fingerprint(read_leaves(saved), loader_position(saved))
-    return {"run": request["run"], "step": saved.step, "fingerprint": digest, "notes": notes}
+    step, notes = newest_whole(folder)
+    leaves = read_leaves(folder.checkpoint(step))
+    digest = fingerprint(leaves, folder.position(step).loader)
+    return {"run": request["run"], "step": step, "fingerprint": digest, "notes": notes}

@@ -15,15 +15,18 @@ import numpy as np
 
 from plimsoll.engine.program import lowered
 from plimsoll.errors import CheckpointError, RunError, as_written
+from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
-from plimsoll.training.checkpoint import FROZEN, Checkpoints, Saved, damage, load_part, read_leaves, without_frozen
+from plimsoll.report.metrics import read_rows
+from plimsoll.training.checkpoints import FROZEN, load, read_leaves, without_frozen
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
+from plimsoll.training.schedule import best_of
 from plimsoll.training.step import evaluated, make_evaluate, make_init
 from plimsoll.types import LossSum
 
@@ -46,8 +49,9 @@ class Trained:
         with as_written(f"plan.json or data.json of {self.folder.path}"):
             self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
             self.prepared = Prepared(**self.folder.read("data.json"))
-        self.saved = whole(self.folder, step)
-        self.run, self.step = run, self.saved.step
+        self.run = run
+        self.step = whole(self.folder, step, self.recipe.best_by)
+        self.checkpoint = self.folder.checkpoint(self.step)
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
         """Returns the parameters: the average of the weights where one is kept, unless `average` is False.
@@ -66,10 +70,10 @@ class Trained:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
                 frozen = {"frozen": self.recipe.given_frozen(drawn)}
         if "ema" not in like or not average:
-            loaded = load_part(self.saved, {"params": like["params"]}, only=PARAMETERS)
+            loaded = load(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
         else:
             others = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
-            loaded = load_part(self.saved, {"ema": like["ema"], "params": others}, only=AVERAGED)
+            loaded = load(self.checkpoint, {"ema": like["ema"], "params": others}, only=AVERAGED)
         return evaluated(loaded | {"params": loaded["params"] | frozen})
 
     def readable_params(self, *, average: bool = True) -> Any:
@@ -124,8 +128,9 @@ def params_without_code(run: str, *, step: str, average: bool) -> Any:
             " read them are not here: call plimsoll.plan(loss, ...).train(init, data, run=...) with the same ones first"
         )
     averaged = average and folder.read("recipe.json")["fields"].get("ema_decay", 0)
-    saved, state = whole(folder, step), dict[str, Any]()
-    for path, leaf in read_leaves(saved, only=AVERAGED if averaged else PARAMETERS):
+    state = dict[str, Any]()
+    checkpoint = folder.checkpoint(whole(folder, step, "loss"))
+    for path, leaf in read_leaves(checkpoint, only=AVERAGED if averaged else PARAMETERS):
         names = [quoted or number or attribute for quoted, number, attribute in PART.findall(path)]
         node = state
         for name in names[:-1]:
@@ -151,43 +156,51 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return resolved(trained.recipe.verbs[verb].answer)(trained, request)
 
 
-def choose(folder: RunFolder, step: str) -> Saved:
-    """Returns the checkpoint of that step, the `last` one, or the `best` one: the last if nothing was evaluated."""
-    checkpoints = Checkpoints(folder.checkpoints, in_background=False)
+def choose(folder: RunFolder, step: str, best_by: str) -> int:
+    """Returns the step of a checkpoint.
+
+    Args:
+        folder: The run's.
+        step: A number, `last`, or `best`: the last one if nothing was evaluated.
+        best_by: Metric that chooses the best one (`Schedule.best_by`).
+    """
     folder.require_saved()
-    by_step = {saved.step: saved for saved in checkpoints.all()}
-    last, best = max(by_step), (checkpoints.best() or {}).get("step")
-    if step in ("best", "last"):
-        return by_step[best if step == "best" and best in by_step else last]
-    if not step.isdigit() or int(step) not in by_step:
-        steps = ", ".join(f"{number}{' (best)' if number == best else ''}" for number in sorted(by_step))
-        raise CheckpointError(
-            f"{folder.path} has no checkpoint of step {step!r}; it has {steps}. Name one of them, `best` or `last`"
-        )
-    return by_step[int(step)]
+    steps = folder.saved_steps()
+    rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
+    best = best_of(rows, steps, best_by).step
+    if step == "last" or (step == "best" and best is None):
+        return steps[-1]
+    if step == "best":
+        assert best is not None
+        return best
+    if step.isdigit() and int(step) in steps:
+        return int(step)
+    there = ", ".join(f"{number} (best)" if number == best else str(number) for number in steps)
+    raise CheckpointError(
+        f"{folder.path} has no checkpoint of step {step!r}; it has {there}. Name one of them, `best` or `last`"
+    )
 
 
-def whole(folder: RunFolder, step: str) -> Saved:
+def whole(folder: RunFolder, step: str, best_by: str) -> int:
     """Returns what `choose` does after verifying its checksums: a flipped bit would load silently."""
-    saved = choose(folder, step)
-    problem = damage(saved)
-    if problem is not None:
-        every = Checkpoints(folder.checkpoints, in_background=False).all()
-        others = [f"--step {other.step}" for other in every if other.step != saved.step]
-        instead = f"use {' or '.join(others)}, or train" if others else "train"
-        raise CheckpointError(
-            f"checkpoint {saved.step} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
-        )
-    return saved
+    chosen = choose(folder, step, best_by)
+    problem = damage(folder.checkpoint(chosen))
+    if problem is None:
+        return chosen
+    others = [f"--step {other}" for other in folder.saved_steps() if other != chosen]
+    instead = f"use {' or '.join(others)}, or train" if others else "train"
+    raise CheckpointError(
+        f"checkpoint {chosen} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
+    )
 
 
-def newest_whole(folder: RunFolder) -> tuple[Saved, list[str]]:
-    """Returns the newest checkpoint that passes its checksums, and a note about each newer one that does not."""
-    choose(folder, "last")  # refuses a run without any
+def newest_whole(folder: RunFolder) -> tuple[int, list[str]]:
+    """Returns the newest step whose checkpoint passes its checksums, and a note about each newer one that does not."""
+    folder.require_saved()
     notes = []
-    for saved in Checkpoints(folder.checkpoints, in_background=False).all():
-        problem = damage(saved)
+    for step in reversed(folder.saved_steps()):
+        problem = damage(folder.checkpoint(step))
         if problem is None:
-            return saved, notes
-        notes.append(f"checkpoint {saved.step} is damaged ({problem})")
+            return step, notes
+        notes.append(f"checkpoint {step} is damaged ({problem})")
     raise CheckpointError(f"no checkpoint of {folder.path} is whole: {'; '.join(notes)}. Train again to start anew")

@@ -16,10 +16,10 @@ from plimsoll.errors import StoppedError
 from plimsoll.levers.loss_scale import SMALLEST
 from plimsoll.processes.interruption import NUMBERS, Interruption
 from plimsoll.training import allocator, memory
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.distributed import Agreement
 from plimsoll.training.program import Executables
-from plimsoll.training.schedule import FIRST_SAVE_SECONDS, SAVE_SECONDS, SAVE_SHARE, EarlyStopping, Schedule
+from plimsoll.training.schedule import FIRST_SAVE_SECONDS, SAVE_SECONDS, SAVE_SHARE, Best, EarlyStopping, Schedule
 from plimsoll.training.step import Report, evaluated
 from plimsoll.types import Batch
 
@@ -31,7 +31,7 @@ showed as a fifth of them on top of the peak, now and then (notes, "Two steps at
 stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
 next batch taken, while the other runs."""
 
-TIME_IS_UP, OVER_BUDGET, AFRESH = 100, 101, 102
+TIME_IS_UP, OVER_BUDGET = 100, 101
 """Reasons to stop a session, besides the numbers of signals; of several processes' requests, the largest counts."""
 
 
@@ -61,8 +61,6 @@ class Ended:
     """Whether it ended because the budget was exceeded."""
     early: bool = False
     """Whether it ended because evaluations brought nothing better (`EarlyStopping`)."""
-    afresh: bool = False
-    """Whether the run goes on in a new process from what was just saved: this one has grown."""
 
 
 class EvaluationStopped(Exception):
@@ -80,14 +78,13 @@ def run_steps(
     interruption: Interruption,
     over_budget: Callable[[], bool] = lambda: False,
     stopping: EarlyStopping | None = None,
-    grown: Callable[[], bool] = lambda: False,
+    best: Best | None = None,
     last_evaluated: int | None = None,
 ) -> tuple[Any, Ended]:
     """Takes the steps that are left, and returns the final state. `interruption` is in force already.
 
     Where the budget is exceeded it saves and stops, between steps, as at a signal. Of several processes all do, once
-    one of them requests it. Before every save of a process alone it asks whether this one has `grown`: then it ends
-    with that save.
+    one of them requests it. A state that is evaluated as better than the `best` so far is saved at once.
 
     A signal during an evaluation ends that: the state is saved without it. So where the first step's evaluation is due
     and `last_evaluated`, the step that was evaluated last, is before it, it comes first; None where none is left out.
@@ -104,7 +101,8 @@ def run_steps(
     evaluated_at = saved_at = first
     step = first
     reason = 0
-    best = checkpoints.best()
+    best = best or Best(schedule.best_by)
+    checkpoints.best_step = best.step
     by_clock = schedule.save_by_clock and agreed.alone
     next_save = started + FIRST_SAVE_SECONDS
 
@@ -116,12 +114,27 @@ def run_steps(
         """Returns why it stops, a signal since the last step included: of several processes one they agreed on."""
         return reason or (interruption.signal or 0 if agreed.alone else 0)
 
+    def evaluate_state() -> int:
+        """Evaluates and logs the state. Returns the signal that ended the evaluation, 0 for none."""
+        try:
+            metrics = evaluate(evaluated(state))
+        except EvaluationStopped as stopped:
+            return stopped.args[0]
+        except Exception as problem:
+            if allocator.refused(problem) and agreed.alone and step > saved_at:
+                checkpoints.save(step, state, loader.state())  # it is whole: an evaluation donates nothing
+            raise
+        memory.trim()
+        if metrics:
+            log.evaluation(step, {**metrics, **stopping.add(step, metrics)})
+            best.add(step, metrics)
+            checkpoints.best_step = best.step
+        return 0
+
     with checkpoints:  # however it ends, a save that was started is finished
         left_out = last_evaluated is not None and last_evaluated < first
-        due = left_out and schedule.due(schedule.evaluate_every, first)
-        if due:
-            reason = _evaluate(state, step, loader, evaluate, checkpoints, log, stopping)
-            best = checkpoints.best()
+        if left_out and schedule.due(schedule.evaluate_every, first):
+            reason = evaluate_state()
         while step < schedule.stop_at and not stopping.is_due and not (reason := reason or agreed(request())):
             state, metrics = executables.step(state, next(loader))  # the old state's buffers are reused
             step += 1
@@ -130,64 +143,28 @@ def run_steps(
                 flight.land()
                 memory.trim()  # what steps left would sit under the evaluation's peak
                 evaluated_at = step
-                if reason := _evaluate(state, step, loader, evaluate, checkpoints, log, stopping):
+                if reason := evaluate_state():
                     break
-                best = checkpoints.best()  # a file, which would be read between all steps
             late = by_clock and time.monotonic() >= next_save
-            if late or schedule.due(schedule.save_every, step) or (best is not None and best["step"] == step):
+            if late or schedule.due(schedule.save_every, step) or best.step == step:
                 flight.land()
-                checkpoints.wait()  # the copy of an earlier save is no growth
-                more = agreed.alone and step < schedule.stop_at and not stopping.is_due
-                reason = AFRESH if more and grown() else 0
-                saved_at, began = step, time.monotonic() if by_clock else 0.0
+                saved_at = step
+                began = time.monotonic()
                 checkpoints.save(step, state, loader.state())
                 log.saved(step)
-                if by_clock:
-                    now = time.monotonic()
-                    next_save = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
+                now = time.monotonic()
+                next_save = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
                 memory.trim()  # what evaluating and saving left in the heap would sit under the next step's peak
-                if reason:
-                    break
         flight.land()
         if step > evaluated_at and reason_now() in (0, TIME_IS_UP):
-            reason = _evaluate(state, step, loader, evaluate, checkpoints, log, stopping) or reason
+            reason = evaluate_state() or reason
         if step > saved_at:
             checkpoints.save(step, state, loader.state())
             log.saved(step)
     reason = reason_now()
     signal = reason if reason in NUMBERS else None
     early = stopping.is_due and step < schedule.steps
-    return state, Ended(step, signal, reason == OVER_BUDGET, early, afresh=reason == AFRESH)
-
-
-def _evaluate(
-    state: Any,
-    step: int,
-    loader: Batches,
-    evaluate: Callable[[Any], Mapping[str, float]],
-    checkpoints: Checkpoints,
-    log: Log,
-    stopping: EarlyStopping,
-) -> int:
-    """Evaluates the state, logs the metrics and marks the best step. Returns the signal that ended it, 0 for none."""
-    try:
-        metrics = evaluate(evaluated(state))
-    except EvaluationStopped as stopped:
-        return stopped.args[0]
-    except Exception as problem:
-        if allocator.refused(problem):  # the state is whole: an evaluation donates nothing
-            checkpoints.save_alone(step, state, loader.state())
-        raise
-    memory.trim()
-    if not metrics:
-        return 0
-    log.evaluation(step, {**metrics, **stopping.add(step, metrics)})
-    schedule = stopping.schedule
-    best, now = checkpoints.best(), schedule.standing(metrics)
-    if now > (-math.inf if best is None else best.get("standing", -best["validation_loss"])):  # a NaN is never better
-        metric = None if schedule.best_by == "loss" else now
-        checkpoints.mark_best(step, metrics["validation_loss"], standing=metric)
-    return 0
+    return state, Ended(step, signal, reason == OVER_BUDGET, early)
 
 
 def summed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,13 @@ class Schedule:
         Args:
             metrics: Means over the held-out set, named with `validation_`.
         """
-        value = float(metrics[f"validation_{self.best_by}"])
-        return -value if self.best_by == "loss" else value
+        return standing(metrics, self.best_by)
+
+
+def standing(metrics: Mapping[str, Any], best_by: str) -> float:
+    """Returns what an evaluation is compared by (`Schedule.standing`)."""
+    value = float(metrics[f"validation_{best_by}"])
+    return -value if best_by == "loss" else value
 
 
 def times(done: int, every: float) -> int:
@@ -67,6 +72,36 @@ def epochs_over(done: int, per_epoch: float, steps: int) -> int:
         if missing < 1:
             return epochs
     return times(done, per_epoch)
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, of a state that was saved. The earliest of those that are equal; never a NaN."""
+
+    best_by: str = "loss"
+    """Metric as in `Schedule`."""
+    step: int | None = None
+    validation_loss: float | None = None
+    score: float = -math.inf
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> bool:
+        """Returns whether the evaluation of a step is better than those before."""
+        score = standing(metrics, self.best_by)
+        if not score > self.score:
+            return False
+        self.step = step
+        self.validation_loss = float(metrics["validation_loss"])
+        self.score = score
+        return True
+
+
+def best_of(rows: Iterable[Mapping[str, Any]], saved_steps: Container[int], best_by: str) -> Best:
+    """Returns the best evaluation among the logged rows of a run, of a step whose checkpoint is there."""
+    best = Best(best_by)
+    for row in rows:
+        if "validation_loss" in row and row["step"] in saved_steps:
+            best.add(row["step"], row)
+    return best
 
 
 @dataclass
