@@ -53,7 +53,8 @@ number, saves, form = int(number), int(saves), json.loads(form)
 count = form["processes"]
 import jax, numpy as np
 from plimsoll.training import distributed, memory
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.program import held_bytes
 if count > 1:
     distributed.join(f"127.0.0.1:{port}", count, number)
@@ -65,8 +66,8 @@ make = jax.jit(lambda key: [jax.random.normal(k, (size,)) for k in jax.random.sp
 state = jax.block_until_ready({"params": {str(at): leaf for at, leaf in enumerate(make(jax.random.key(0)))}})
 like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state)
 first = [np.asarray(leaf.addressable_shards[0].data[:9]) for leaf in jax.tree.leaves(state)]
-own, folder = sum(held_bytes(state).values()), Path(folder)
-checkpoints = Checkpoints(folder, in_background=form["background"], shared=folder if count > 1 else None)
+own = sum(held_bytes(state).values())
+checkpoints = Checkpoints(RunFolder(folder), in_background=form["background"])
 
 def beside(act, place):
     distributed.barrier(place)
@@ -86,9 +87,9 @@ def save(step):
 save(1)
 saved = [beside(lambda: save(step), "save")[1:] for step in range(2, 2 + saves)]
 jax.tree.map(lambda leaf: leaf.delete(), state)
-(step, state, _, _), seconds, grown = beside(lambda: checkpoints.newest(like), "restore")
-assert step == 1 + saves
-for leaf, begun in zip(jax.tree.leaves(state), first, strict=True):
+(loaded, _), seconds, grown = beside(lambda: checkpoints.newest(like), "restore")
+assert loaded.position.step == 1 + saves
+for leaf, begun in zip(jax.tree.leaves(loaded.state), first, strict=True):
     np.testing.assert_array_equal(leaf.addressable_shards[0].data[:9], begun)
 print(json.dumps({"saved": saved, "restored": [seconds, grown - own]}), flush=True)
 if count > 1:

@@ -34,6 +34,7 @@ from plimsoll.errors import (
 )
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.files.store import is_address
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.handover import replace_process
@@ -52,14 +53,8 @@ AGREED_ON = (
 MAY_DIFFER = {"quiet", "run", "profiler_port"}
 """Options that need not be the same in all processes."""
 LAST_PORT, MOST_PROCESSES = 65_535, 100_000
-TOKENISED_BY_EACH = (
-    "every process reads and tokenises all of the text as training goes, for its own rows. Text on this machine's disk"
-    " that the run reads through is tokenised once for each machine, up to 4 GiB, and `plimsoll prepare longcontext`"
-    " packs any"
-)
-"""Note of a run whose text is not tokenised before it."""
-EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in NUMBERS))
-"""Exit codes of which the process itself has said why."""
+LOST = 3
+"""Exit code where another process is gone."""
 SEEN = ".seen-"
 """How a file begins by which processes find out whether they see the same folder."""
 OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
@@ -176,7 +171,10 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     _show_python_alone()
     try:
         distributed.join(question["coordinator"], question["processes"], question["process"])
-        session = _session(question)
+        session = question.get("session") or _session(question)
+        if "session" not in question and jax.default_backend() == "cpu":
+            _compile(session)
+            _become_anew({**question, "session": session})
     except PlimsollError as problem:  # all of them raise it
         print(f"error: {problem}", file=sys.stderr)
         distributed.end(problem.exit_code, together=True)
@@ -212,34 +210,8 @@ def _show_python_alone() -> None:
     os.close(nowhere)
 
 
-def _failed(watch: peers.Watch, said: str, code: int) -> int:
-    """Prints by which error this process ends, tells the others, and returns the exit code."""
-    peers.show_error(said)
-    watch.tell(said)
-    return code
-
-
-def _begin_afresh(question: Mapping[str, Any], session: Mapping[str, Any]) -> NoReturn:
-    """Becomes a new process of the same session, once this one has left the others. Streams are as they were."""
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        stream.flush()
-        os.dup2(stream.fileno(), number)
-    lock = session["lock"]
-    question = {**question, "session": None if lock is None else session}
-    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    replace_process(command, os.environ, () if lock is None else (lock,))
-
-
-def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -> int | dict[str, Any]:
-    """Prepares and trains with the others, and returns the exit code.
-
-    Where this process or another holds memory from compiling, it returns the options of the session instead, which new
-    processes are to train.
-    """
-    import jax
-
-    from plimsoll.engine.session import train_here
-    from plimsoll.recipes.own.recipe import OwnRecipe
+def _session(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepares with the others, and returns the options of the session. Raises PlimsollError in every process."""
     from plimsoll.training import distributed
 
     # All have the same packages, options and code, or say what differs.
@@ -255,6 +227,27 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     return session
 
 
+def _compile(session: Mapping[str, Any]) -> None:
+    """Compiles what the run's steps are, into the compile cache, as each process does for its own devices."""
+    from plimsoll.engine.program import load
+
+    folder = RunFolder(session["run"])
+    recipe = from_dict(folder.read("recipe.json"))
+    plan = Plan.from_dict(folder.planned()["plan"])
+    load(recipe, plan, steps=folder.read("data.json")["steps"])
+
+
+def _become_anew(question: Mapping[str, Any]) -> NoReturn:
+    """Becomes a new process of the same run: on a CPU, what compiling has taken would be measured as training's."""
+    from plimsoll.training import distributed
+
+    distributed.leave()
+    sys.stdout.flush()
+    os.dup2(sys.stdout.fileno(), 1)
+    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
+    replace_process(command, os.environ, ())
+
+
 def _train(session: dict[str, Any]) -> int:
     """Trains with the others, and returns the exit code. The first one alone writes log, metrics and ledger."""
     from plimsoll.engine.session import train_here
@@ -262,44 +255,18 @@ def _train(session: dict[str, Any]) -> int:
 
     folder = RunFolder(session["run"])
     if distributed.process() == 0:
-        session = question.get("session") or _prepared(recipe, question["options"], board, question["door"])
-        board.write("session", session | {"lock": None})
-        folder = RunFolder(session["run"])
-        board.write_files("run", folder.path, folder.prepared())
-    else:
-        session = board.read("session")
-        if "refused" in session:
-            board.wait_until_read("session")
-            raise_refusal(session, prefix="the first process says: ")
-        folder = scratch / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "checkpoints").mkdir(parents=True)
-        board.read_files("run", folder)
-        if isinstance(recipe, OwnRecipe):  # the same file may be in another folder here
-            RunFolder(folder).write("recipe.json", question["recipe"])
-        session |= {"run": str(folder), "quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-    begun, folder = dict(session), Path(session["run"])
-    _require_same_data(board, recipe, folder)
-    prepared = Prepared(**json.loads((folder / "data.json").read_text()))
-    if recipe.tokenises_while_training(prepared):
-        session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
-    session |= _where_to_save(board, session, hosts)
-    watch.training()
-    ending = train_here(session, interruption)
-    if ending.afresh is None:
-        return ending.code
-    return {**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]}
+        with Interruption() as interruption:
+            return train_here(session | {"lock": folder.lock()}, interruption).code
+    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as own:
+        _link_prepared(folder, Path(own))
+        with Interruption() as interruption:
+            return train_here(session | OF_THE_FIRST | {"run": own, "lock": None}, interruption).code
 
 
-def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
-    """Prepares and plans the run in the first process, and returns the session's options."""
-    from plimsoll.api import train
-    from plimsoll.training.distributed import processes
-
-    say = train.printing(quiet=options["quiet"])
+def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the session, or the refusal. A child prepares, so that its memory is not training's."""
     try:
-        options = options if door is None else {**options, "run": remote.folder_through(door)}
-        ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
+        return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:
         return problem.reply()
 
@@ -362,45 +329,7 @@ def _require_same_data(folder: RunFolder) -> None:
     each = distributed.of_each("data", refusal)
     refusals = [f"process {number} says: {message}" for number, message in enumerate(each) if message]
     if refusals:
-        board.wait_until_read("data")
-        raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
-
-
-def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of the session that say whether the processes save together, in the first one's folder.
-
-    Each proves that it sees that folder, and that the first sees what it writes there. Where one does not, the first
-    process writes what the others send it, and the run's notes say so. Raises RunError where they do not reach it.
-    """
-    from plimsoll.training.crossing import Crossing
-    from plimsoll.training.distributed import of_each, process
-
-    if process() == 0:
-        folder, word = Path(session["run"]).absolute() / "checkpoints", secrets.token_hex(8)
-        (folder / f"{SEEN}{word}").write_text(word)
-        board.write("where-to-save", [str(folder), word])
-    folder, word = board.read("where-to-save")
-    folder = Path(folder)
-    with contextlib.suppress(OSError):  # it is not there, or may not be written to
-        if (folder / f"{SEEN}{word}").read_text() == word:
-            (folder / f"{SEEN}{word}-{process()}").write_text(socket.gethostname())
-    of_each("written", True, board)
-    if process() == 0:
-        blind = [number for number in range(len(hosts)) if not (folder / f"{SEEN}{word}-{number}").exists()]
-        for path in folder.glob(f"{SEEN}*"):
-            path.unlink(missing_ok=True)
-        board.write("who-does-not-see", blind)
-    blind = board.read("who-does-not-see")
-    if not blind:
-        return {"shared": str(folder)}
-    with contextlib.closing(Crossing()) as crossing:
-        crossing.connect()
-    who = ", ".join(f"process {number} ({hosts[number]})" for number in blind)
-    note = (
-        f"{who} cannot write to {folder}: the first process writes all of each checkpoint, and its memory must hold the"
-        " whole state meanwhile. A --run that all machines see lets each write what it holds"
-    )
-    return {"notes": (*session["notes"], note)}
+        raise DataError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:

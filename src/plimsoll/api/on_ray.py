@@ -26,7 +26,6 @@ from plimsoll.api.plan import Say
 from plimsoll.api.slurm import WATCHING_BYTES
 from plimsoll.errors import PlimsollError, StoppedError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.processes.peers import says_gone
 from plimsoll.processes.supervise import end_with
 from plimsoll.units import format_bytes
 
@@ -42,6 +41,8 @@ PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Beginnings of the variables that the processes get from this one."""
 LOST_IN_VAIN = 2
 """Losses in a row, without a step that was saved in between, after which the processes are not started again."""
+ENDED_BY_JAX = 128 + signal.SIGABRT
+"""Exit code of a process that JAX ends where another is gone."""
 LOST = 137
 """Exit code of a process whose node or actor is gone: as of one that was killed."""
 
@@ -145,10 +146,10 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
     run, in_vain = RunFolder(job.run), 0
     while True:
         saved = max(run.saved_steps(), default=0)
-        codes, apart = _once(ray, job, say, asked)
-        lost = [number for number, code in enumerate(codes) if code > 128 and code - 128 not in asked]
-        if apart and all(number in apart for number, code in enumerate(codes) if code):
-            lost = sorted(apart)  # each says that another is gone, and none that it went: the network was cut, say
+        codes = _once(ray, job, say, asked)
+        ended = [number for number, code in enumerate(codes) if code > 128 and code - 128 not in asked]
+        killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
+        lost = killed or ended
         if not lost or asked:
             return max(codes)
         newest = max(run.saved_steps(), default=0)
@@ -164,12 +165,11 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
         say(f"{who} of {job.processes} on Ray {are} lost: all start again from step {newest:,}")
 
 
-def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> tuple[list[int], set[int]]:
+def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
     """Starts all processes once and follows them to their ends.
 
     Returns:
-        Their exit codes, `LOST` of all where a node was lost before they had started; and the numbers of those that
-        ended since others were gone.
+        Their exit codes, `LOST` of all where a node was lost before they had started.
     """
     group = _placed(ray, job)
     remote = ray.remote(max_restarts=0, num_cpus=1, num_gpus=1 if job.gpus_per_node else 0)(Worker)
@@ -200,7 +200,7 @@ def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> tuple[list[int], se
     except ray.exceptions.RayError as problem:  # an actor or its node is gone, or had no answer in time
         said = " ".join(str(problem).split())[:200]
         say(f"the processes of {job.run} could not be started on Ray ({type(problem).__name__}: {said})")
-        return [LOST] * job.processes, set()
+        return [LOST] * job.processes
     else:
         return _followed(ray, workers, say, asked)
     finally:
@@ -236,10 +236,9 @@ def _room(resources: Mapping[str, float]) -> str:
     return f"{resources.get('CPU', 0):g} CPUs{gpus} and {format_bytes(int(resources.get('memory', 0)))}"
 
 
-def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> tuple[list[int], set[int]]:
-    """Prints what the first process prints, and what others say of a failure. Returns what `_once` does."""
+def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> list[int]:
+    """Prints what the first process prints, and what others say of a failure. Returns the exit codes."""
     codes: list[int | None] = [None] * len(workers)
-    apart: set[int] = set()
     told, since = False, None
     while None in codes:
         time.sleep(LOOK_SECONDS)
@@ -256,12 +255,10 @@ def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) 
             except ray.exceptions.RayError:  # the actor or its node is gone
                 codes[number] = LOST
             for line in lines:
-                if says_gone(line):
-                    apart.add(number)
                 if number == 0 or line.startswith("error: "):
                     say(line if number == 0 else f"process {number}: {line}")
         if any(code for code in codes):
             since = since or time.monotonic()
             if time.monotonic() - since > LEAVE_SECONDS:  # they wait for one that is not there any more
-                return [LOST if code is None else code for code in codes], apart
-    return [code or 0 for code in codes], apart
+                return [LOST if code is None else code for code in codes]
+    return [code or 0 for code in codes]

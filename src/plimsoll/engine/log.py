@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from plimsoll.report.progress import Progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
 from plimsoll.report.tables import ledger_table, overrun_words
 from plimsoll.report.trackers import open_tracker
-from plimsoll.training import allocator, distributed, memory
+from plimsoll.training import allocator, memory
 from plimsoll.training.loop import Ended
 from plimsoll.training.profile import Profile
 from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes, epochs_over

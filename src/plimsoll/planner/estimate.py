@@ -17,11 +17,8 @@ from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
 from plimsoll.units import MIB
 
 SAVING_BYTES = 6 * MIB
-"""Orbax at work on a state of any size: its library code, its threads (notes, "Saving")."""
-SLICES_BYTES = 18 * MIB
-"""Slices of 4 MiB that Orbax writes, 8 MiB of them in flight, and what its threads hold besides: all in all a save took
-18 to 27 MiB beside the copy of the state (notes, "Allowances, measured again"); a smaller state has fewer."""
-RESTORE_BYTES = 8 * MIB
+"""Orbax at work on a state of any size: its library code, its threads. It writes from the arrays' own memory."""
+RESTORE_BYTES = 16 * MIB
 """Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
 RUNNING_BYTES = 14 * MIB
 """Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
@@ -29,8 +26,9 @@ rounding (notes, "Given back", "Allowances, measured again")."""
 STARTING_BYTES = 8 * MIB
 """Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
 differ by some MiB (notes, "Over the budget at the start")."""
-SPARE_BYTES = 16 * MIB
-"""Least that is left free on a CPU: peaks of one plan differ by some MiB from run to run, and a long one's grow."""
+SPARE_BYTES = 64 * MIB
+"""Least that is left free on a CPU: peaks of one plan differ by some MiB from run to run, and every save leaves 25 to
+75 KiB in Orbax."""
 SPARE_SHARE = 0.015
 """Least that is left free on a CPU, as a share of what is predicted: at 1 to 2 GiB three runs of three took 3 to 8 MiB
 more than 4 MiB beyond it (notes, "What is kept free")."""
@@ -90,15 +88,9 @@ def _one_memory(
     process = rehearsal.process_bytes + RUNNING_BYTES
     base = {"process": process} | {name: local * size for name, size in _state(static).items()}
     step = {"step temporaries": local * analysis.beyond_state_bytes}
-    saved = (static.state_bytes if plan.devices == 1 else static.whole_state_bytes) - static.given_bytes
-    save = {"save buffers": _saving((static.whole_state_bytes or static.state_bytes) - static.given_bytes)}
-    alone = local == plan.devices
-    if gathered := _gathered(plan, static, saved, alone=alone):
-        save["state gathered for saving"] = gathered
+    save = {"save buffers": SAVING_BYTES}
     if plan.async_save:
-        save["state copy while saving"] = saved
-    elif gathered and alone:  # what a process has gathered in NumPy's memory is copied to write it
-        save["state copy while saving"] = gathered
+        save["state copy while saving"] = local * static.state_bytes - static.given_bytes
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base
@@ -109,16 +101,6 @@ def _one_memory(
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
         "save": base | save | data | (step if plan.async_save else {}),
     }
-
-
-def _gathered(plan: Plan, static: Static, saved: int, *, alone: bool) -> int:
-    """Returns the bytes of the arrays that are split over devices, each of which is put together to save it.
-
-    None are where several processes save beside training: each writes what it holds.
-    """
-    if plan.devices == 1 or (plan.async_save and not alone):
-        return 0
-    return saved if plan.fsdp > 1 else plan.devices * static.carry_bytes
 
 
 def _corrected(phase: str, parts: Parts, more: int) -> Parts:
@@ -162,7 +144,7 @@ def _host(
     if moved := static.host_bytes(plan.offload):
         base["offloaded state"] = local * moved
     step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
-    save = {"save buffers": _saving(held), "state copy while saving": held}  # fetched whole, however it is written
+    save = {"save buffers": SAVING_BYTES, "state copy while saving": held}  # fetched whole, however it is written
     phases = {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
@@ -176,10 +158,6 @@ def _host(
         phase=dearest,
         pinned_bytes=local * (moved + analysis.host_temp_bytes),
     )
-
-
-def _saving(state_bytes: int) -> int:
-    return SAVING_BYTES + min(SLICES_BYTES, 2 * state_bytes)
 
 
 def _state(static: Static) -> Parts:

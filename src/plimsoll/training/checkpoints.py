@@ -38,8 +38,8 @@ from plimsoll.training.fingerprint import require_finite
 from plimsoll.training.initial_weights import copied
 from plimsoll.units import MIB, format_bytes
 
-IN_FLIGHT_BYTES = 64 * MIB
-"""Bytes that Orbax writes or reads at the same time, unless one shard has more."""
+WRITTEN_BYTES, READ_BYTES = 64 * MIB, 16 * MIB
+"""Bytes that Orbax writes or reads at the same time, unless one shard has more. What it reads is held twice."""
 STATE = "state"
 FROZEN = "['params']['frozen']"
 """Where a state keeps its frozen weights."""
@@ -254,13 +254,12 @@ def orbax_options(arrays: Iterable[Any]) -> Any:
 
     silence_tracebacks()
     largest = max(map(shard_bytes, arrays), default=0)
-    in_flight = max(IN_FLIGHT_BYTES, largest + 1)  # a shard is written and read whole
 
     options = ocp.Context()
     options.array.saving.use_compression = False  # compressed, it copies all that it writes
     options.array.saving.use_replica_parallel = False  # else each process copies its share
-    options.memory.write_concurrent_bytes = in_flight
-    options.memory.read_concurrent_bytes = in_flight
+    options.memory.write_concurrent_bytes = max(WRITTEN_BYTES, largest + 1)  # a shard is written and read whole
+    options.memory.read_concurrent_bytes = max(READ_BYTES, largest + 1)
     return options
 
 

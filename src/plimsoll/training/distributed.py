@@ -145,6 +145,7 @@ def barrier(place: str) -> None:
 
 
 def _client() -> Any:
+    """Returns JAX's client of the store that all processes read."""
     return runtime.global_state.client
 
 
@@ -156,7 +157,7 @@ def _hear(key: str) -> Any:
     """Returns what was told under a key, once it was."""
     while True:
         try:
-            return json.loads(runtime.global_state.client.blocking_key_value_get(f"plimsoll/{key}", POLL_MILLISECONDS))
+            return json.loads(_client().blocking_key_value_get(f"plimsoll/{key}", POLL_MILLISECONDS))
         except jax.errors.JaxRuntimeError as problem:
             if not str(problem).startswith("DEADLINE_EXCEEDED"):
                 raise
@@ -189,6 +190,13 @@ def require_alike(facts: Mapping[str, Any]) -> list[str]:
     return [own["host"] for own in each]
 
 
+def leave() -> None:
+    """Disconnects from the others once all have come here: the end of one would end them by an abort."""
+    if processes() > 1:
+        barrier("end")
+        jax.distributed.shutdown()
+
+
 def end(code: int, *, together: bool) -> NoReturn:
     """Ends this process.
 
@@ -198,10 +206,9 @@ def end(code: int, *, together: bool) -> NoReturn:
         code: Exit code.
         together: Whether every process ends now. Then each waits for the others, else they would end by an abort.
     """
-    if together and processes() > 1:
+    if together:
         with contextlib.suppress(RuntimeError):  # of JAX: another one is gone, and nothing was left to do
-            barrier("end")
-            jax.distributed.shutdown()
+            leave()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
