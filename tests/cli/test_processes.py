@@ -18,6 +18,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.crossing import Crossing
+from told import Told
 
 from commands import called, plimsoll
 from plimsoll.api.cluster import Membership, _explained, _where_to_save, membership
@@ -30,10 +33,7 @@ from plimsoll.processes.environment import CPU_DEVICES, for_several
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import distributed, overruns
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
-from plimsoll.training.crossing import Crossing
 from plimsoll.units import MIB, format_bytes
-from told import Told
 
 SMALL = shlex.split(
     "--width 32 --layers 1 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 16 --steps 1000"

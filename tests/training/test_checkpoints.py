@@ -1,0 +1,371 @@
+"""A checkpoint is whole or it is not there; what is damaged is noticed, and what is not finite is refused."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.files.manifest import damage
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.processes.environment import for_processes
+from plimsoll.training import checkpoints as module
+from plimsoll.training.checkpoints import Checkpoints, load, read_leaves
+from plimsoll.training.fingerprint import fingerprint
+from plimsoll.units import MIB
+
+POSITION = {"document": 3, "offset": 17}
+
+
+def make_state(seed=0, *, width=300):
+    """Every kind of leaf a state has: matrix, vector, scalar, integer, half width, nothing."""
+    random = np.random.default_rng(seed)
+    return {
+        "step": jnp.int32(seed),
+        "key": jnp.asarray(random.integers(0, 2**32, 2, np.uint32)),
+        "params": {"trainable": {"kernel": jnp.asarray(random.normal(size=(width, 64)), jnp.float32)}},
+        "optimizer": (jnp.asarray(random.integers(0, 256, 99), jnp.uint8), jnp.ones(5, jnp.bfloat16)),
+        "empty": jnp.zeros((0, 3)),
+        "carry": None,
+    }
+
+
+def shapes(state):
+    return jax.eval_shape(lambda: state)
+
+
+def assert_same_bits(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def saved_to(folder, *, in_background=False, **options):
+    return Checkpoints(RunFolder(folder), in_background=in_background, **options)
+
+
+@pytest.fixture
+def saved_twice(tmp_path):
+    checkpoints = saved_to(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), POSITION | {"offset": step})
+    return checkpoints
+
+
+def newest(checkpoints):
+    return checkpoints.folder.checkpoint(checkpoints.folder.saved_steps()[-1])
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def fingerprint_of(checkpoints):
+    return fingerprint(read_leaves(newest(checkpoints)), checkpoints.folder.position(2).loader)
+
+
+def test_what_was_saved_is_loaded_to_the_last_bit(saved_twice):
+    loaded, notes = saved_twice.newest(shapes(make_state(2)))
+    assert_same_bits(loaded.state, make_state(2))
+    assert (loaded.position.step, loaded.position.loader, notes) == (2, POSITION | {"offset": 2}, [])
+
+
+def test_any_program_of_orbax_reads_a_checkpoint(saved_twice):
+    from orbax.checkpoint import v1 as ocp
+
+    kernel = ocp.load(str(newest(saved_twice) / "state"))["['params']['trainable']['kernel']"]
+    np.testing.assert_array_equal(kernel, make_state(2)["params"]["trainable"]["kernel"])
+
+
+def test_what_is_loaded_is_donated_in_place(tmp_path):
+    """Memory of NumPy's that JAX has taken over is not: the first step would need further memory for each such leaf."""
+    double = jax.jit(lambda state: jax.tree.map(lambda x: 2 * x, state), donate_argnums=0)
+    state = {f"{number:02}": jnp.arange(1000 + 97 * number, dtype=jnp.float32) for number in range(32)}
+    checkpoints = saved_to(tmp_path)
+    checkpoints.save(1, state, POSITION)
+    loaded = checkpoints.newest(shapes(state))[0].state
+    places = jax.tree.map(lambda leaf: leaf.unsafe_buffer_pointer(), loaded)
+    doubled = jax.block_until_ready(double(loaded))
+    assert jax.tree.map(lambda leaf: leaf.unsafe_buffer_pointer(), doubled) == places
+    assert_same_bits(doubled, jax.tree.map(lambda leaf: 2 * leaf, state))
+
+
+def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_path):
+    """In the background the next step runs while Orbax still writes: it must not see the next step's numbers."""
+    change = jax.jit(lambda state: jax.tree.map(lambda x: x + jnp.ones((), x.dtype), state), donate_argnums=0)
+    checkpoints = saved_to(tmp_path, in_background=True)
+    state = jax.block_until_ready(change(make_state(width=60_000)))  # 15 MiB
+    expected = jax.tree.map(np.array, state)
+    checkpoints.save(1, state, POSITION)
+    for _ in range(20):
+        state = change(state)
+    jax.block_until_ready(state)
+    checkpoints.wait()
+    assert_same_bits(load(newest(checkpoints), shapes(state)), expected)
+
+
+def test_a_flipped_bit_is_noticed_in_every_file(saved_twice):
+    files = files_of(newest(saved_twice))
+    assert len(files) > 5
+    for path in files:
+        whole = path.read_bytes()
+        if whole:
+            flipped = bytearray(whole)
+            flipped[len(flipped) // 2] ^= 1
+            path.write_bytes(flipped)
+            assert damage(newest(saved_twice)) is not None, f"{path} flipped"
+            path.write_bytes(whole)
+    assert damage(newest(saved_twice)) is None
+
+
+def truncate(folder):
+    path = max(files_of(folder), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def remove_position(folder):
+    (folder / "position.json").unlink()
+
+
+def nonsense_manifest(folder):
+    (folder / "manifest.json").write_text("[1, 2]")
+
+
+@pytest.mark.parametrize("spoil", [truncate, remove_position, nonsense_manifest])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(saved_twice, spoil):
+    folder = newest(saved_twice)
+    for number in (1, 2):
+        spoil(folder)
+        loaded, notes = saved_twice.newest(shapes(make_state(1)))
+        assert loaded.position.step == 1
+        assert_same_bits(loaded.state, make_state(1))
+        (note,) = notes
+        assert "checkpoint 2 is damaged" in note
+        assert f"damaged-step-00000002-{number}" in note
+        assert folder.with_name(f"damaged-step-00000002-{number}").is_dir()
+        saved_twice.save(2, make_state(2), POSITION)  # and the step can be saved again
+        assert saved_twice.newest(shapes(make_state(1)))[0].position.step == 2
+
+
+def test_where_none_is_whole_there_is_none(saved_twice):
+    for step in (1, 2):
+        truncate(saved_twice.folder.checkpoint(step))
+    loaded, notes = saved_twice.newest(shapes(make_state()))
+    assert loaded is None
+    assert len(notes) == 2
+
+
+@pytest.mark.parametrize("left", ["state", "all but the manifest", "nothing"])
+def test_what_a_killed_save_or_removal_left_is_removed(saved_twice, left):
+    unfinished = newest(saved_twice)
+    (unfinished / "manifest.json").unlink()
+    if left != "all but the manifest":
+        (unfinished / "position.json").unlink()
+    if left == "nothing":
+        shutil.rmtree(unfinished / "state")
+    assert saved_twice.folder.saved_steps() == [1]
+    loaded, notes = saved_twice.newest(shapes(make_state()))
+    assert (loaded.position.step, notes) == (1, [])
+    assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_state_that_is_not_finite_is_refused_and_nothing_is_replaced(saved_twice, value, in_background):
+    checkpoints = Checkpoints(saved_twice.folder, in_background=in_background)
+    state = make_state(3)
+    state["params"]["trainable"]["kernel"] = state["params"]["trainable"]["kernel"].at[-1, -1].set(value)
+    with pytest.raises(StoppedError, match=r"step 3: .*kernel.* is not finite.*--learning-rate") as refused:
+        checkpoints.save(3, state, POSITION)
+    assert refused.value.exit_code == 3
+    assert checkpoints.folder.saved_steps() == [1, 2]
+    assert damage(newest(checkpoints)) is None
+
+
+def test_a_bfloat16_leaf_is_checked_too(tmp_path):
+    with pytest.raises(StoppedError, match="half"):
+        saved_to(tmp_path).save(1, {"half": jnp.asarray([1.0, np.inf], jnp.bfloat16)}, POSITION)
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path):
+    checkpoints = saved_to(tmp_path)
+    for step in range(1, 7):
+        checkpoints.best_step = 2 if step < 6 else 6
+        checkpoints.save(step, make_state(step), POSITION)
+        if step == 5:
+            assert checkpoints.folder.saved_steps() == [2, 4, 5]
+    assert checkpoints.folder.saved_steps() == [5, 6]
+
+
+def test_a_state_of_another_shape_is_refused_by_the_leaf(saved_twice):
+    with pytest.raises(CheckpointError, match=r"kernel.*\(300, 64\).*\(301, 64\)"):
+        load(newest(saved_twice), shapes(make_state(2, width=301)))
+
+
+def test_the_parameters_are_loaded_alone(saved_twice):
+    like = {"params": shapes(make_state(2))["params"]}
+    assert_same_bits(load(newest(saved_twice), like, only="['params']"), {"params": make_state(2)["params"]})
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system needs root; the failing write below stands in for it")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_disk, in_background):
+    checkpoints = saved_to(small_disk, in_background=in_background)
+    checkpoints.save(1, make_state(1), POSITION)
+    checkpoints.wait()
+    large = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=(2**21,)), jnp.float32)}  # 8 MiB
+    with pytest.raises(StoppedError, match=r"step 2 could not be saved.*disk is full.*run the same command") as stopped:
+        checkpoints.save(2, large, POSITION)
+        checkpoints.wait()
+    assert stopped.value.exit_code == 3
+    assert not checkpoints.folder.checkpoint(2).exists()  # it would keep the disk full
+    loaded, notes = checkpoints.newest(shapes(make_state(1)))
+    assert notes == []
+    assert_same_bits(loaded.state, make_state(1))
+
+
+@pytest.mark.parametrize("writer", ["replace_file", "finish", "begin_save"])
+def test_a_write_that_fails_anywhere_leaves_the_last_good_checkpoint(saved_twice, monkeypatch, writer):
+    def fail(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, writer, fail)
+    with pytest.raises(StoppedError, match="disk is full"):
+        saved_twice.save(3, make_state(3), POSITION)
+    assert not saved_twice.folder.checkpoint(3).exists()
+    assert saved_twice.folder.saved_steps() == [1, 2]
+
+
+def test_the_failure_of_a_background_save_is_raised_by_the_next_one(saved_twice, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise OSError(errno.EIO, "Input/output error")
+
+    checkpoints = Checkpoints(saved_twice.folder, in_background=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "replace_file", fail)
+        checkpoints.save(3, make_state(3), POSITION)
+        with pytest.raises(StoppedError, match=r"step 3 could not be saved.*Input/output error"):
+            checkpoints.save(4, make_state(4), POSITION)
+    checkpoints.save(5, make_state(5), POSITION)
+    checkpoints.wait()
+    assert checkpoints.folder.saved_steps() == [2, 5]
+
+
+def changed(state, **parts):
+    return state | parts
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(make_state(2), step=jnp.int32(3)),
+        changed(make_state(2), key=make_state(3)["key"]),
+        changed(make_state(2), params=make_state(3)["params"]),
+        changed(make_state(2), optimizer=make_state(3)["optimizer"]),
+        changed(make_state(2), carry=jnp.zeros(2)),
+    ],
+    ids=["step", "key", "params", "optimizer", "carry"],
+)
+def test_every_part_of_the_state_is_in_the_fingerprint(tmp_path, saved_twice, other):
+    checkpoints = saved_to(tmp_path / "other")
+    checkpoints.save(2, other, saved_twice.folder.position(2).loader)
+    assert fingerprint_of(checkpoints) != fingerprint_of(saved_twice)
+
+
+def test_the_fingerprint_knows_the_position_in_the_data_and_nothing_of_paths_and_times(tmp_path, saved_twice):
+    same, moved = (saved_to(tmp_path / name) for name in ("same", "moved"))
+    same.save(2, make_state(2), json.loads(json.dumps(saved_twice.folder.position(2).loader)))
+    moved.save(2, make_state(2), POSITION | {"offset": 18})
+    assert fingerprint_of(same) == fingerprint_of(saved_twice)
+    assert fingerprint_of(moved) != fingerprint_of(saved_twice)
+
+
+def with_frozen(state):
+    params = state["params"] | {"frozen": {"base": jnp.arange(6, dtype=jnp.uint16), "frozen": {}}}
+    return state | {"params": params}
+
+
+def test_frozen_weights_that_are_read_from_elsewhere_are_not_saved(tmp_path):
+    checkpoints = saved_to(tmp_path, frozen=False)
+    state = with_frozen(make_state(1))
+    checkpoints.save(1, state, POSITION)
+    assert not any("frozen" in path for path, _ in read_leaves(newest(checkpoints)))
+    assert_same_bits(checkpoints.newest(shapes(state))[0].state, make_state(1))
+    with pytest.raises(CheckpointError, match=r"does not fit the recipe: \['params'\]\['frozen'\]\['base'\] is None"):
+        saved_to(tmp_path).newest(shapes(state))
+
+
+ON_DEVICES = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training.checkpoints import Checkpoints
+folder, saves = sys.argv[1], sys.argv[2] == "save"
+mesh = Mesh(np.array(jax.devices()), ("fsdp",))
+split, whole = NamedSharding(mesh, PartitionSpec("fsdp")), NamedSharding(mesh, PartitionSpec())
+numbers = np.arange(64 * 24, dtype=np.float32).reshape(64, 24)
+state = {"split": jax.device_put(numbers, split), "whole": jax.device_put(numbers + 1, whole)}
+checkpoints = Checkpoints(RunFolder(folder), in_background=False)
+if saves:
+    checkpoints.save(1, state, {})
+loaded, notes = checkpoints.newest(state)
+assert not notes
+for name, leaf in state.items():
+    assert loaded.state[name].sharding == leaf.sharding
+    np.testing.assert_array_equal(loaded.state[name], leaf)
+"""
+
+
+def test_what_eight_devices_saved_is_read_on_four_two_and_one(tmp_path):
+    environment = for_processes("cpu") | {"PYTHONPATH": ":".join(sys.path)}
+    for count in (8, 4, 2, 1):
+        flags = f"--xla_force_host_platform_device_count={count}"
+        subprocess.run(
+            [sys.executable, "-c", ON_DEVICES, str(tmp_path), "save" if count == 8 else "load"],
+            env=environment | {"XLA_FLAGS": flags},
+            check=True,
+        )
+
+
+BESIDE_A_SAVE = """
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp, numpy as np
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training import memory
+from plimsoll.training.checkpoints import Checkpoints
+checkpoints = Checkpoints(RunFolder(sys.argv[1]), in_background=False)
+state = {str(number): jax.device_put(np.full(2_500_000, number, np.float32)) for number in range(20)}
+for step in (1, 2, 3):
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory.resident_bytes()
+    checkpoints.save(step, state, {})
+print(memory.peak_resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the largest resident set is set back on Linux alone")
+def test_a_save_of_200_mb_takes_no_8_mib_beside_the_state(tmp_path):
+    environment = for_processes("cpu") | {"PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", BESIDE_A_SAVE, str(tmp_path)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 8 * MIB
