@@ -34,9 +34,8 @@ from plimsoll.errors import (
     ended_by_memory,
     raise_refusal,
 )
-from plimsoll.files import remote
+from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.files.store import is_address
 from plimsoll.planner import chips
 from plimsoll.processes import environment, peers
 from plimsoll.processes.handover import replace_process
@@ -137,27 +136,30 @@ def start(recipe: Recipe, options: Any, member: Membership) -> int:
 
     Args:
         recipe: What to train.
-        options: `TrainOptions` of the run. If it is in a bucket, the first process has this one fetch and send it.
+        options: `TrainOptions` of the run.
         member: Place of the process among the others.
+
+    Raises:
+        RunError: The run is in a bucket.
     """
+    if is_address(options.run):
+        raise RunError(
+            f"--run {options.run} is an address, and several processes need a folder that all of them see: mount the"
+            " bucket, or name a shared folder"
+        )
     target = chips.chip(options.chip or "cpu")
     question = {
         **dataclasses.asdict(member),
         "recipe": to_dict(recipe),
         "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
     }
-    in_bucket = is_address(options.run)
-    bucket = remote.on_demand(options.run, options.quiet) if in_bucket else contextlib.nullcontext()
     peers.open_streams()
-    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as scratch, bucket as door:
-        question |= {"door": door and door.number, "watched_by": os.getpid(), "scratch": scratch}
+    with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as scratch:
+        question |= {"watched_by": os.getpid(), "scratch": scratch}
         command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
         variables = environment.for_several(target.platform, pinned_bytes=pinned_at_most())
-        code, _ = watched(command, variables, pass_fds=[door.number] if door else [])
+        code, _ = watched(command, variables)
         kept = peers.kept(Path(scratch))
-    if door and door.behind is not None:
-        peers.show_error(door.behind)
-        code = code or remote.BEHIND
     return _explained(code, kept)
 
 
@@ -279,7 +281,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     if isinstance(recipe, OwnRecipe):  # the first one runs its model while it prepares: a device needs all processes
         jax.default_backend()
     if distributed.process() == 0:
-        session = question.get("session") or _prepared(recipe, question["options"], board, question["door"])
+        session = question.get("session") or _prepared(recipe, question["options"], board)
         board.write("session", session | {"lock": None})
         folder = RunFolder(session["run"])
         board.write_files("run", folder.path, folder.prepared())
@@ -309,7 +311,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     return {**begun, "compiled": True, "max_seconds": ending.afresh["max_seconds"]}
 
 
-def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
+def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any) -> dict[str, Any]:
     """Prepares and plans the run in the first process, and returns the session's options."""
     from plimsoll.api import train
     from plimsoll.data.packed.by_processes import helped_by
@@ -317,7 +319,6 @@ def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int 
 
     say = train.printing(quiet=options["quiet"])
     try:
-        options = options if door is None else {**options, "run": remote.folder_through(door)}
         with helped_by(board, processes()):
             ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
