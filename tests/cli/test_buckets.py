@@ -220,10 +220,11 @@ def test_a_kill_while_a_checkpoint_is_sent_loses_nothing_that_was_sent(
 
 
 @pytest.mark.slow
-def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
-    long_command, undisturbed, bucket, machine, place
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_stopped_is_saved_and_sent_and_free_for_another_machine(
+    number, long_command, undisturbed, bucket, machine, place
 ):
-    address = f"{bucket}/stopped"
+    address = f"{bucket}/stopped-{number}"
     run = RunFolder(place("first", address))
     planned(run.path, RunFolder(undisturbed))
     run.write("data.json", run.read("data.json") | {"steps": 1_000_000})  # it does not end before it is told to
@@ -241,12 +242,14 @@ def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.terminate()
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 143, err
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[number]
+    while json.loads(there._read(OWNER))["at"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert steps(there) == run.saved_steps()
     assert steps(there)[-1] == learned(run.path)[0]
-    assert json.loads(there._read(OWNER))["at"] == 0
 
 
 @pytest.mark.slow

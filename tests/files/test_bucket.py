@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from plimsoll.errors import PlimsollError, RunError
+from plimsoll.errors import PlimsollError, RunError, StoppedError
 from plimsoll.files import manifest, sender
 from plimsoll.files.bucket import FRESH_SECONDS, OWNER, Bucket, BucketError, TakenError, fetched, folder_of, is_address
 from plimsoll.files.sender import Sender, sent
@@ -401,7 +401,7 @@ def test_a_run_is_sent_while_it_is_trained_and_at_the_end_and_is_free_then(here,
             Sender(files, silent)
         save(folder_of(files), 8)
     assert sending.behind is None
-    assert said == [f"{files} is trained in {sending.folder}, and sent every minute"]
+    assert said == [f"{files} is trained in {sending.folder}, and sent every minute", f"{files} is up to date"]
     second = machine("second", files)
     second.take(silent)
     assert tree(second.folder).keys() >= {"recipe.json", "checkpoints/step-00000008/manifest.json"}
@@ -427,18 +427,24 @@ def test_a_bucket_that_is_gone_in_the_middle_is_said_once_and_the_run_is_behind(
     assert tree(tmp_path / "bucket/x").keys() - {OWNER} == mine.keys()
 
 
-def test_training_stops_once_another_machine_has_taken_the_run_over(here, files, machine, monkeypatch):
+def test_training_stops_once_another_machine_has_taken_the_run_over(here, files):
     with sent(files, silent) as sending:
-        save(folder_of(files), 4)
-        folder = sending.folder
         bucket = Bucket(files)
-        until(lambda: bucket._read("recipe.json"))
         owner = json.loads(bucket._read(OWNER))
         bucket.files.pipe_file(f"{bucket._root}/{OWNER}", json.dumps(owner | {"folder": "other"}).encode())
         sending._process.wait(timeout=60)
-        with pytest.raises(PlimsollError, match=f"was taken over by .* whole in {folder}") as stopped:
-            sending.require_owned()
-    assert stopped.value.exit_code == 3
+        with pytest.raises(StoppedError, match=f"was taken over by .* is whole in {sending.folder}"):
+            sending.require_running()
+
+
+def test_training_stops_once_the_process_that_sends_is_killed(here, files):
+    with sent(files, silent) as sending:
+        sending.require_running()
+        sending._process.kill()
+        sending._process.wait(timeout=60)
+        with pytest.raises(StoppedError, match=r"the process that sends .* ended with code -9"):
+            sending.require_running()
+    assert "is behind what was trained" in sending.behind
 
 
 def test_what_was_saved_after_the_parent_was_killed_is_sent(here, files, tmp_path):

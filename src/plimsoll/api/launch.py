@@ -108,7 +108,7 @@ def train(
 def _train_here(
     recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None, sender: Sender | None = None
 ) -> Run:
-    """Trains in a folder of this machine, and returns the run. Stops if the `sender` of its bucket lost it."""
+    """Trains in a folder of this machine, and returns the run. It ends if the `sender` of its bucket does."""
     run = Run(options.run or "")
     ready = prepare_run(recipe, options, say)
     rows = NewRows(run.folder.metrics)
@@ -121,7 +121,7 @@ def _train_here(
             if on_log is not None:
                 on_log(row)
         if sender is not None:
-            sender.require_owned()
+            sender.require_running()
 
     try:
         code, _ = supervise.watched(

@@ -93,7 +93,7 @@ def _train_in_bucket(arguments: Sequence[str], address: str, say: Callable[[str]
 
     with sent(address, say) as sender:
         command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), sender.folder]
-        code, _ = watched([*command, *arguments], look=sender.require_owned)
+        code, _ = watched([*command, *arguments], look=sender.require_running)
     if sender.behind is not None:
         print(f"error: {sender.behind}", file=sys.stderr, flush=True)
         return code or BEHIND

@@ -411,7 +411,7 @@ class Bucket:
                 reason = "there is no such bucket"
             raise BucketError(
                 f"{self.address} cannot be used ({reason}). A run there needs to list, read, write and delete objects:"
-                f" check the name, the network, and the credentials that {driver} finds on this machine"
+                f" check the name, the network, the disk here, and the credentials that {driver} finds"
             ) from problem
 
 

@@ -28,8 +28,6 @@ PATIENCE_SECONDS = 60
 """Time that a training process has to save and end after the process that supervised it was killed."""
 BEHIND = 3
 """Exit code of a session that was trained to its end, and could not be sent."""
-TAKEN = 4
-"""Exit code of this process where another machine has taken the run over."""
 
 
 class Sender:
@@ -37,6 +35,7 @@ class Sender:
 
     def __init__(self, address: str, say: Say) -> None:
         self.address = address
+        self.say = say
         self.behind: str | None = None
         """Reason why the address does not have all that was trained; None if it does."""
         command = [sys.executable, *PROGRAM, address]
@@ -55,9 +54,9 @@ class Sender:
             say(message)
         say(f"{address} is trained in {self.folder}, and sent every minute")
 
-    def require_owned(self) -> None:
-        """Raises StoppedError once another machine has taken the run over."""
-        if self._process.poll() == TAKEN:
+    def require_running(self) -> None:
+        """Raises StoppedError once it sends no more: the run was taken over, or the process was killed."""
+        if self._process.poll() is not None:
             raise StoppedError(f"{self._reply()['refused']}. What was trained is whole in {self.folder}")
 
     def finish(self) -> None:
@@ -70,7 +69,9 @@ class Sender:
         except KeyboardInterrupt:
             self._process.kill()
             reason = "interrupted while it was sent"
-        if reason is not None:
+        if reason is None:
+            self.say(f"{self.address} is up to date")
+        else:
             self.behind = (
                 f"{self.address} is behind what was trained: {reason}. It is whole in {self.folder}: the same command,"
                 " on this machine, sends it and goes on"
@@ -117,7 +118,7 @@ def main(address: str) -> int:
             replies.write(json.dumps({"folder": str(bucket.folder), "messages": messages}) + "\n")
             _send_until_the_end(bucket)
     except PlimsollError as problem:
-        code = TAKEN if isinstance(problem, TakenError) else problem.exit_code
+        code = problem.exit_code
         reply = problem.reply()
     with contextlib.suppress(BrokenPipeError):  # the parent was killed
         replies.write(json.dumps(reply) + "\n")
