@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -378,7 +377,6 @@ def test_a_folder_that_one_does_not_see_is_refused_by_all_before_training(tmp_pa
 
 OWN = """
 import time
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np

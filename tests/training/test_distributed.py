@@ -1,4 +1,4 @@
-"""What processes tell one another, through a store that is a dictionary. Real ones are in tests/cli/test_processes.py."""
+"""What processes tell one another, through a dictionary. Real processes are in tests/cli/test_processes.py."""
 
 import os
 import socket
