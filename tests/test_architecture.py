@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "recipes": {"models", "data", "optimizers", "levers", "report"},
     "training": {"levers", "optimizers", "processes", "files"},
     "engine": {"levers", "optimizers", "planner", "processes", "recipes", "report", "files", "training"},
-    "inference": {"data", "engine", "levers", "models", "recipes", "files", "training"},
+    "inference": {"data", "engine", "files", "levers", "models", "recipes", "report", "training"},
     "api": {"engine", "inference", "levers", "planner", "processes", "recipes", "report", "files", "training"},
     "cli": {"api", "data", "engine", "levers", "planner", "processes", "recipes", "report", "files"},
 }

@@ -18,6 +18,7 @@ from plimsoll.api import extend, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
+from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import defaults, plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
@@ -31,6 +32,11 @@ from report_examples import PLANNED
 
 
 @settings(max_examples=examples(40))
+def saved(checkpoint):
+    checkpoint.mkdir()
+    finish(checkpoint)
+
+
 @given(
     kind=st.sampled_from([AdamW, AdamATan2]),
     warmup=st.integers(0, 30),
@@ -57,7 +63,7 @@ def begun(path, recipe, *, taken, prepared=None):
     folder.write("data.json", dataclasses.asdict(prepared or Prepared(steps=recipe.steps, steps_per_epoch=50)))
     folder.write("plan.json", {})
     folder.seal()
-    (folder.checkpoints / f"step-{taken:08d}").mkdir()
+    saved(folder.checkpoints / f"step-{taken:08d}")
     return folder
 
 

@@ -14,7 +14,7 @@ from plimsoll.api.plan import unpinned
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.saved import from_dict, to_dict
-from plimsoll.training.checkpoint import Checkpoints, load_part
+from small_runs import newest_checkpoint
 from tuning_files import SHAPE, write_chats, write_model
 
 PINS = {
@@ -72,8 +72,9 @@ def test_it_is_planned_trained_continued_and_exported(tmp_path):
     assert (tmp_path / "whole/model.safetensors").is_file()
     learned, settings = read_adapter(tmp_path / "adapter", SHAPE, rank=4)
     assert (settings.base, answer["step"]) == (str(tmp_path / "model"), 2)
-    newest = Checkpoints(run.checkpoints, in_background=False).all()[0]
-    saved = load_part(newest, {"params": {"trainable": jax.eval_shape(lambda: learned)}}, only="['params']")
+    saved = load(
+        newest_checkpoint(run.path), {"params": {"trainable": jax.eval_shape(lambda: learned)}}, only="['params']"
+    )
     jax.tree.map(np.testing.assert_array_equal, learned, saved["params"]["trainable"])
 
 

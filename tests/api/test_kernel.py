@@ -11,7 +11,7 @@ import pytest
 
 import plimsoll
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
+from small_runs import checkpoint_steps, newest_fingerprint
 
 STEPS, SAVE_EVERY = 20_000, 2_000
 CELLS = (
@@ -61,8 +61,7 @@ def killed_when_it_has_saved(folder):
 
 
 def stands_at(run: Path):
-    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
-    return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
+    return checkpoint_steps(run)[0], newest_fingerprint(run)
 
 
 @pytest.mark.by_hand

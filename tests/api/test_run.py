@@ -16,7 +16,7 @@ from commands import answer, called, workers_here
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.report.metrics import read_rows
-from plimsoll.training.checkpoint import Saved, read_leaves
+from plimsoll.training.checkpoints import read_leaves
 from plimsoll.units import format_bytes
 from small_runs import STEPS, newest_fingerprint
 
@@ -93,7 +93,7 @@ def test_before_the_first_session_has_ended_the_ledger_predicts(fresh):
 
 
 def saved_leaves(run, step):
-    leaves = read_leaves(Saved(run.path / f"checkpoints/step-{step:08d}"))
+    leaves = read_leaves(run.path / f"checkpoints/step-{step:08d}")
     return {path.replace("['params']['trainable']", "['weights']"): leaf for path, leaf in leaves}
 
 
@@ -140,7 +140,7 @@ def test_its_fingerprint_is_that_of_its_newest_checkpoint_and_a_damaged_one_is_w
     assert run.fingerprint == newest_fingerprint(run.path)
     copied = plimsoll.load(shutil.copytree(run.path, tmp_path / "run"))
     newest = max(copied.saved_steps())
-    (copied.checkpoints / f"step-{newest:08d}/manifest.json").unlink()
+    (copied.checkpoints / f"step-{newest:08d}/position.json").write_text("{}")
     with pytest.warns(UserWarning, match=f"checkpoint {newest} is damaged .*; the newest whole one is of step 20"):
         assert copied.fingerprint != run.fingerprint
 

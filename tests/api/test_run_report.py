@@ -8,6 +8,7 @@ import pytest
 
 from plimsoll.api import run_report
 from plimsoll.errors import PlimsollError
+from plimsoll.files.manifest import finish
 from plimsoll.files.provenance import SESSIONS
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import preset
@@ -20,6 +21,11 @@ ROWS = [
     {"step": 2, "loss": None, "not_finite": {"loss": "nan"}, "elapsed_seconds": 1.0, "step_seconds": 0.5},
     {"step": 2, "validation_loss": 2.5, "validation_loss_from_1": 2.4, "elapsed_seconds": 1.2},
 ]
+
+
+def saved(checkpoint):
+    checkpoint.mkdir()
+    finish(checkpoint)
 
 
 @pytest.fixture
@@ -65,17 +71,17 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
 
 
 def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
-    (run.checkpoints / "step-00000001").mkdir()
+    saved(run.checkpoints / "step-00000001")
     assert run_report.recorded(str(run.path), ask_model=False).left_out[-1] == (
         "step 2: logged after the last checkpoint. The same command trains them again, and what is"
         " measured of the whole process is of the sessions before"
     )
-    (run.checkpoints / "step-00000002").mkdir()
+    saved(run.checkpoints / "step-00000002")
     assert "after the last checkpoint" not in " ".join(run_report.recorded(str(run.path), ask_model=False).left_out)
 
 
 def test_a_run_that_is_trained_now_is_not_held_up(run):
-    (run.checkpoints / "step-00000001").mkdir()
+    saved(run.checkpoints / "step-00000001")
     lock = run.lock()
     recorded = run_report.recorded(str(run.path))
     assert recorded.state == "training now"
@@ -149,7 +155,7 @@ def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_ra
         return {"exhibits": [], "left_out": [], "learning_rate": {"steps": [1], "rates": [0.5]}}
 
     monkeypatch.setattr(run_report, "ask", ask)
-    (run.checkpoints / "step-00000002").mkdir()
+    saved(run.checkpoints / "step-00000002")
     recorded = run_report.recorded(str(run.path))
     assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
     assert recorded.learning_rate == ([1], [0.5])

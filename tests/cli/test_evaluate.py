@@ -14,7 +14,8 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import PARAMETERS, Trained, choose, newest_whole, whole
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.summary import evaluation_text
-from plimsoll.training.checkpoint import Saved, fingerprint, loader_position, read_leaves
+from plimsoll.training.checkpoints import read_leaves
+from small_runs import best_evaluation, newest_fingerprint
 
 
 @pytest.fixture
@@ -23,9 +24,9 @@ def copied(tiny_run, tmp_path):
     return RunFolder(shutil.copytree(tiny_run, tmp_path / "run"))
 
 
-def flip_a_bit(saved):
+def flip_a_bit(checkpoint):
     largest = max(
-        (path for path in (saved.path / "arrays").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
+        (path for path in (checkpoint / "state").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
     )
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -42,19 +43,18 @@ def test_evaluating_gives_the_loss_that_training_logged(tiny_run):
 
 
 def test_the_best_checkpoint_is_the_default(tiny_run):
-    best = json.loads((tiny_run / "checkpoints/best.json").read_text())
-    assert choose(RunFolder(tiny_run), "best").step == best["step"]
+    assert choose(RunFolder(tiny_run), "best") == best_evaluation(tiny_run).step
 
 
 def test_without_an_evaluation_the_last_checkpoint_is_the_best(copied):
-    (copied.checkpoints / "best.json").unlink()
-    assert choose(copied, "best").step == 6
+    copied.metrics.unlink()
+    assert choose(copied, "best") == 6
 
 
 def test_only_the_parameters_are_read(tiny_run):
     trained = Trained(str(tiny_run), step="last")
-    everything = dict(read_leaves(trained.saved))
-    read = dict(read_leaves(trained.saved, only=PARAMETERS))
+    everything = dict(read_leaves(trained.checkpoint))
+    read = dict(read_leaves(trained.checkpoint, only=PARAMETERS))
     assert {path for path in everything if path.startswith(PARAMETERS)} == set(read) < set(everything)
     for leaf, expected in zip(jax.tree.leaves(trained.params()), read.values(), strict=True):
         np.testing.assert_array_equal(leaf, expected)
@@ -72,14 +72,14 @@ def test_a_run_without_checkpoints_is_refused(copied):
 
 
 def test_a_flipped_bit_is_refused_before_it_is_loaded(copied):
-    flip_a_bit(choose(copied, "last"))
+    flip_a_bit(copied.checkpoint(6))
     with pytest.raises(CheckpointError, match=r"checkpoint 6 of .* is damaged \(.* has changed.*use --step 3, or"):
         whole(copied, "last")
-    assert whole(copied, "3").step == 3
+    assert whole(copied, "3") == 3
 
 
 def test_a_refusal_of_the_worker_is_the_commands(copied):
-    flip_a_bit(choose(copied, "last"))
+    flip_a_bit(copied.checkpoint(6))
     done = called("evaluate", copied.path, "--step", "last")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: checkpoint 6 of ")
@@ -87,20 +87,19 @@ def test_a_refusal_of_the_worker_is_the_commands(copied):
 
 
 def test_the_fingerprint_is_of_the_newest_whole_checkpoint(copied):
-    saved = Saved(copied.checkpoints / "step-00000006")
     found = answer("fingerprint", copied.path, by=plimsoll)
-    assert found["fingerprint"] == fingerprint(read_leaves(saved), loader_position(saved))
+    assert found["fingerprint"] == newest_fingerprint(copied.path)
     assert found["step"] == 6
-    flip_a_bit(saved)
+    flip_a_bit(copied.checkpoint(6))
     older, notes = newest_whole(copied)
-    assert older.step == 3
+    assert older == 3
     assert "checkpoint 6 is damaged" in notes[0]
-    assert saved.path.exists()  # looked at, not set aside
+    assert copied.checkpoint(6).exists()  # looked at, not set aside
 
 
 def test_a_run_that_has_only_damaged_checkpoints_has_no_fingerprint(copied):
     for step in (3, 6):
-        flip_a_bit(Saved(copied.checkpoints / f"step-{step:08d}"))
+        flip_a_bit(copied.checkpoint(step))
     with pytest.raises(CheckpointError, match=r"no checkpoint of .* is whole: checkpoint 6 is .*; checkpoint 3 is"):
         newest_whole(copied)
 
@@ -127,7 +126,7 @@ def test_runs_says_how_far_each_came(tiny_run, copied):
         "step": 6,
         "steps": 6,
         "loss": [row for row in read_rows(tiny_run / "metrics.jsonl") if "loss" in row][-1]["loss"],
-        "best_validation_loss": json.loads((tiny_run / "checkpoints/best.json").read_text())["validation_loss"],
+        "best_validation_loss": best_evaluation(tiny_run).validation_loss,
         "peak_bytes": json.loads((tiny_run / "ledger.json").read_text())["measured"]["peak_bytes"],
         "budget_bytes": json.loads((tiny_run / "ledger.json").read_text())["budget_bytes"],
         "state": "finished",

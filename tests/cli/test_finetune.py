@@ -14,9 +14,9 @@ from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.weights import load
 from plimsoll.recipes.saved import from_dict
-from plimsoll.training.checkpoint import FROZEN, Checkpoints, load_part, read_leaves
+from plimsoll.training.checkpoints import FROZEN, load_arrays, read_leaves
 from plimsoll.types import Compute
-from small_runs import checkpoint_steps, newest_fingerprint
+from small_runs import checkpoint_steps, newest_checkpoint, newest_fingerprint
 from tuning_files import SHAPE, write_chats, write_model
 
 OPTIONS = shlex.split(
@@ -46,7 +46,7 @@ def tuned(folder, *options):
 
 
 def newest(folder):
-    return Checkpoints(folder / "run/checkpoints", in_background=False).all()[0]
+    return newest_checkpoint(folder / "run")
 
 
 def test_a_checkpoint_holds_the_adapters_and_their_moments_alone(trained):
@@ -106,7 +106,7 @@ def test_what_is_exported_is_what_the_checkpoint_holds(trained, tmp_path):
     assert "`peft` loads it" in done.stdout
     learned, _ = read_adapter(tmp_path / "adapter", SHAPE)
     like = {"params": {"trainable": jax.eval_shape(lambda: learned)}}
-    saved = load_part(newest(trained), like, only="['params']")
+    saved = load_arrays(newest(trained), like, only="['params']")
     jax.tree.map(np.testing.assert_array_equal, learned, saved["params"]["trainable"])
 
 

@@ -15,7 +15,7 @@ from commands import answer, called, plimsoll
 from example_tables import TABLES, written
 from once import made_once
 from plimsoll.report.metrics import read_rows
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
+from small_runs import checkpoint_steps, newest_fingerprint
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 TRAINED = {
@@ -109,8 +109,7 @@ def test_a_run_that_writes_no_text_is_not_sampled(trained):
 
 def stands_at(run):
     """Step and fingerprint of the newest checkpoint."""
-    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
-    return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
+    return checkpoint_steps(run)[0], newest_fingerprint(run)
 
 
 def train_command(file, run):

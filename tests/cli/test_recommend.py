@@ -14,9 +14,9 @@ from plimsoll.errors import PlimsollError
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
-from plimsoll.training.checkpoint import FROZEN, Checkpoints, read_leaves
+from plimsoll.training.checkpoints import FROZEN, read_leaves
 from pretrained_folders import LLAMA, write
-from small_runs import checkpoint_steps, newest_fingerprint
+from small_runs import best_evaluation, checkpoint_steps, newest_checkpoint, newest_fingerprint
 
 PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision float32")
 """So that little is compiled."""
@@ -59,8 +59,7 @@ def test_the_ledger_has_no_moments_of_what_is_frozen(trained):
 
 
 def test_a_checkpoint_holds_nothing_of_the_frozen_model(trained):
-    saved = Checkpoints(trained / "run/checkpoints", in_background=False).all()[0]
-    paths = [path for path, _ in read_leaves(saved)]
+    paths = [path for path, _ in read_leaves(newest_checkpoint(trained / "run"))]
     assert any(path.startswith("['params']['trainable']") for path in paths)
     assert not any(path.startswith(FROZEN) for path in paths)
 
@@ -82,8 +81,9 @@ def test_the_best_checkpoint_is_that_of_the_highest_ndcg(trained):
     rows = [json.loads(line) for line in (trained / "run/metrics.jsonl").read_text().splitlines()]
     found = {row["step"]: row["validation_ndcg@10"] for row in rows if "validation_ndcg@10" in row}
     assert found.keys() == {2, 4, 6}
-    best = json.loads((trained / "run/checkpoints/best.json").read_text())
-    assert best["standing"] == max(found.values()) == found[best["step"]]
+    best = best_evaluation(trained / "run", "ndcg@10")
+    assert best.score == max(found.values()) == found[best.step]
+    assert RunFolder(trained / "run").checkpoint(best.step).exists()
 
 
 def test_an_evaluation_has_both_splits_and_the_baselines_beside_them(trained):

@@ -19,10 +19,7 @@ PAGE = (DOCS / "memory.md").read_text("utf-8")
     [
         ("and {} MiB for library code that comes back", [estimate.RUNNING_BYTES]),
         ("| {} MiB, and the largest leaf twice |", [estimate.RESTORE_BYTES]),
-        (
-            "| {} MiB, or {} and twice the state if that is less |",
-            [estimate.SAVING_BYTES + estimate.SLICES_BYTES, estimate.SAVING_BYTES],
-        ),
+        ("| {} MiB |", [estimate.SAVING_BYTES]),
         ("the peak is that of the rehearsal, and {} MiB:", [estimate.LOADING_BYTES]),
     ],
 )

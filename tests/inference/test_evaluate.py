@@ -72,13 +72,16 @@ def test_a_recipe_answers_for_itself_where_it_says_how(run, monkeypatch):
 
 def test_a_fingerprint_is_of_a_run_and_of_nothing_else(monkeypatch):
     read = []
-    folder = SimpleNamespace(read=read.append)
+    folder = SimpleNamespace(
+        read=read.append,
+        checkpoint=lambda step: f"leaves of {step}",
+        position=lambda step: SimpleNamespace(loader="at"),
+    )
     monkeypatch.setattr(module, "RunFolder", lambda path: folder)
-    monkeypatch.setattr(module, "newest_whole", lambda folder: (SimpleNamespace(step=9), ["a note"]))
-    monkeypatch.setattr(module, "read_leaves", lambda saved: "leaves")
-    monkeypatch.setattr(module, "loader_position", lambda saved: "position")
+    monkeypatch.setattr(module, "newest_whole", lambda folder: (9, ["a note"]))
+    monkeypatch.setattr(module, "read_leaves", lambda checkpoint: checkpoint)
     monkeypatch.setattr(module, "fingerprint", lambda *of: "-".join(of))
     assert module.prove({"run": "runs/x"}) == {
-        "run": "runs/x", "step": 9, "fingerprint": "leaves-position", "notes": ["a note"]
+        "run": "runs/x", "step": 9, "fingerprint": "leaves of 9-at", "notes": ["a note"]
     }  # fmt: skip
     assert read == ["recipe.json"]

@@ -16,6 +16,7 @@ import plimsoll
 from hypotheses import examples
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.frozen import frozen_dot
 from plimsoll.levers.lora import LoRA
 from plimsoll.levers.offload import (
@@ -35,7 +36,8 @@ from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
 from plimsoll.recipes.registry import preset
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, load_part, loader_position
+from plimsoll.training.checkpoints import Checkpoints
+from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
 from plimsoll.types import Compute
@@ -216,9 +218,9 @@ def test_the_state_is_still_donated(both):
 
 def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
     _, (program, step, state, _) = both
-    Checkpoints(tmp_path, in_background=False).save(20, state, {"at": 1})
-    saved, _ = Checkpoints(tmp_path, in_background=False).latest_whole()
-    again, position = load_part(saved, program.state), loader_position(saved)
+    Checkpoints(RunFolder(tmp_path), in_background=False).save(20, state, {"at": 1})
+    loaded, _ = Checkpoints(RunFolder(tmp_path), in_background=False).newest(program.state)
+    again, position = loaded.state, loaded.position.loader
     assert position == {"at": 1}
     assert kinds(again) == kinds(state)
     assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
@@ -228,8 +230,8 @@ def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
 
 def test_a_checkpoint_of_either_form_continues_in_the_other(both, tmp_path):
     (plain, _, _, _), (_, _, state, _) = both
-    Checkpoints(tmp_path, in_background=False).save(20, state, {})
-    again = load_part(Checkpoints(tmp_path, in_background=False).latest_whole()[0], plain.state)
+    Checkpoints(RunFolder(tmp_path), in_background=False).save(20, state, {})
+    again = Checkpoints(RunFolder(tmp_path), in_background=False).newest(plain.state)[0].state
     assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
 
 

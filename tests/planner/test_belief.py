@@ -19,7 +19,7 @@ from hypotheses import examples
 from planner_examples import UNLIKELY, FakeCompiler, problem
 from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
-from plimsoll.planner import belief
+from plimsoll.planner import belief, estimate
 from plimsoll.planner.belief import ALIKE, UNKNOWN, UNSEEN, Beliefs, Interval, exactly
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import ledger, sample
@@ -39,6 +39,12 @@ from plimsoll.units import MIB
 
 ABLE = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "layerwise", "activations")
 FACTORS = 8
+
+
+@pytest.fixture(autouse=True)
+def _kept_free(monkeypatch):
+    """Budgets of these tests are of fake processes, of which 16 MiB are kept free."""
+    monkeypatch.setattr(estimate, "SPARE_BYTES", 16 * MIB)
 
 
 @dataclass

@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from planner_examples import PROCESS, FakeCompiler, problem
+from plimsoll.planner import estimate
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.space import same_step
 from plimsoll.units import GIB, MIB
+
+
+@pytest.fixture(autouse=True)
+def _kept_free(monkeypatch):
+    """Budgets of these tests are of fake processes, of which 16 MiB are kept free."""
+    monkeypatch.setattr(estimate, "SPARE_BYTES", 16 * MIB)
 
 
 def found(budget, **changes):

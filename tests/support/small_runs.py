@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 
 from once import made_once
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training.checkpoints import read_leaves
+from plimsoll.training.fingerprint import fingerprint
+from plimsoll.training.schedule import best_of
 
 STEPS, SAVE_EVERY = 24, 4
 PATIENCE = 600
@@ -125,9 +128,18 @@ def last_row(run: Path) -> int:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    return [saved.step for saved in Checkpoints(run / "checkpoints", in_background=False).all()]
+    """The newest first."""
+    return RunFolder(run).saved_steps()[::-1]
+
+
+def newest_checkpoint(run: Path) -> Path:
+    return RunFolder(run).checkpoint(checkpoint_steps(run)[0])
 
 
 def newest_fingerprint(run: Path) -> str:
-    saved = Checkpoints(run / "checkpoints", in_background=False).all()[0]
-    return fingerprint(read_leaves(saved), loader_position(saved))
+    folder = RunFolder(run)
+    return fingerprint(read_leaves(newest_checkpoint(run)), folder.position(checkpoint_steps(run)[0]).loader)
+
+
+def best_evaluation(run: Path, best_by: str = "loss"):
+    return best_of(rows(run), checkpoint_steps(run), best_by)

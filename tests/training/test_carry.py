@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from plain_code import PLAIN_CODE
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.ema import Average
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import in_place
@@ -22,7 +23,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
-from plimsoll.training.checkpoint import Checkpoints, load_part
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
@@ -195,9 +196,9 @@ def test_a_saved_state_goes_on_to_the_same_bits(whole, tmp_path):
     for number in range(2):
         state, _ = step(1)(state, batch(number))
     assert not state["carry"]["halted"].all()  # in the middle of puzzles
-    checkpoints = Checkpoints(tmp_path, in_background=False)
+    checkpoints = Checkpoints(RunFolder(tmp_path), in_background=False)
     checkpoints.save(2, state, {})
-    restored = load_part(checkpoints.all()[0], jax.tree.map(jnp.zeros_like, state))
+    restored = checkpoints.newest(jax.tree.map(jnp.zeros_like, state))[0].state
     for number in range(2, STEPS):
         restored, _ = step(1)(restored, batch(number))
     for one, other in zip(jax.tree.leaves(trained(1)[0]), jax.tree.leaves(restored), strict=True):

@@ -16,7 +16,7 @@ from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.environment import for_processes
 from plimsoll.training import checkpoints as module
-from plimsoll.training.checkpoints import Checkpoints, load, read_leaves
+from plimsoll.training.checkpoints import Checkpoints, load_arrays, read_leaves
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.units import MIB
 
@@ -108,7 +108,7 @@ def test_a_saved_state_holds_values_even_if_its_buffers_are_donated_at_once(tmp_
         state = change(state)
     jax.block_until_ready(state)
     checkpoints.wait()
-    assert_same_bits(load(newest(checkpoints), shapes(state)), expected)
+    assert_same_bits(load_arrays(newest(checkpoints), shapes(state)), expected)
 
 
 def test_a_flipped_bit_is_noticed_in_every_file(saved_twice):
@@ -206,12 +206,12 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 
 def test_a_state_of_another_shape_is_refused_by_the_leaf(saved_twice):
     with pytest.raises(CheckpointError, match=r"kernel.*\(300, 64\).*\(301, 64\)"):
-        load(newest(saved_twice), shapes(make_state(2, width=301)))
+        load_arrays(newest(saved_twice), shapes(make_state(2, width=301)))
 
 
 def test_the_parameters_are_loaded_alone(saved_twice):
     like = {"params": shapes(make_state(2))["params"]}
-    assert_same_bits(load(newest(saved_twice), like, only="['params']"), {"params": make_state(2)["params"]})
+    assert_same_bits(load_arrays(newest(saved_twice), like, only="['params']"), {"params": make_state(2)["params"]})
 
 
 @pytest.fixture
@@ -226,6 +226,11 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def save_and_wait(checkpoints, state):
+    checkpoints.save(2, state, POSITION)
+    checkpoints.wait()
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_disk, in_background):
     checkpoints = saved_to(small_disk, in_background=in_background)
@@ -233,8 +238,7 @@ def test_a_full_disk_stops_the_run_and_the_last_good_checkpoint_survives(small_d
     checkpoints.wait()
     large = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=(2**21,)), jnp.float32)}  # 8 MiB
     with pytest.raises(StoppedError, match=r"step 2 could not be saved.*disk is full.*run the same command") as stopped:
-        checkpoints.save(2, large, POSITION)
-        checkpoints.wait()
+        save_and_wait(checkpoints, large)
     assert stopped.value.exit_code == 3
     assert not checkpoints.folder.checkpoint(2).exists()  # it would keep the disk full
     loaded, notes = checkpoints.newest(shapes(make_state(1)))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import RunError
-from plimsoll.training import checkpoint
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training import checkpoints as module
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.disk import AT_ONCE, needed, require_room
 from plimsoll.training.program import tree_bytes
 from plimsoll.units import MIB
@@ -28,22 +29,22 @@ def taken(folder):
 @pytest.mark.parametrize(("leaves", "size"), [(1, 1), (5, 300_000), (120, 10), (3, 1_500_000)])
 def test_a_checkpoint_takes_no_more_than_is_counted_for_it(tmp_path, leaves, size):
     state = random_state(leaves=leaves, size=size)
-    Checkpoints(tmp_path, in_background=False).save(1, state, {"document": 3})
+    Checkpoints(RunFolder(tmp_path), in_background=False).save(1, state, {"document": 3})
     assert taken(tmp_path) <= needed(tree_bytes(state))["checkpoint_bytes"]
 
 
 def test_as_many_are_counted_as_there_are_at_once(tmp_path, monkeypatch):
     """While the last one is written: the best, the last two, and itself."""
     most = []
-    flush = checkpoint._flush_folder
+    finish = module.finish
 
     def counting(folder):
-        most.append(len(list(tmp_path.glob("step-*")) + list(tmp_path.glob(".partial-*"))))
-        flush(folder)
+        most.append(len(list(tmp_path.glob("checkpoints/step-*"))))
+        finish(folder)
 
-    monkeypatch.setattr(checkpoint, "_flush_folder", counting)
-    checkpoints = Checkpoints(tmp_path, in_background=False)
-    checkpoints.mark_best(1, 1.0)
+    monkeypatch.setattr(module, "finish", counting)
+    checkpoints = Checkpoints(RunFolder(tmp_path), in_background=False)
+    checkpoints.best_step = 1
     for step in range(1, 8):
         checkpoints.save(step, random_state(leaves=1, size=3), {})
     assert max(most) == AT_ONCE == needed(0)["kept_at_once"]
@@ -105,15 +106,17 @@ def test_a_disk_that_fills_up_while_saving_is_one_paragraph_and_no_traceback(tmp
     program = f"""
 import os, shutil, sys
 from pathlib import Path
-import numpy as np
+import jax, numpy as np
 from plimsoll.errors import StoppedError
-from plimsoll.training.checkpoint import Checkpoints
-folder, leaves = Path({str(tmp_path)!r}), {{f"l{{i}}": np.random.default_rng(i).normal(size=3000) for i in range(12)}}
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training.checkpoints import Checkpoints
+folder = Path({str(tmp_path)!r})
+leaves = {{f"l{{i}}": jax.device_put(np.random.default_rng(i).normal(size=3000)) for i in range(12)}}
 for leave in (0, 20_000, 60_000, 120_000):
     with open(folder / "filler", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free - leave)
     try:
-        with Checkpoints(folder / "checkpoints", in_background=leave > 20_000) as checkpoints:
+        with Checkpoints(RunFolder(folder), in_background=leave > 20_000) as checkpoints:
             checkpoints.save(1, leaves, {{}})
     except StoppedError as problem:
         print(problem)

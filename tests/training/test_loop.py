@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from plimsoll.errors import StoppedError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.interruption import Interruption
 from plimsoll.training import loop, memory
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import run_steps, summed
 from plimsoll.training.program import Executables
 from plimsoll.training.schedule import Schedule, times
@@ -62,7 +63,7 @@ def run(folder, evaluations, log=None, diverges_at=0, evaluate_every=1, stops_af
 
     executables = Executables(init=None, step=step, evaluate=None, state=None)  # type: ignore[arg-type]
     answers, steps = iter(evaluations), len(evaluations)
-    checkpoints = Checkpoints(folder, in_background=False)
+    checkpoints = Checkpoints(RunFolder(folder), in_background=False)
     run_steps(
         {"step": jnp.int32(0), "params": {"weight": jnp.ones(3)}},
         NoData(),
@@ -131,7 +132,7 @@ def test_a_step_that_diverged_is_neither_evaluated_nor_saved_even_if_it_is_still
     with pytest.raises(StoppedError, match=r"step 3: the loss is nan"):
         run(tmp_path, [{"validation_loss": 1.0}] * 6, log, 3, evaluate_every, save_every=1)
     assert {number for kind, number, *_ in log.told if kind != "step"} == {1, 2}
-    assert {saved.step for saved in Checkpoints(tmp_path, in_background=False).all()} <= {1, 2}
+    assert {*RunFolder(tmp_path).saved_steps()} <= {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -148,10 +149,8 @@ def test_the_best_checkpoint_has_the_lowest_loss_or_the_most_of_the_metric_that_
 ):
     """Of equals the first; what was best when it was evaluated is saved, whatever --save-every says."""
     checkpoints = run(tmp_path, evaluations, best_by=best_by)
-    marked = checkpoints.best()
-    assert marked is not None
-    assert (marked["step"], marked["validation_loss"]) == (best, evaluations[best - 1]["validation_loss"])
-    assert best in {saved.step for saved in checkpoints.all()}
+    assert checkpoints.best_step == best
+    assert best in checkpoints.folder.saved_steps()
 
 
 def test_an_evaluation_is_a_ratio_of_sums_whatever_the_batches_are():
@@ -216,10 +215,10 @@ def test_a_share_of_an_epoch_is_over_when_it_is_over_in_all_but_the_last_digits(
 
 
 class Kept:
-    """Checkpoints that only note what they are told; `best` is what was marked."""
+    """Checkpoints that only note what they are told."""
 
     def __init__(self, told):
-        self.told, self.marked = told, None
+        self.told, self.best_step = told, None
 
     def __enter__(self):
         return self
@@ -227,20 +226,8 @@ class Kept:
     def __exit__(self, *_):
         self.told.append("closed")
 
-    def best(self):
-        return self.marked
-
-    def wait(self):
-        pass
-
     def save(self, step, state, position):
         self.told.append(f"checkpoint {step}")
-
-    def save_alone(self, step, state, position):
-        self.told.append(f"checkpoint {step} of this process alone")
-
-    def mark_best(self, step, loss, *, standing=None):
-        self.marked = {"step": step, "validation_loss": loss} | ({} if standing is None else {"standing": standing})
 
 
 class Telling(Silent):
@@ -266,7 +253,6 @@ def trained(
     stop_at=4,
     during=lambda step: None,
     over_budget=lambda: False,
-    grown=lambda: False,
     evaluation=None,
     interruption=None,
     told=None,
@@ -289,26 +275,9 @@ def trained(
     _, ended = run_steps(
         {"step": first, "params": {}}, NoData(), Executables(init=None, step=step, evaluate=None, state=None),
         Schedule(steps=9, stop_at=stop_at, **of), checkpoints, evaluate, Telling(told), interruption or Interruption(),
-        over_budget=over_budget, grown=grown, last_evaluated=last_evaluated,
+        over_budget=over_budget, last_evaluated=last_evaluated,
     )  # fmt: skip
-    return told, ended, checkpoints.marked
-
-
-@pytest.mark.usefixtures("untrimmed")
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_process_that_has_grown_ends_with_a_save_and_without_an_evaluation(number):
-    asked = []
-    told, ended, _ = trained(save_every=1, grown=lambda: asked.append(1) or len(asked) == number)
-    steps = [entry for step in range(1, number + 1) for entry in (step, f"checkpoint {step}", f"saved {step}")]
-    assert told == [*steps, "closed"]
-    assert (ended.step, ended.afresh, ended.over, ended.signal, ended.early) == (number, True, False, None, False)
-
-
-@pytest.mark.usefixtures("untrimmed")
-def test_nothing_goes_on_after_the_last_step():
-    told, ended, _ = trained(stop_at=1, save_every=1, grown=lambda: True)
-    assert not ended.afresh
-    assert "evaluation 1" in told
+    return told, ended, checkpoints.best_step
 
 
 AT_THE_END = ["evaluation 4", "checkpoint 4", "saved 4", "closed"]
@@ -319,7 +288,7 @@ def test_at_the_end_a_session_evaluates_and_saves_once():
     told, ended, marked = trained()
     assert told == [1, 2, 3, 4, *AT_THE_END]
     assert (ended.step, ended.signal, ended.over) == (4, None, False)
-    assert marked == {"step": 4, "validation_loss": 1.0}
+    assert marked == 4
 
 
 @pytest.mark.usefixtures("untrimmed")
@@ -473,17 +442,9 @@ def test_a_signal_is_told_before_time_and_time_before_the_budget(monkeypatch):
 @pytest.mark.parametrize(
     ("best_by", "of_steps", "best"),
     [
-        ("loss", {1: (3.0, 0), 2: (2.0, 0), 3: (2.0, 0), 4: (2.5, 0)}, {"step": 2, "validation_loss": 2.0}),
-        (
-            "f1",
-            {1: (3.0, 0.1), 2: (2.0, 0.3), 3: (1.0, 0.3), 4: (0.5, 0.2)},
-            {"step": 2, "validation_loss": 2.0, "standing": 0.3},
-        ),
-        (
-            "f1",
-            {1: (9.0, 0.1), 2: (9.0, -0.2), 3: (8.0, 0.0), 4: (1.0, 0.1)},
-            {"step": 1, "validation_loss": 9.0, "standing": 0.1},
-        ),
+        ("loss", {1: (3.0, 0), 2: (2.0, 0), 3: (2.0, 0), 4: (2.5, 0)}, 2),
+        ("f1", {1: (3.0, 0.1), 2: (2.0, 0.3), 3: (1.0, 0.3), 4: (0.5, 0.2)}, 2),
+        ("f1", {1: (9.0, 0.1), 2: (9.0, -0.2), 3: (8.0, 0.0), 4: (1.0, 0.1)}, 1),
     ],
 )
 def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_is_saved_at_once(
@@ -495,14 +456,12 @@ def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_
 
     told, _, marked = trained(evaluate_every=1, best_by=best_by, evaluation=evaluation)
     assert marked == best
-    assert f"checkpoint {best['step']}" in told
+    assert f"checkpoint {best}" in told
     assert "checkpoint 3" not in told
 
 
 @pytest.mark.usefixtures("untrimmed")
-@pytest.mark.parametrize(
-    ("problem", "saved"), [(MemoryError(), ["checkpoint 2 of this process alone"]), (ValueError(), [])]
-)
+@pytest.mark.parametrize(("problem", "saved"), [(MemoryError(), ["checkpoint 2"]), (ValueError(), [])])
 def test_an_evaluation_that_the_allocator_refuses_costs_no_step(problem, saved):
     def evaluation(step):
         raise problem

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.engine import budget_guard
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import Session
 from plimsoll.errors import RunError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import RUNNING
 from plimsoll.processes.interruption import Interruption
-from plimsoll.training import allocator, checkpoint, distributed, memory, overruns
-from plimsoll.training.checkpoint import Checkpoints
+from plimsoll.training import allocator, checkpoints, distributed, overruns
+from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import Ended, run_steps
 from plimsoll.training.overruns import SPREAD_BYTES, Overrun
 from plimsoll.training.program import Executables
@@ -55,9 +54,9 @@ def test_a_refusal_while_saving_is_not_told_as_a_full_disk(tmp_path, monkeypatch
     def refuse(*_args, **_kwargs):
         raise JaxError(REFUSALS[0])
 
-    monkeypatch.setattr(checkpoint, "start_writing", refuse)
+    monkeypatch.setattr(checkpoints, "begin_save", refuse)
     with pytest.raises(JaxError):
-        Checkpoints(tmp_path, in_background=False).save(1, {"x": jnp.ones(3)}, {})
+        Checkpoints(RunFolder(tmp_path), in_background=False).save(1, {"x": jnp.ones(3)}, {})
 
 
 @given(
@@ -159,15 +158,14 @@ def steps_that(refuse_at=None):
 
 def run(folder, executables, *, evaluate=lambda params: {}, over=lambda: False, **schedule):
     schedule = Schedule(steps=12, stop_at=12, **({"save_every": 3} | schedule))
-    checkpoints = Checkpoints(folder, in_background=True)
-    found = run_steps(
-        counted_state(), Counts(), executables, schedule, checkpoints, evaluate, Silent(), Interruption(), over
-    )
+    saves = Checkpoints(RunFolder(folder), in_background=True)
+    found = run_steps(counted_state(), Counts(), executables, schedule, saves, evaluate, Silent(), Interruption(), over)
     return found[1]
 
 
 def saved(folder):
-    return [(one.step, checkpoint.loader_position(one)) for one in Checkpoints(folder, in_background=False).all()]
+    run = RunFolder(folder)
+    return [(step, run.position(step).loader) for step in reversed(run.saved_steps())]
 
 
 def test_a_step_that_is_refused_leaves_the_last_checkpoint(tmp_path):
@@ -217,7 +215,7 @@ def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
     one = line(tmp_path, budget=1, **option)
     assert not one.exceeded()
     with pytest.raises(StoppedError, match=r"the allocator refused .* up to step 0 is whole") as stopped:
-        one.refused(JaxError(REFUSALS[1]), tmp_path)
+        one.refused(JaxError(REFUSALS[1]))
     assert stopped.value.exit_code == 3
     assert not (tmp_path / "overruns.json").exists()
 
@@ -243,35 +241,3 @@ def test_a_process_alone_is_not_named_nor_one_whose_overrun_is_of_an_earlier_ver
     del rows[0]["process"]
     (tmp_path / "overruns.json").write_text(json.dumps({"overruns": rows}))
     assert overruns.read(RunFolder(tmp_path)) == [watched.overrun]
-
-
-def test_a_process_has_grown_where_it_holds_2_mib_more_than_after_three_saves_and_its_start_was_long_ago(
-    tmp_path, monkeypatch
-):
-    held, now = [0], [1_000.0]
-    monkeypatch.setattr(memory, "trim", lambda: None)
-    monkeypatch.setattr(memory, "settle", lambda: held[0])
-    monkeypatch.setattr(budget_guard.time, "monotonic", lambda: now[0])
-    watched = line(tmp_path, budget=MIB)
-    watched.began, watched.starting_seconds = now[0], 4.0
-
-    def asked(mib, *, at=1_201.0):
-        held[0], now[0] = round(mib * MIB), at
-        return watched.grown()
-
-    assert [asked(mib) for mib in (100, 110, 112)] == [False] * 3  # the first saves bring code in
-    assert [asked(mib) for mib in (113, 114, 114.1, 113, 115)] == [False, False, True, False, True]
-    assert not asked(120, at=1_200.0)
-    assert asked(120, at=1_200.1)
-
-
-def test_no_process_begins_anew_beside_an_accelerator_or_a_profiler(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "trim", lambda: None)
-    monkeypatch.setattr(memory, "settle", lambda: 0)
-    for watched in (line(tmp_path, budget=MIB), line(tmp_path, budget=MIB, profile=3)):
-        watched.saves, watched.after_first_saves = 9, -99 * MIB
-        assert watched.grown() == (watched.session.profile == 0)
-    monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
-    watched = line(tmp_path, budget=MIB)
-    watched.saves, watched.after_first_saves = 9, -99 * MIB
-    assert not watched.grown()

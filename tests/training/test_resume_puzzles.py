@@ -16,10 +16,10 @@ from plimsoll.inference.evaluate import evaluate
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.published import names
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
-from plimsoll.training.checkpoint import Checkpoints, read_leaves
+from plimsoll.training.checkpoints import read_leaves
 from plimsoll.types import Compute
 from puzzle_files import write_split
-from small_runs import Runs, checkpoint_steps, newest_fingerprint, rows
+from small_runs import Runs, checkpoint_steps, newest_checkpoint, newest_fingerprint, rows
 
 STEPS = 40
 
@@ -62,7 +62,7 @@ def test_a_killed_run_ends_at_the_same_bits(puzzle_runs, uninterrupted):
     assert killed.returncode == -signal.SIGKILL
     left = checkpoint_steps(run)[0]
     assert left < STEPS
-    saved = dict(read_leaves(Checkpoints(run / "checkpoints", in_background=False).all()[0]))
+    saved = dict(read_leaves(newest_checkpoint(run)))
     assert 0 < saved["['carry']['steps']"].max() < 5  # in the middle of puzzles
     again = puzzle_runs.run(run)
     assert again.returncode == 0, again.stderr
@@ -90,7 +90,7 @@ def test_rows_of_metrics_tell_what_halted_and_nothing_of_steps_in_which_nothing_
 @pytest.mark.slow
 def test_the_ledger_has_the_carry_as_a_component_to_the_byte(uninterrupted):
     components = json.loads((uninterrupted / "ledger.json").read_text())["components"]
-    saved = Checkpoints(uninterrupted / "checkpoints", in_background=False).all()[0]
+    saved = newest_checkpoint(uninterrupted)
     carried = sum(leaf.nbytes for _, leaf in read_leaves(saved, only="['carry']"))
     assert components["carry"]["measured"] == carried
 
@@ -140,7 +140,7 @@ def test_a_run_begins_with_the_published_weights_it_is_given(puzzle_runs, tmp_pa
     run = puzzle_runs.prepared(*options)
     ended = puzzle_runs.run(run, *options, "--max-steps", "1")
     assert ended.returncode == 0, ended.stderr
-    saved = dict(read_leaves(Checkpoints(run / "checkpoints", in_background=False).all()[0]))
+    saved = dict(read_leaves(newest_checkpoint(run)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(given["trainable"]):
         for entry in ("['params']['trainable']", "['ema']"):
             np.testing.assert_allclose(saved[entry + jax.tree_util.keystr(path)], leaf, rtol=1e-5, atol=1e-7)

@@ -61,12 +61,6 @@ class Run:
     def __exit__(self, *_):
         pass
 
-    def best(self):
-        return self.marked
-
-    def mark_best(self, step, loss, *, standing=None):
-        self.marked = {"step": step, "validation_loss": loss} | ({} if standing is None else {"standing": standing})
-
     def wait(self): ...
 
     def save(self, step, state, position):
@@ -96,7 +90,7 @@ def test_training_ends_after_so_many_evaluations_without_a_better_one(patience, 
     run = Run(falling_then_rising(12), evaluate_every=3, patience=patience)
     ended = run.session()
     assert (ended.step, ended.early) == (end, end < STEPS)
-    assert run.marked["step"] == 12
+    assert run.best_step == 12
     assert run.saves[-1] == end
     counts = [row.get(SINCE_BEST) for row in run.rows]
     assert counts == [None] * 8 if patience is None else [0, 0, 0, 0, *range(1, (end - 12) // 3 + 1)]
@@ -127,7 +121,7 @@ def test_a_loss_that_is_no_number_is_never_better():
     run = Run([math.nan] * 6 + [2.0] * (STEPS - 6), evaluate_every=3, patience=4)
     ended = run.session()
     assert [row[SINCE_BEST] for row in run.rows] == [1, 2, 0, 1, 2, 3, 4]
-    assert (ended.step, run.marked["step"]) == (21, 9)
+    assert (ended.step, run.best_step) == (21, 9)
 
 
 @given(

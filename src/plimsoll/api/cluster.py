@@ -194,7 +194,7 @@ def train_together(question: dict[str, Any]) -> NoReturn:
         words = f"another process of this run is gone ({said}). {AGAIN}"
         if allocator.refused(problem):
             words = f"{ended_by_memory(problem)}, on all processes of the run"
-        elif not (isinstance(problem, jax.errors.JaxRuntimeError) or "Gloo" in said):
+        elif not distributed.is_of_others(problem):
             traceback.print_exc()
             code, words = 1, f"this process ends, and so do the others: {said}"
     print(f"error: {words}", file=sys.stderr)

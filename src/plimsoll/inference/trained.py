@@ -23,7 +23,7 @@ from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
 from plimsoll.report.metrics import read_rows
-from plimsoll.training.checkpoints import FROZEN, load, read_leaves, without_frozen
+from plimsoll.training.checkpoints import FROZEN, load_arrays, read_leaves, without_frozen
 from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
 from plimsoll.training.schedule import best_of
@@ -70,10 +70,10 @@ class Trained:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
                 frozen = {"frozen": self.recipe.given_frozen(drawn)}
         if "ema" not in like or not average:
-            loaded = load(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
+            loaded = load_arrays(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
         else:
             others = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
-            loaded = load(self.checkpoint, {"ema": like["ema"], "params": others}, only=AVERAGED)
+            loaded = load_arrays(self.checkpoint, {"ema": like["ema"], "params": others}, only=AVERAGED)
         return evaluated(loaded | {"params": loaded["params"] | frozen})
 
     def readable_params(self, *, average: bool = True) -> Any:
@@ -129,7 +129,7 @@ def params_without_code(run: str, *, step: str, average: bool) -> Any:
         )
     averaged = average and folder.read("recipe.json")["fields"].get("ema_decay", 0)
     state = dict[str, Any]()
-    checkpoint = folder.checkpoint(whole(folder, step, "loss"))
+    checkpoint = folder.checkpoint(whole(folder, step))
     for path, leaf in read_leaves(checkpoint, only=AVERAGED if averaged else PARAMETERS):
         names = [quoted or number or attribute for quoted, number, attribute in PART.findall(path)]
         node = state
@@ -156,7 +156,7 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return resolved(trained.recipe.verbs[verb].answer)(trained, request)
 
 
-def choose(folder: RunFolder, step: str, best_by: str) -> int:
+def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
     """Returns the step of a checkpoint.
 
     Args:
@@ -181,7 +181,7 @@ def choose(folder: RunFolder, step: str, best_by: str) -> int:
     )
 
 
-def whole(folder: RunFolder, step: str, best_by: str) -> int:
+def whole(folder: RunFolder, step: str, best_by: str = "loss") -> int:
     """Returns what `choose` does after verifying its checksums: a flipped bit would load silently."""
     chosen = choose(folder, step, best_by)
     problem = damage(folder.checkpoint(chosen))

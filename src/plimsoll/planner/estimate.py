@@ -90,7 +90,7 @@ def _one_memory(
     step = {"step temporaries": local * analysis.beyond_state_bytes}
     save = {"save buffers": SAVING_BYTES}
     if plan.async_save:
-        save["state copy while saving"] = local * static.state_bytes - static.given_bytes
+        save["state copy while saving"] = local * (static.state_bytes - static.given_bytes)
     return {
         "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
         "start": base

@@ -17,6 +17,7 @@ import itertools
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -156,7 +157,7 @@ class Checkpoints:
         if step is None:
             return None, notes
         folder = self.folder.checkpoint(step)
-        state = load(folder, like if self.frozen else without_frozen(like))
+        state = load_arrays(folder, like if self.frozen else without_frozen(like))
         if jax.default_backend() == "cpu":
             state = jax.tree.map(owned, state)
         return Loaded(state, self.folder.position(step)), notes
@@ -186,7 +187,7 @@ def begin_save(folder: Path, leaves: Sequence[tuple[str, Any]]) -> Any:
         return ocp.save_async(str(folder.absolute()), arrays)
 
 
-def load(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
+def load_arrays(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
     """Loads arrays of a checkpoint in the shape of `like`.
 
     Using a trained model needs `only="['params']"`, and not the optimizer, which is twice as large.
@@ -275,6 +276,15 @@ def silence_tracebacks() -> None:
     """Keeps Orbax from printing a traceback for every thread of a write that fails: its error is raised, once."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    # Callbacks of TensorStore then meet an event loop that is closed.
+    report = sys.unraisablehook
+
+    def report_others(event: Any) -> None:
+        if str(event.exc_value) != "Event loop is closed":
+            report(event)
+
+    sys.unraisablehook = report_others
 
 
 def owned(array: jax.Array) -> jax.Array:

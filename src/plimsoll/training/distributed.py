@@ -181,6 +181,11 @@ def _hear(key: str) -> Any:
                 raise
 
 
+def is_of_others(problem: Exception) -> bool:
+    """Returns whether an error of a step or of the store says that another process is gone."""
+    return isinstance(problem, jax.errors.JaxRuntimeError) or "Gloo" in str(problem)
+
+
 def require_alike(facts: Mapping[str, Any]) -> list[str]:
     """Returns the names of all processes' machines.
 
