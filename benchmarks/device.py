@@ -294,7 +294,7 @@ def offload(given: Given) -> dict[str, Any]:
 
 
 def saved(run: Path) -> bool:
-    return any(re.fullmatch(r"step-\d+", each.name) for each in run.glob("checkpoints/*"))
+    return any(run.glob("checkpoints/step-*/manifest.json"))
 
 
 def planned(given: Given, words: list[str]) -> dict[str, Any]:

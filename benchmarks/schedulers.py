@@ -85,7 +85,12 @@ def step_of(run: Path) -> int:
 
 def saved(run: Path) -> list[int]:
     """Returns the steps that are saved, the newest last."""
-    return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*/manifest.json"))
+
+
+def says_that_one_is_gone(printed: str) -> bool:
+    """Returns whether a process has printed that another one is gone, in its own words or in JAX's."""
+    return "another process of this run is gone" in printed or "another task died" in printed
 
 
 def by_hand(world: World) -> str:

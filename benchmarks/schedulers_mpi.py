@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from schedulers import World, said, saved, step_of, wait_until
+from schedulers import World, said, saved, says_that_one_is_gone, step_of, wait_until
 from training_process import ENVIRONMENT, PLIMSOLL
 
 NOTICE_SECONDS = 20
@@ -68,7 +68,7 @@ def run(world: World) -> str:
         began = time.monotonic()
         subprocess.run(["kill", "-KILL", str(workers(second.pid)[1])], check=True)
         code = second.wait()
-        told = "which trains with this one, is gone" in log.read_text()
+        told = says_that_one_is_gone(log.read_text())
         seconds = round(time.monotonic() - began, 1)
         world.check("a process is killed: the other says so, all end", told and code != 0, code=code, seconds=seconds)
 

@@ -20,6 +20,9 @@ from typing import Any
 
 from torture_world import STEPS, Course, World, rows_of
 
+from plimsoll.files.manifest import MANIFEST
+from plimsoll.files.run_folder import RunFolder
+
 PATIENCE = 900
 """Seconds until a process that does not end counts as stuck: others have the processor, too."""
 KEPT = ("data.json", "tokenizer.json", "validation.npy", "plan.json", "recipe.json", "checksums.json", "sessions.json")
@@ -214,15 +217,18 @@ DAMAGES = {"bit flipped": flip, "truncated": truncate}
 
 def checkpoints(run: Path) -> list[Path]:
     """The newest first."""
-    found = [path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, reverse=True)
+    run_folder = RunFolder(run)
+    return [run_folder.checkpoint(step) for step in reversed(run_folder.saved_steps())]
 
 
 def damage_checkpoint(run: Path, drawn: random.Random) -> tuple[str, str, int]:
     """Kind, words, and the step of it: one of the two newest, since that is what is read."""
     chosen = drawn.choice(checkpoints(run)[:2])
     file = drawn.choice([path for path in chosen.rglob("*") if path.is_file() and path.stat().st_size])
-    how, damage = drawn.choice([*DAMAGES.items(), ("lost a file", remove)])
+    damages = dict(DAMAGES)
+    if file.name != MANIFEST:  # without it, a checkpoint was never finished
+        damages["lost a file"] = remove
+    how, damage = drawn.choice([*damages.items()])
     return f"checkpoint {how}", f"{chosen.name}: {damage(file, drawn)}", int(chosen.name[5:])
 
 
@@ -253,7 +259,7 @@ def _put_back(path: Path, content: bytes) -> None:
 
 def damage_records(run: Path, drawn: random.Random) -> tuple[str, str] | None:
     """Damages what a run says about itself, and does not depend on."""
-    names = ["ledger.json", "checkpoints/best.json", "log.txt", "metrics.jsonl"]
+    names = ["ledger.json", "log.txt", "metrics.jsonl"]
     there = [run / name for name in names if (run / name).exists() and (run / name).stat().st_size]
     if not there:
         return None

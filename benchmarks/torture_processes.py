@@ -4,7 +4,7 @@
 
 Each process is a `plimsoll train --process I` in a network namespace of its own, so that the wire between them can be
 cut: it needs root. The folder of the run is a small file system that both see, and each has one of its own
-for temporary files, where the second keeps all that is not a checkpoint. After each fault the same two commands
+for temporary files, where the second writes its log. After each fault the same two commands
 continue. A run's last state must have the fingerprint of an undisturbed one, and every step its loss. Every
 fault and run is a row of bench-out/torture_processes.jsonl, and torture_processes.json counts them. Ends with 1 if
 anything is not as it should be.
@@ -38,7 +38,8 @@ PATIENCE = 900
 NAMES, ADDRESSES = ("plimsoll-a", "plimsoll-b"), ("10.77.0.1", "10.77.0.2")
 SILENT_SECONDS = 45
 """Longer than the silence after which a process counts as gone."""
-LOST = (3,)
+LOST = (3, -signal.SIGABRT)
+"""Exit codes of one that trains with another that is gone: by itself, or as JAX ends it."""
 NEVER_MET = "did not find one another"
 """Words of one that has waited 300 s for another, which was killed or stopped before they met: it ends with 2."""
 
@@ -145,12 +146,9 @@ class Pair:
             time.sleep(interval)
         return False
 
-    def signal(self, process: int, number: int, *, all_of_it: bool = False) -> None:
-        """Signals a process; `all_of_it` with those that it watches, which are in groups of their own."""
-        pid = self.processes[process].pid
-        for each in [pid, *watched_by(pid)] if all_of_it else [pid]:
-            with suppress(ProcessLookupError):
-                os.kill(each, number)
+    def signal(self, process: int, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.processes[process].pid, number)
 
     def end(self) -> Ended:
         deadline, codes = time.monotonic() + PATIENCE, list[int | None]()
@@ -160,18 +158,9 @@ class Pair:
             except subprocess.TimeoutExpired:
                 codes.append(None)
         for number, process in enumerate(self.processes):
-            self.signal(number, signal.SIGKILL, all_of_it=True)
+            self.signal(number, signal.SIGKILL)
             process.wait()
         return Ended(tuple(codes), tuple(file.read_text(errors="replace") for file in self.files))
-
-
-def watched_by(pid: int) -> list[int]:
-    """Returns the children of a process, and theirs."""
-    children = list[int]()
-    with suppress(OSError):
-        for path in Path(f"/proc/{pid}/task").glob("*/children"):
-            children += map(int, path.read_text().split())
-    return children + [below for child in children for below in watched_by(child)]
 
 
 @dataclass(frozen=True)
@@ -185,10 +174,10 @@ class Fault:
     ends: bool = True
 
 
-def signalled(number: signal.Signals, *, all_of_it: bool = False) -> Any:
+def signalled(number: signal.Signals) -> Any:
     def strike(pair: Pair, process: int, *_: Any) -> str:
-        pair.signal(process, number, all_of_it=all_of_it)
-        return f"{number.name} to process {process}{' and what it watches' if all_of_it else ''}"
+        pair.signal(process, number)
+        return f"{number.name} to process {process}"
 
     return strike
 
@@ -196,9 +185,9 @@ def signalled(number: signal.Signals, *, all_of_it: bool = False) -> Any:
 def frozen(least: float, most: float) -> Any:
     def strike(pair: Pair, process: int, _world: Disks, _wire: Any, drawn: random.Random) -> str:
         seconds = drawn.uniform(least, most)
-        pair.signal(process, signal.SIGSTOP, all_of_it=True)
+        pair.signal(process, signal.SIGSTOP)
         pair.wait(lambda: False, seconds=seconds, interval=0.1)
-        pair.signal(process, signal.SIGCONT, all_of_it=True)
+        pair.signal(process, signal.SIGCONT)
         return f"process {process} stopped for {seconds:.1f} s"
 
     return strike
@@ -231,16 +220,15 @@ def full_disk(*, own: bool) -> Any:
 
 TERMINATED, INTERRUPTED, KILLED = (143, -15), (130, -2), (-9,)
 FAULTS = [
-    Fault("one killed", KILLED, (*TERMINATED, *LOST), signalled(signal.SIGKILL)),  # what trains under it gets SIGTERM
-    Fault("one killed, with what it watches", KILLED, LOST, signalled(signal.SIGKILL, all_of_it=True)),
+    Fault("one killed", KILLED, LOST, signalled(signal.SIGKILL)),
     Fault("SIGTERM to one", (*TERMINATED, *LOST), (*TERMINATED, *LOST), signalled(signal.SIGTERM)),
     Fault("SIGINT to one", (*INTERRUPTED, *LOST), (*INTERRUPTED, *LOST), signalled(signal.SIGINT)),
     Fault("one frozen for a moment", LOST, LOST, frozen(0.1, 8), ends=False),
     Fault("one frozen for long", LOST, LOST, frozen(SILENT_SECONDS, SILENT_SECONDS + 5)),
     Fault("wire cut for a moment", LOST, LOST, cut_off(0.1, 5), ends=False),
     Fault("wire cut for long", LOST, LOST, cut_off(SILENT_SECONDS, SILENT_SECONDS + 5)),
-    Fault("disk full", (2, 3), (2, 3), full_disk(own=False)),
-    Fault("own disk full", (2, 3), LOST, full_disk(own=True)),
+    Fault("disk full", (2, *LOST), (2, *LOST), full_disk(own=False)),
+    Fault("own disk full", (2, *LOST), LOST, full_disk(own=True)),
 ]
 
 

@@ -36,9 +36,12 @@ from torture_faults import (
 )
 from torture_world import STEPS, Course, World, rows_of
 
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
+from plimsoll.files.manifest import is_finished
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.training.checkpoints import read_leaves
+from plimsoll.training.fingerprint import fingerprint
 
-OF_TRAINING = ("checkpoints", "metrics.jsonl", "log.txt", "ledger.json", "processes")
+OF_TRAINING = ("checkpoints", "metrics.jsonl", "log.txt", "ledger.json")
 LIVES = 14
 """Of a run at most; then it is left alone to finish."""
 CLOSE = 1e-5
@@ -57,13 +60,14 @@ class Learned:
 
     @classmethod
     def of(cls, run: Path) -> Learned:
-        newest = Checkpoints(run / "checkpoints", in_background=False).all()[0]
-        assert newest.step == STEPS, f"the newest checkpoint is of step {newest.step}"
-        state = dict(read_leaves(newest))
+        folder = RunFolder(run)
+        newest = folder.saved_steps()[-1]
+        assert newest == STEPS, f"the newest checkpoint is of step {newest}"
+        state = dict(read_leaves(folder.checkpoint(newest)))
         figures: dict[int, dict[str, float]] = {}
         for row in rows_of(run):
             figures.setdefault(row["step"], {}).update({name: row[name] for name in COMPARED if name in row})
-        return cls(fingerprint(state.items(), loader_position(newest)), state, figures)
+        return cls(fingerprint(state.items(), folder.position(newest).loader), state, figures)
 
     def steps_unlike(self, other: Learned) -> int:
         """Steps of which both have figures, and not the same ones."""
@@ -218,6 +222,7 @@ class Tortured:
         self.lives += 1
         log = self.run / "log.txt"
         self.log_before = log.stat().st_size if log.exists() else 0
+        self.aside_before = {path.name for path in (self.run / "checkpoints").glob("damaged-*")}
 
     def _live(self, life: Life, allowed: Iterable[int], why: str) -> Ended:
         """Runs to its end, which is checked."""
@@ -249,10 +254,11 @@ class Tortured:
             if step == first:
                 self.troubles.append(f"continued from checkpoint {step}, which is damaged ({words})")
             elif step > first:
-                aside = (self.run / f"checkpoints/step-{step:08d}.damaged").is_dir()
-                # By this session, or by one before it that was killed.
-                sentences = (f"checkpoint {step} is damaged", f"step-{step:08d}.damaged is a damaged checkpoint")
-                if not aside or (self.all_is_said and not any(sentence in said for sentence in sentences)):
+                found = (self.run / "checkpoints").glob(f"damaged-step-{step:08d}-*")
+                aside = {path.name for path in found}
+                by_this_life = bool(aside - self.aside_before)  # or by one before it that was killed
+                is_said = f"checkpoint {step} is damaged" in said
+                if not aside or (self.all_is_said and by_this_life and not is_said):
                     self.troubles.append(f"checkpoint {step} ({words}) was not set aside and said: {said[:500]}")
                 del self.damaged[step]
         there = {int(path.name[5:]) for path in checkpoints(self.run)}
@@ -298,9 +304,13 @@ def moment(life: Alive, run: Path, drawn: random.Random) -> bool:
         life.wait(lambda: False, seconds=drawn.uniform(0.1, 5))
         return life.alive()
     if how == "saving":
-        return life.wait(lambda: any((run / "checkpoints").glob(".partial-*")), interval=0.001)
+        return life.wait(lambda: _is_saving(run), interval=0.001)
     ahead = min(STEPS, first + drawn.randint(1, 16))
     return life.wait(lambda: life.step() >= ahead)
+
+
+def _is_saving(run: Path) -> bool:
+    return any(not is_finished(folder) for folder in (run / "checkpoints").glob("step-*"))
 
 
 def prepared(course: Course, world: World, life: Callable[[Path], Any]) -> tuple[Path, Learned]:
@@ -318,7 +328,7 @@ def prepared(course: Course, world: World, life: Callable[[Path], Any]) -> tuple
     learned = Learned.of(run)
     shutil.copytree(run, fresh)
     for path in fresh.iterdir():
-        if path.name in OF_TRAINING or path.name.startswith(("events.out", ".", "processes")):
+        if path.name in OF_TRAINING or path.name.startswith(("events.out", ".")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.rmtree(run)
     took = time.monotonic() - begun

@@ -152,8 +152,9 @@ def side() -> None:
     """The recipe's own initial state with the given weights in it, saved as the checkpoint of step 0."""
     import jax
 
+    from plimsoll.files.run_folder import RunFolder
     from plimsoll.recipes.saved import from_dict
-    from plimsoll.training.checkpoint import Checkpoints
+    from plimsoll.training.checkpoints import Checkpoints
     from plimsoll.training.step import make_init
     from plimsoll.types import Compute
 
@@ -165,7 +166,7 @@ def side() -> None:
         given = decoder_params(dict(weights), layers=recipe.layers)
     state["params"]["trainable"] = jax.tree.map(_checked, state["params"]["trainable"], given)
     loader = recipe.source(folder, prefetch=0)
-    Checkpoints(folder / "checkpoints", in_background=False).save(0, state, loader.state())
+    Checkpoints(RunFolder(folder), in_background=False).save(0, state, loader.state())
     loader.close()
 
 

@@ -19,7 +19,7 @@ from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
-from plimsoll.training.checkpoint import Checkpoints, loader_position, read_leaves
+from plimsoll.training.checkpoints import read_leaves
 
 SMALL = shlex.split(
     "--width 256 --layers 1 --heads 4 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4"
@@ -85,11 +85,11 @@ def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
     state = alone.init(np.uint32(recipe.seed))
     for _ in MESHES:
         state, _ = alone.step(state, next(source))
-    saved = Checkpoints(folder / "checkpoints", in_background=False).all()[0]
-    assert saved.step == len(MESHES)
-    assert loader_position(saved) == source.state()
+    last = run.saved_steps()[-1]
+    assert last == len(MESHES)
+    assert run.position(last).loader == source.state()
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    for path, leaf in read_leaves(saved, only="['params']"):
+    for path, leaf in read_leaves(run.checkpoint(last), only="['params']"):
         assert np.linalg.norm(leaf - expected[path]) <= 1e-5 * np.linalg.norm(expected[path]), path
 
 

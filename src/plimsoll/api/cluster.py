@@ -169,27 +169,26 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     # Until training begins a signal ends this process at once: nothing is lost, and JAX waits where Python hears none.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
+    all_refuse = True
     try:
         distributed.join(question["coordinator"], question["processes"], question["process"])
         session = question.get("session") or _session(question)
+        all_refuse = False
         if "session" not in question and jax.default_backend() == "cpu":
             _compile(session)
             _become_anew({**question, "session": session})
-    except PlimsollError as problem:  # all of them raise it
-        print(f"error: {problem}", file=sys.stderr)
-        distributed.end(problem.exit_code, together=True)
-
-    try:
         code = _train(session)
         distributed.end(code, together=True)
+
+    # Whatever is raised ends here: Python's own end would wait for the others, which wait for this one.
     except PlimsollError as problem:
-        code = problem.exit_code
-        words = str(problem)
+        print(f"error: {problem}", file=sys.stderr)
+        distributed.end(problem.exit_code, together=all_refuse)
     except (OSError, MemoryError) as problem:
         code = LOST
         ended = ended_by_disk(problem) if isinstance(problem, OSError) else ended_by_memory(problem)
         words = f"{ended}, on all processes of the run"
-    except (RuntimeError, ValueError) as problem:
+    except Exception as problem:
         code = LOST
         said = " ".join(str(problem).split())[:200]
         words = f"another process of this run is gone ({said}). {AGAIN}"

@@ -23,11 +23,10 @@ from typing import Any
 
 from plimsoll.api.jobs import Job
 from plimsoll.api.plan import Say
-from plimsoll.api.slurm import WATCHING_BYTES
 from plimsoll.errors import PlimsollError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.supervise import end_with
-from plimsoll.units import format_bytes
+from plimsoll.units import MIB, format_bytes
 
 PLACE_SECONDS = 60
 """Seconds that the cluster has to find room for all processes."""
@@ -37,12 +36,16 @@ START_SECONDS = 120
 """Seconds that the actors have to start where there is room, and the processes in them."""
 LEAVE_SECONDS = 90
 """Seconds in which the others end by themselves, once one is lost: they notice after 30."""
+ACTOR_BYTES = 256 * MIB
+"""Memory of an actor, beside that of the process that it has started."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Beginnings of the variables that the processes get from this one."""
 LOST_IN_VAIN = 2
 """Losses in a row, without a step that was saved in between, after which the processes are not started again."""
 ENDED_BY_JAX = 128 + signal.SIGABRT
 """Exit code of a process that JAX ends where another is gone."""
+OF_ITS_OWN = (1, 2)
+"""Exit codes of a process that has a reason of its own to end. JAX may end the others for it."""
 LOST = 137
 """Exit code of a process whose node or actor is gone: as of one that was killed."""
 
@@ -149,9 +152,10 @@ def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
         codes = _once(ray, job, say, asked)
         ended = [number for number, code in enumerate(codes) if code > 128 and code - 128 not in asked]
         killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
-        lost = killed or ended
+        refused = any(code in OF_ITS_OWN for code in codes)
+        lost = killed or ([] if refused else ended)
         if not lost or asked:
-            return max(codes)
+            return max((code for code in codes if code != ENDED_BY_JAX), default=ENDED_BY_JAX)
         newest = max(run.saved_steps(), default=0)
         who = f"process{'es' * (len(lost) > 1)} {', '.join(map(str, lost))}"
         in_vain = 0 if newest > saved else in_vain + 1
@@ -213,7 +217,7 @@ def _placed(ray: Any, job: Job) -> Any:
     """Returns a placement group that has a bundle on each node. Raises PlimsollError if the cluster has no room."""
     bundle: dict[str, float] = {
         "CPU": job.tasks_per_node,
-        "memory": job.tasks_per_node * (job.process_bytes + WATCHING_BYTES),
+        "memory": job.tasks_per_node * (job.process_bytes + ACTOR_BYTES),
     }
     if job.gpus_per_node:
         bundle["GPU"] = job.gpus_per_node

@@ -23,11 +23,8 @@ SUBMIT_SECONDS = 120
 """Seconds that `sbatch` may take: it waits by itself for a controller that is being restarted."""
 NOTICE_SECONDS = 120
 """Seconds before the time limit at which Slurm sends SIGTERM. Slurm looks once a minute, so they may be 60 more."""
-WATCHING_BYTES = 256 * MIB
-"""Memory of the process that watches one that trains: 36 MiB were seen, and it imports JAX where the recipe is a file
-of the user's."""
 STARTING_BYTES = 512 * MIB
-"""Memory of a process that has started JAX and waits for the plan, and of the one that watches it."""
+"""Memory of a process that has started JAX and waits for the plan."""
 NAME = "job.sh"
 
 SCRIPT = """#!/bin/bash
@@ -59,10 +56,10 @@ def require_sbatch() -> None:
 def node_bytes(job: Job) -> int:
     """Returns the memory of a node that the job asks for.
 
-    While it trains that is the budget of its processes and of those that watch them; while it plans, beforehand, what
-    a compiler takes. Beside an accelerator a budget is of the device, and the process on the host has its own ledger.
+    While it trains that is the budget of its processes; while it plans, beforehand, what a compiler takes. Beside an
+    accelerator a budget is of the device, and the process on the host has its own ledger.
     """
-    training = job.tasks_per_node * (job.process_bytes + WATCHING_BYTES)
+    training = job.tasks_per_node * job.process_bytes
     return max(training, COMPILER_BYTES + job.tasks_per_node * STARTING_BYTES)
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -25,6 +26,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError
 
+CONNECT_SECONDS = 300
+"""Time in which all processes must come."""
 HEARTBEAT_SECONDS = 30
 """Silence after which a process counts as gone; the others then end."""
 LEAVING_SECONDS = 2
@@ -49,23 +52,38 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
     """
     if coordinator is not None and process == 0:
         require_free(coordinator)
+    place = coordinator or "the coordinator that this cluster names"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
+    giving_up = threading.Timer(CONNECT_SECONDS, _give_up, [place])  # JAX would end by an abort
+    giving_up.daemon = True
+    giving_up.start()
     try:
         jax.distributed.initialize(
             coordinator,
             processes,
             process,
+            initialization_timeout=2 * CONNECT_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError) as problem:
-        place = coordinator or "the coordinator that this cluster names"
-        raise RunError(
-            f"the processes of this run did not find one another at {place}: {str(problem).splitlines()[0][:200]}."
-            " Start all of them with the same --coordinator and --processes, each with its own --process from 0, and"
-            " let the port through"
-        ) from None
+        raise RunError(_not_met(place, str(problem).splitlines()[0][:200])) from None
+    finally:
+        giving_up.cancel()
+
+
+def _give_up(place: str) -> NoReturn:
+    """Ends this process, which waits for the others."""
+    print(f"error: {_not_met(place, f'not all have come in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
+    os._exit(RunError.exit_code)
+
+
+def _not_met(place: str, reason: str) -> str:
+    return (
+        f"the processes of this run did not find one another at {place}: {reason}. Start all of them with the same"
+        " --coordinator and --processes, each with its own --process from 0, and let the port through"
+    )
 
 
 def require_free(coordinator: str) -> None:
