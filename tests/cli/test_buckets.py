@@ -16,15 +16,15 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 
 import plimsoll as plimsoll_api
 from commands import TINY, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.files.bucket import OWNER, Bucket, fetched, folder_of
-from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.processes import environment
 from s3_server import forbidding, s3_server
+from small_runs import checkpoint_steps, newest_fingerprint
 
 HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask", "flask_cors"))
 PATIENCE = 600
@@ -84,8 +84,7 @@ def undisturbed(long_command, tmp_path_factory):
 
 
 def learned(run):
-    saved = Checkpoints(Path(run) / "checkpoints", in_background=False).all()[0]
-    return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
+    return checkpoint_steps(Path(run))[0], newest_fingerprint(Path(run))
 
 
 BY_A_SENDER_THAT = """
@@ -163,10 +162,9 @@ def place(machine):
 
 def planned(run, beginning):
     """A run that is prepared and planned like another one, with no step taken."""
-    for name in beginning.prepared():
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        if name != "checkpoints/best.json":
-            shutil.copyfile(beginning.path / name, run / name)
+    for path in beginning.path.iterdir():
+        if not path.name.startswith(OF_TRAINING):
+            shutil.copyfile(path, run / path.name)
 
 
 def ended(sender, command, environment):
