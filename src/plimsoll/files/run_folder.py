@@ -68,8 +68,13 @@ class Position:
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
-        """Reads the position of the checkpoint in a folder."""
-        return cls(**json.loads((checkpoint / POSITION).read_text()))
+        """Reads the position of the checkpoint in a folder. Raises CheckpointError for one of another version."""
+        try:
+            return cls(**json.loads((checkpoint / POSITION).read_text()))
+        except (FileNotFoundError, TypeError):
+            raise CheckpointError(
+                f"{checkpoint} was saved by another version of plimsoll: use that one, or name another --run"
+            ) from None
 
 
 class RunFolder:
@@ -184,7 +189,7 @@ class RunFolder:
         killed before it took a step.
         """
         for step in reversed(self.saved_steps()):
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            with contextlib.suppress(OSError, ValueError, CheckpointError):
                 return dict(self.position(step).plan)
         return {}
 
