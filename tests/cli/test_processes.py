@@ -377,6 +377,7 @@ def test_a_folder_that_one_does_not_see_is_refused_by_all_before_training(tmp_pa
 
 OWN = """
 import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
