@@ -141,7 +141,7 @@ Bucket._send_small = refused
 
 
 def names(bucket):
-    return set(bucket._there())
+    return set(bucket.store.names())
 
 
 def steps(bucket):
@@ -197,8 +197,8 @@ def test_a_kill_while_a_checkpoint_is_sent_loses_nothing_that_was_sent(
     assert refused.stdout == ""
     assert not place("second", address).exists()
 
-    owner = json.loads(there._read(OWNER))
-    there.files.pipe_file(f"{there._root}/{OWNER}", json.dumps(owner | {"at": 0}).encode())
+    owner = json.loads(there.store.read(OWNER))
+    there.store.files.pipe_file(f"{there.store.root}/{OWNER}", json.dumps(owner | {"at": 0}).encode())
     second = on("second", *command)
     assert second.returncode == 0, second.stderr
     theirs = RunFolder(place("second", address))
@@ -243,7 +243,7 @@ def test_what_is_stopped_is_saved_and_sent_and_free_for_another_machine(
     process.send_signal(number)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[number]
-    while json.loads(there._read(OWNER))["at"]:
+    while json.loads(there.store.read(OWNER))["at"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert steps(there) == run.saved_steps()

@@ -99,28 +99,103 @@ class Owner:
     """Time of the last sign; 0 after the end."""
 
 
+class Store:
+    """Files below an address that fsspec knows. Each method is one operation, which may be cut off."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        protocol = self.address.partition("://")[0]
+        self.driver = DRIVERS.get(protocol)
+        if protocol == "memory":
+            raise BucketError(f"--run {address} would end with its process: name a folder or a bucket")
+        with self.refusing():
+            from fsspec.core import url_to_fs
+
+            options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+            self.files, root = url_to_fs(self.address, use_listings_cache=False, **options)
+            self.root = root.rstrip("/")
+
+    def names(self, below: str = "") -> list[str]:
+        """Returns the names of the run's files in a folder there."""
+        try:
+            paths = self.files.find(f"{self.root}/{below}".rstrip("/"))
+        except FileNotFoundError:
+            return []
+        names = [path.removeprefix(f"{self.root}/") for path in paths]
+        return [name for name in names if _is_ours(name)]
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of a file; None if there is none."""
+        try:
+            return self.files.cat_file(f"{self.root}/{name}")
+        except FileNotFoundError:
+            return None
+
+    def put(self, path: Path, name: str) -> None:
+        """Sends a file. What is there under its name is whole at any moment."""
+        target = f"{self.root}/{name}"
+        if self.driver is not None:
+            self.files.put_file(str(path), target, **PIECES.get(self.driver, {}))
+            return
+        self.files.put_file(str(path), f"{target}.new")
+        self.files.mv(f"{target}.new", target)
+
+    def get(self, name: str, target: Path) -> bool:
+        """Fetches a file. Returns whether it was there."""
+        if not _is_ours(name):
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.files.get_file(f"{self.root}/{name}", str(target))
+        except FileNotFoundError:
+            target.unlink(missing_ok=True)
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a checkpoint with its manifest first."""
+        for path in (f"{self.root}/{name}/{MANIFEST}", f"{self.root}/{name}"):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.files.rm(path, recursive=True)
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Raises what a driver raises in the block as an error of one paragraph."""
+        driver = self.driver or "fsspec"
+        try:
+            yield
+        except PlimsollError:
+            raise
+        except Exception as problem:
+            words = " ".join(str(problem).split())[:200] or type(problem).__name__
+            if isinstance(problem, ImportError):
+                raise BucketError(
+                    f"{self.address} needs a driver that is not here ({words}): `pip install {driver}` brings it, and"
+                    " the same command goes on"
+                ) from None
+            reason = f"{type(problem).__name__}: {words}"
+            if isinstance(problem, PermissionError):
+                reason = f"permission denied: {words}"
+            if isinstance(problem, FileNotFoundError):
+                reason = "there is no such bucket"
+            raise BucketError(
+                f"{self.address} cannot be used ({reason}). A run there needs to list, read, write and delete objects:"
+                f" check the name, the network, the disk here, and the credentials that {driver} finds"
+            ) from problem
+
+
 class Bucket:
     """A run at an address, and its folder on this machine."""
 
     def __init__(self, address: str) -> None:
-        self.address = address.rstrip("/")
+        self.store = Store(address)
+        self.address = self.store.address
         self.folder = folder_of(address)
         self.name = ""
         """Random name of the folder here; empty unless it was trained, or fetched to the end."""
         self.sent: dict[str, State] = {}
         """Small files and checkpoints that are there as they were here in that state."""
         self._last_sign = 0.0
-
-        protocol = self.address.partition("://")[0]
-        self._driver = DRIVERS.get(protocol)
-        if protocol == "memory":
-            raise BucketError(f"--run {address} would end with its process: name a folder or a bucket")
-        with self._refusing():
-            from fsspec.core import url_to_fs
-
-            options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
-            self.files, root = url_to_fs(self.address, use_listings_cache=False, **options)
-            self._root = root.rstrip("/")
 
         self._notes = self.folder / ".bucket.json"
         if self._notes.exists():
@@ -136,7 +211,7 @@ class Bucket:
         Raises:
             RunError: Another machine trains the run, or the address cannot be used.
         """
-        with self._refusing():
+        with self.store.refusing():
             owner = self._owner()
             if owner is not None and owner.folder != self.name:
                 age = max(0.0, time.time() - owner.at)
@@ -153,7 +228,7 @@ class Bucket:
 
     def renew(self) -> None:
         """Gives a sign. Raises TakenError if another machine has taken the run over."""
-        with self._refusing():
+        with self.store.refusing():
             owner = self._owner()
             if owner is None:  # the address was emptied
                 self.sent.clear()
@@ -166,18 +241,18 @@ class Bucket:
 
     def release(self) -> None:
         """Frees the address for any machine."""
-        with self._refusing():
+        with self.store.refusing():
             self._sign(0.0)
 
     def _sign(self, at: float) -> None:
         owner = Owner(self.name, socket.gethostname(), at)
         path = self.folder / f".{OWNER}"
         replace_file(path, json.dumps(asdict(owner)))
-        self._put(path, OWNER)
+        self.store.put(path, OWNER)
         self._last_sign = time.time()
 
     def _owner(self) -> Owner | None:
-        text = self._read(OWNER)
+        text = self.store.read(OWNER)
         if text is None:
             return None
         with as_written(f"{self.address}/{OWNER}"):
@@ -192,7 +267,7 @@ class Bucket:
             TakenError: Another machine has taken the run over.
             BucketError: The address cannot be used.
         """
-        with self._refusing():
+        with self.store.refusing():
             self.renew()
             here = self._here()
             there = self._checkpoints_there()
@@ -202,7 +277,7 @@ class Bucket:
                 if self.sent.get(name) == state:
                     continue
                 if name in there:  # a part of it, or what it was before training went back behind it
-                    self._remove(name)
+                    self.store.remove(name)
                 if CHECKPOINT.match(name):
                     self._send_checkpoint(name)
                 else:
@@ -211,7 +286,7 @@ class Bucket:
 
             # Then what is no longer here.
             for name in (there | self.sent.keys()) - here.keys():
-                self._remove(name)
+                self.store.remove(name)
                 self.sent.pop(name, None)
             self._keep_notes()
 
@@ -235,6 +310,12 @@ class Bucket:
                     elif _is_small(path) and stat.S_ISREG(facts.st_mode):
                         small[path] = state
         return dict(sorted(small.items(), key=itemgetter(1))) | dict(sorted(whole.items()))
+
+    def _put(self, path: Path, name: str) -> None:
+        """Sends a file. Gives a sign before, if the last one was long ago."""
+        if time.time() - self._last_sign > SIGN_SECONDS:
+            self.renew()
+        self.store.put(path, name)
 
     def _send_small(self, name: str) -> None:
         """Sends a file as it is now: not every driver can send one that grows."""
@@ -260,13 +341,13 @@ class Bucket:
 
     def follow(self, say: Say) -> None:
         """Makes the folder here as new as the address, unless it is the one that sends."""
-        with self._refusing():
+        with self.store.refusing():
             self._follow(self._owner(), say)
 
     def _follow(self, owner: Owner | None, say: Say) -> None:
         if owner is not None and owner.folder == self.name:
             return
-        if self._read("recipe.json") is None:
+        if self.store.read("recipe.json") is None:
             self.sent.clear()
             return
         if RunFolder(self.folder).is_trained_now():
@@ -298,9 +379,9 @@ class Bucket:
         there = self._checkpoints_there()
         for name in sorted(there):
             self._fetch_checkpoint(name)
-        small = {name for name in self._there() if _is_small(name)}
+        small = {name for name in self.store.names() if _is_small(name)}
         for name in small:
-            self._get(name)
+            self.store.get(name, self.folder / name)
 
         # Then what is no longer there.
         for name in self._here().keys() - there - small:
@@ -313,63 +394,17 @@ class Bucket:
     def _fetch_checkpoint(self, name: str) -> None:
         """Fetches a checkpoint, its manifest last, unless it is here or was never sent to its end."""
         folder = self.folder / name
-        text = self._read(f"{name}/{MANIFEST}")
+        text = self.store.read(f"{name}/{MANIFEST}")
         if text is not None and manifest.is_finished(folder) and (folder / MANIFEST).read_bytes() == text:
             return
         manifest.remove(folder)
-        if text is not None and all(self._get(f"{name}/{file}") for file in json.loads(text)):
+        if text is not None and all(self.store.get(f"{name}/{file}", folder / file) for file in json.loads(text)):
             replace_file(folder / MANIFEST, text.decode())
-
-    # The store. Each is one operation that may be cut off.
-
-    def _there(self, below: str = "") -> list[str]:
-        try:
-            paths = self.files.find(f"{self._root}/{below}".rstrip("/"))
-        except FileNotFoundError:
-            return []
-        names = [path.removeprefix(f"{self._root}/") for path in paths]
-        return [name for name in names if _is_ours(name)]
 
     def _checkpoints_there(self) -> set[str]:
         """Returns the folders of checkpoints, whole or not."""
-        found = [CHECKPOINT.match(name) for name in self._there("checkpoints")]
+        found = [CHECKPOINT.match(name) for name in self.store.names("checkpoints")]
         return {match[0] for match in found if match is not None}
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return self.files.cat_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return None
-
-    def _put(self, path: Path, name: str) -> None:
-        """Sends a file. What is there under its name is whole at any moment."""
-        if name != OWNER and time.time() - self._last_sign > SIGN_SECONDS:
-            self.renew()
-        target = f"{self._root}/{name}"
-        if self._driver is not None:
-            self.files.put_file(str(path), target, **PIECES.get(self._driver, {}))
-            return
-        self.files.put_file(str(path), f"{target}.new")
-        self.files.mv(f"{target}.new", target)
-
-    def _get(self, name: str) -> bool:
-        """Fetches a file. Returns whether it was there."""
-        if not _is_ours(name):
-            return False
-        target = self.folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self.files.get_file(f"{self._root}/{name}", str(target))
-        except FileNotFoundError:
-            target.unlink(missing_ok=True)
-            return False
-        return True
-
-    def _remove(self, name: str) -> None:
-        """Removes a file, or a checkpoint with its manifest first."""
-        for path in (f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}"):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self.files.rm(path, recursive=True)
 
     # This machine.
 
@@ -388,31 +423,6 @@ class Bucket:
     def _keep_notes(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._notes, json.dumps({"name": self.name, "sent": self.sent}))
-
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Raises what a driver raises in the block as an error of one paragraph."""
-        driver = self._driver or "fsspec"
-        try:
-            yield
-        except PlimsollError:
-            raise
-        except Exception as problem:
-            words = " ".join(str(problem).split())[:200] or type(problem).__name__
-            if isinstance(problem, ImportError):
-                raise BucketError(
-                    f"{self.address} needs a driver that is not here ({words}): `pip install {driver}` brings it, and"
-                    " the same command goes on"
-                ) from None
-            reason = f"{type(problem).__name__}: {words}"
-            if isinstance(problem, PermissionError):
-                reason = f"permission denied: {words}"
-            if isinstance(problem, FileNotFoundError):
-                reason = "there is no such bucket"
-            raise BucketError(
-                f"{self.address} cannot be used ({reason}). A run there needs to list, read, write and delete objects:"
-                f" check the name, the network, the disk here, and the credentials that {driver} finds"
-            ) from problem
 
 
 def _is_small(name: str) -> bool:
