@@ -17,17 +17,14 @@ from unittest import mock
 
 import pytest
 
+import plimsoll as plimsoll_api
 from commands import TINY, plimsoll
 from plimsoll.cli.main import main
-from plimsoll.files import lease
-from plimsoll.files.lease import LEASE_SECONDS
-from plimsoll.files.mirror import INDEX, Index
-from plimsoll.files.remote import Place, fetched
-from plimsoll.files.run_folder import RunFolder
-from plimsoll.files.store import Store
+from plimsoll.files.bucket import OWNER, Bucket, fetched, folder_of
+from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.processes import environment
-from plimsoll.training.checkpoint import Checkpoints, fingerprint, loader_position, read_leaves
 from s3_server import forbidding, s3_server
+from small_runs import checkpoint_steps, newest_fingerprint
 
 HAS_S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask", "flask_cors"))
 PATIENCE = 600
@@ -87,41 +84,69 @@ def undisturbed(long_command, tmp_path_factory):
 
 
 def learned(run):
-    saved = Checkpoints(Path(run) / "checkpoints", in_background=False).all()[0]
-    return saved.step, fingerprint(read_leaves(saved), loader_position(saved))
+    return checkpoint_steps(Path(run))[0], newest_fingerprint(Path(run))
 
 
-KILLED = """
-import os, signal, sys
-from plimsoll.files import remote
-from plimsoll.files.store import Store
-remote.LOOK_SECONDS = 0.02
-send, sent = Store.send, 0
-def killed(self, files):
-    global sent
-    for name, path in files.items():
-        send(self, {name: path})
-        sent += self.read("mirror.json") is not None
-        if sent == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-Store.send = killed
+BY_A_SENDER_THAT = """
+import sys
+from plimsoll.files import sender
+sender.PROGRAM = ["-c", sys.argv.pop(1)]
 from plimsoll.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, killed when five objects of its second push are sent."""
+"""The command, whose sender is another program."""
+IS_QUICK = """
+import sys
+from plimsoll.files import sender
+sender.SEND_SECONDS = 0.02
+sys.exit(sender.main(sys.argv[1]))
+"""
+IS_KILLED = (
+    """
+import os, signal
+from plimsoll.files.bucket import Bucket
+put, sent = Bucket._put, 0
+def killed(self, path, name):
+    global sent
+    put(self, path, name)
+    sent += "step-00000100" in name
+    if sent == 5:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+Bucket._put = killed
+"""
+    + IS_QUICK
+)
+"""Killed, and its parent with it, when it has sent five files of the second checkpoint."""
+IS_TAKEN_OVER = (
+    """
+from plimsoll.files.bucket import Bucket, Owner
+send = Bucket._send_checkpoint
+def taken(self, name):
+    send(self, name)
+    self._owner = lambda: Owner("another", "elsewhere", 0.0)
+Bucket._send_checkpoint = taken
+"""
+    + IS_QUICK
+)
+CANNOT_SEND = (
+    """
+from plimsoll.files.bucket import Bucket
+def refused(self, name):
+    raise PermissionError("Forbidden")
+Bucket._send_small = refused
+"""
+    + IS_QUICK
+)
 
 
-def held(address):
-    return Index.from_json(json.loads(Store(address).read(INDEX)), where=address)
+def names(bucket):
+    return set(bucket._there())
 
 
-def newest_step(names):
-    return max(int(name.split("/")[1][5:]) for name in names if name.startswith("checkpoints/step-"))
-
-
-def objects(address):
-    store = Store(address)
-    return {path.removeprefix(f"{store._root}/") for path in store._files.find(store._root)}
+def steps(bucket):
+    found = [name for name in names(bucket) if name.endswith("/manifest.json")]
+    return sorted(int(name.split("/")[1][5:]) for name in found)
 
 
 @pytest.fixture
@@ -130,23 +155,22 @@ def place(machine):
 
     def of(name, address):
         with mock.patch.dict(os.environ, machine(name)):
-            return Place.of(address)
+            return folder_of(address)
 
     return of
 
 
 def planned(run, beginning):
     """A run that is prepared and planned like another one, with no step taken."""
-    for name in beginning.prepared():
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        if name != "checkpoints/best.json":
-            shutil.copyfile(beginning.path / name, run / name)
+    for path in beginning.path.iterdir():
+        if not path.name.startswith(OF_TRAINING):
+            shutil.copyfile(path, run / path.name)
 
 
-def ended(program, command, environment):
-    """The command in a process of its own, whose program changes what is sent."""
+def ended(sender, command, environment):
+    """The command in a process of its own, whose sender is another program."""
     return subprocess.run(
-        [sys.executable, "-c", program, *command],
+        [sys.executable, "-c", BY_A_SENDER_THAT, sender, *command],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -156,83 +180,88 @@ def ended(program, command, environment):
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_middle_of_a_push_loses_nothing_that_was_whole(
+def test_a_kill_while_a_checkpoint_is_sent_loses_nothing_that_was_sent(
     long_command, undisturbed, bucket, machine, on, place
 ):
     address = f"{bucket}/killed"
     command = [*long_command, "--run", address]
-    planned(place("first", address).run, RunFolder(undisturbed))
-    first = ended(KILLED, command, machine("first"))
+    planned(place("first", address), RunFolder(undisturbed))
+    first = ended(IS_KILLED, command, machine("first"))
     assert first.returncode == -signal.SIGKILL, first.stderr
-    whole = held(address)
-    litter = objects(address) - whole.objects() - {INDEX, lease.OBJECT}
-    assert len(litter) == 5
-    there = json.loads(Store(address).read(lease.OBJECT))
-    assert litter <= set(there["passing"])
+    there = Bucket(address)
+    assert steps(there) == [50]
 
     refused = on("second", *command)
     assert refused.returncode == 2
-    assert f"is being trained by process {there['pid']} on {socket.gethostname()}" in refused.stderr
+    assert f"is being trained on {socket.gethostname()}" in refused.stderr
     assert refused.stdout == ""
-    assert not place("second", address).run.exists()
+    assert not place("second", address).exists()
 
-    Store(address).write(lease.OBJECT, json.dumps(there | {"time": there["time"] - LEASE_SECONDS - 1}).encode())
+    owner = json.loads(there._read(OWNER))
+    there.files.pipe_file(f"{there._root}/{OWNER}", json.dumps(owner | {"at": 0}).encode())
     second = on("second", *command)
     assert second.returncode == 0, second.stderr
-    assert "taken over" in second.stderr
-    assert objects(address) == held(address).objects() | {INDEX}
-    theirs = RunFolder(place("second", address).run)
-    assert theirs.read("ledger.json")["resumed_from_step"] == newest_step(whole.files)
+    theirs = RunFolder(place("second", address))
+    assert theirs.read("ledger.json")["resumed_from_step"] == 50
+    assert steps(there) == theirs.saved_steps()
     assert learned(theirs.path) == learned(undisturbed)
 
     # The first machine has saved something after all, since the process that trained ended with the one that sent:
-    mine = place("first", address).run
+    mine = place("first", address)
     deadline = time.monotonic() + PATIENCE
     while RunFolder(mine).is_trained_now():
         assert time.monotonic() < deadline
+        time.sleep(0.1)
     there = on("first", "fingerprint", address)
     assert f"is set aside as {mine}.aside-1" in there.stderr
     assert there.stdout.split() == [learned(undisturbed)[1], "step", "300"]
 
 
 @pytest.mark.slow
-def test_what_is_told_to_stop_is_saved_and_sent_and_free_for_another_machine(
-    long_command, undisturbed, bucket, machine, place
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_stopped_is_saved_and_sent_and_free_for_another_machine(
+    number, long_command, undisturbed, bucket, machine, place
 ):
-    address = f"{bucket}/stopped"
-    run = RunFolder(place("first", address).run)
+    address = f"{bucket}/stopped-{number}"
+    run = RunFolder(place("first", address))
     planned(run.path, RunFolder(undisturbed))
     run.write("data.json", run.read("data.json") | {"steps": 1_000_000})  # it does not end before it is told to
     run.seal()
     process = subprocess.Popen(
-        [sys.executable, "-m", "plimsoll.cli.main", *long_command, "--output-dir", address],
+        [sys.executable, "-c", BY_A_SENDER_THAT, IS_QUICK, *long_command, "--output-dir", address],
         env=os.environ | machine("first"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     deadline = time.monotonic() + PATIENCE
-    while Store(address).read(INDEX) is None:
+    there = Bucket(address)
+    while not steps(there):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.terminate()
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 143, err
-    assert objects(address) == held(address).objects() | {INDEX}
-    assert newest_step(held(address).files) == learned(run.path)[0]
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[number]
+    while json.loads(there._read(OWNER))["at"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert steps(there) == run.saved_steps()
+    assert steps(there)[-1] == learned(run.path)[0]
 
 
-NO_SENDING = """
-import sys
-from plimsoll.files.store import BucketError
-from plimsoll.files.store import Store
-def refused(self, files):
-    raise BucketError(f"{self.address} cannot be written to (permission denied)")
-Store.send = refused
-from plimsoll.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+@pytest.mark.slow
+def test_training_stops_where_another_machine_takes_the_run_over(long_command, undisturbed, bucket, machine, place):
+    address = f"{bucket}/taken"
+    run = RunFolder(place("first", address))
+    planned(run.path, RunFolder(undisturbed))
+    run.write("data.json", run.read("data.json") | {"steps": 1_000_000})
+    run.seal()
+    done = ended(IS_TAKEN_OVER, [*long_command, "--run", address], machine("first"))
+    assert done.returncode == 3, done.stderr
+    assert f"error: {address} was taken over by elsewhere" in done.stderr
+    assert f"What was trained is whole in {run.path}" in done.stderr
+    assert run.saved_steps()
 
 
 @pytest.fixture(scope="module")
@@ -241,41 +270,54 @@ def behind(long_command, undisturbed, bucket, machine):
     address = f"{bucket}/behind"
     command = [*long_command, "--run", address]
     with mock.patch.dict(os.environ, machine("first")):
-        planned(Place.of(address).run, RunFolder(undisturbed))
-    done = ended(NO_SENDING, command, machine("first"))
+        planned(folder_of(address), RunFolder(undisturbed))
+    done = ended(CANNOT_SEND, command, machine("first"))
     return address, command, done
 
 
 @pytest.mark.slow
-def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_later(behind, undisturbed, on):
+def test_a_bucket_that_stops_taking_anything_does_not_stop_training_and_gets_it_later(behind, on):
     address, command, done = behind
     assert done.returncode == 3
     assert done.stderr.count("Training goes on in") == 1
-    assert f"error: {address} is behind what was trained" in done.stderr
+    assert f"error: {address} is behind what was trained: {address} cannot be used (permission denied" in done.stderr
     assert "the same command, on this machine, sends it" in done.stderr
-    assert Store(address).read(INDEX) is None
+    assert names(Bucket(address)) == set()
     again = on("first", *command)
     assert again.returncode == 0, again.stderr
-    assert held(address).files.keys() >= {"recipe.json", "plan.json", "checkpoints/step-00000300/state.json"}
+    assert names(Bucket(address)) >= {"recipe.json", "plan.json", "checkpoints/step-00000300/manifest.json"}
 
 
 @pytest.mark.slow
 def test_whoever_reads_fetches_and_writes_nothing(behind, undisturbed, machine, on, tmp_path, monkeypatch, capsys):
     address, command, _ = behind
-    if Store(address).read(INDEX) is None:
+    if not names(Bucket(address)):
         on("first", *command)
-    before = objects(address)
+    before = names(Bucket(address))
     for name, value in machine("third").items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["report", address, "--no-model"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "report.html\n"
-    assert f"of {address}, last sent by" in printed.err
+    assert f"fetched {address}, last sent by" in printed.err
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert learned(fetched(address)) == learned(undisturbed)
-    assert objects(address) == before
-    assert lease.OBJECT not in before
+    assert names(Bucket(address)) == before
+
+
+@pytest.mark.slow
+def test_in_python_a_run_in_a_bucket_is_trained_and_read(text_file, bucket, machine, monkeypatch):
+    for name, value in machine("fourth").items():
+        monkeypatch.setenv(name, value)
+    address = f"{bucket}/python"
+    options = {"width": 32, "layers": 2, "heads": 1, "vocab_size": 300, "seq_len": 32, "batch_size": 4, "steps": 6}
+    recipe = plimsoll_api.preset("stories", dataset_id=str(text_file), shuffle_buffer_size=16, **options)
+    pins = {"micro_batch": 4, "remat": "none", "loss_chunk": 0, "precision": "float32"}
+    run = plimsoll_api.train(recipe, run=address, pins=pins, quiet=True)
+    assert run.path == folder_of(address)
+    assert steps(Bucket(address))[-1] == 6
+    assert plimsoll_api.load(address).metrics() == run.metrics()
 
 
 def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(

@@ -28,7 +28,7 @@ SMALL = shlex.split(
 )
 
 """With leaves large enough to be split."""
-MESHES = ((8, "data=4,fsdp=2"), (2, "fsdp=2"), (1, None), (4, "data=1,fsdp=4"))
+MESHES = ((8, "data=4,fsdp=2"), (2, "fsdp=2"), (1, None))
 """Devices and mesh of each session of a run that moves."""
 
 
@@ -48,7 +48,7 @@ def devices():
 
 @pytest.fixture(scope="module")
 def moved(text_file, tmp_path_factory, devices):
-    """A step on eight devices, one on two, one on one and one on four: what the sessions said, and their ledgers."""
+    """A step on eight devices, one on two and one on one: what the sessions said, and their ledgers."""
     folder = tmp_path_factory.mktemp("moved")
     command = ["train", "stories", "--dataset-id", str(text_file), *SMALL, "--run", folder]
     said, ledgers = [], []
@@ -77,7 +77,7 @@ def test_devices_that_share_a_cpu_send_in_one_order(text_file, tmp_path, devices
 @pytest.mark.slow
 def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
     folder, _, ledgers = moved
-    assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2, 3]
+    assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]
     run = RunFolder(folder)
     recipe, prepared = from_dict(run.read("recipe.json")), Prepared(**run.read("data.json"))
     plan = Plan.from_dict({**run.read("plan.json")["plan"], "devices": 1, "fsdp": 1})
@@ -98,14 +98,13 @@ def test_it_says_why_it_plans_again(moved):
     _, said, _ = moved
     assert "was planned for a mesh of data=4,fsdp=2, and --mesh says data=1,fsdp=2: planning again" in said[1]
     assert "was planned for 2 devices, and there are 1 now: planning again" in said[2]
-    assert "was planned for a mesh of data=1, and --mesh says data=1,fsdp=4: planning again" in said[3]
 
 
 @pytest.mark.slow
 def test_the_ledger_says_what_each_device_held(moved):
     _, _, ledgers = moved
     assert "per_device" not in ledgers[2]
-    for at, (devices, data, fsdp) in ((0, (8, 4, 2)), (1, (2, 1, 2)), (3, (4, 1, 4))):
+    for at, (devices, data, fsdp) in ((0, (8, 4, 2)), (1, (2, 1, 2))):
         split = ledgers[at]["per_device"]
         assert (split["devices"], split["data"], split["fsdp"]) == (devices, data, fsdp)
         assert split["state_bytes"]["measured"] == split["state_bytes"]["predicted"]

@@ -11,6 +11,7 @@ from interaction_files import write_random
 from once import made_once
 from plimsoll.api.run import load
 from plimsoll.errors import PlimsollError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.recipes.recommend.rank import next_of_users
 from plimsoll.recipes.recommend.ranking_tables import recommendation_tables

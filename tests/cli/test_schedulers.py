@@ -63,7 +63,7 @@ def test_the_budget_becomes_the_memory_of_a_node_and_the_script_is_submitted(pla
     asked = directives(tmp_path / "run")
     assert planned == [("cpu", 2)]
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "TERM@120")
-    assert (asked["time"], asked["exclusive"], asked["requeue"], asked["open-mode"]) == ("2:00:00", "", "", "append")
+    assert (asked["time"], asked["requeue"], asked["open-mode"]) == ("2:00:00 --exclusive", "", "append")
     assert "gpus-per-node" not in asked
     script = tmp_path / "run.slurm/job.sh"
     assert (tmp_path / "bin/sbatch.said").read_text() == f"--parsable {script}\n"
@@ -78,6 +78,12 @@ def test_a_node_is_asked_for_its_budgets_or_what_planning_takes():
     assert few == 4 * GIB
     assert many == 8 * few
     assert slurm.node_bytes(jobs.Job(**job, tasks_per_node=1, process_bytes=MIB)) == 3 * GIB + slurm.STARTING_BYTES
+
+
+def test_options_of_sbatch_are_its_own_or_their_names_and_values():
+    assert slurm.options_of_sbatch("time=2:00:00 comment='a b'") == "--time=2:00:00 '--comment=a b'"
+    assert slurm.options_of_sbatch("-p gpu --comment='a b'") == "-p gpu --comment='a b'"
+    assert slurm.options_of_sbatch("") == ""
 
 
 def test_sixteen_gpus_are_two_nodes_with_a_task_for_each_gpu(planned, tmp_path, capsys):
@@ -110,9 +116,11 @@ def test_the_job_is_requeued_only_where_it_was_stopped_and_has_saved_a_step_furt
     run = tmp_path / "run"
     assert on_slurm("--memory", "1GiB", "--no-submit", run=run) == 0
     (tmp_path / "bin").mkdir()
-    saved(run, 4)
-    (run / "checkpoints/step-00000010").mkdir()  # which is being written
-    more = f"touch {run}/checkpoints/step-00000010/manifest.json" if saves else "true"
+    folder = run / "checkpoints"
+    (folder / "step-00000004").mkdir(parents=True)
+    (folder / "step-00000004/manifest.json").touch()
+    (folder / "step-00000010").mkdir()  # it is being written
+    more = f"touch {folder}/step-00000010/manifest.json" if saves else "true"
     for name, script in {"srun": f"{more}; exit {code}", "scontrol": f'echo "$@" > {tmp_path}/said'}.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
@@ -131,7 +139,6 @@ REFUSED = {
     "no nodes": (["--no-submit", "--memory", "1GiB", "--nodes", "0"], "--nodes must be 1 or more, got 0"),
     "a bucket": (["--no-submit", "--memory", "1GiB", "--run", "s3://a/b"], "--run s3://a/b is an address"),
     "a TPU": (["--no-submit", "--chip", "tpu-v4-64"], "tpu-v4-64 is a TPU"),
-    "sbatch's words": (["--no-submit", "--memory", "1GiB", "--sbatch=-p gpu"], "by their long names", "'-p' is none"),
     "a quotation mark": (["--no-submit", "--memory", "1GiB", "--sbatch", "comment='x"], "cannot be read", "quotation mark"),
     "no scheduler's nodes": (["--nodes", "2"], "--nodes is for a scheduler: add --on slurm or --on ray"),
     "no scheduler's options": (["--sbatch", "time=1"], "--sbatch is for --on slurm alone"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import CheckpointError, StoppedError
-from plimsoll.files.manifest import damage
+from plimsoll.files.manifest import damage, finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.environment import for_processes
 from plimsoll.training import checkpoints as module
@@ -207,6 +207,14 @@ def test_the_last_two_and_the_best_are_kept(tmp_path):
 def test_a_state_of_another_shape_is_refused_by_the_leaf(saved_twice):
     with pytest.raises(CheckpointError, match=r"kernel.*\(300, 64\).*\(301, 64\)"):
         load_arrays(newest(saved_twice), shapes(make_state(2, width=301)))
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(saved_twice):
+    folder = newest(saved_twice)
+    (folder / "position.json").rename(folder / "state.json")
+    finish(folder)
+    with pytest.raises(CheckpointError, match=r"step-00000002 was saved by another version of plimsoll: .* --run"):
+        saved_twice.newest(shapes(make_state(2)))
 
 
 def test_the_parameters_are_loaded_alone(saved_twice):

@@ -21,7 +21,10 @@ LEVERS = (
 )
 """Names of tests/support/mesh_runs.py: recipes whose plans have levers."""
 RECIPES = ("stories", "control", "longcontext", "recommend", "recommend-gemma-2b", "sudoku-mlp", "plain_jax", *LEVERS)
-OF_OTHERS = {"control", "longcontext", "recommend-gemma-2b", "plain_jax", "finetune-int8", "stories-by-layers"}
+OF_OTHERS = {
+    "control", "longcontext", "recommend-gemma-2b", "plain_jax", "finetune-int8", "stories-by-layers",
+    "stories-in-chunks", "sudoku-mlp",
+}  # fmt: skip
 """Of these nothing is split in a way that another one's is not."""
 
 

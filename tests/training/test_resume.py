@@ -306,8 +306,8 @@ def test_a_plan_by_which_steps_were_saved_and_that_was_killed_is_said_when_the_r
 @pytest.mark.slow
 def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stopped, uninterrupted):
     run = runs.copied(stopped)
-    for path in (run / "checkpoints").glob("step-*/manifest.json"):
-        path.unlink()
+    for path in (run / "checkpoints").glob("step-*/position.json"):
+        path.write_text("{}")
     again = runs.run(run)
     assert again.returncode == 0, again.stderr
     assert "no checkpoint is whole: starting from the beginning" in again.stdout + again.stderr

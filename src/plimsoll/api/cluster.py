@@ -32,8 +32,8 @@ from plimsoll.errors import (
     ended_by_memory,
     raise_refusal,
 )
+from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
-from plimsoll.files.store import is_address
 from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.processes import environment

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.files.remote import fetched
+from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, name_in

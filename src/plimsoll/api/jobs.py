@@ -12,8 +12,8 @@ from plimsoll.api.pins import levers_of
 from plimsoll.api.plan import Say, budget_bytes, plan
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
+from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.files.store import is_address
 from plimsoll.planner.chips import Chip
 from plimsoll.recipes.base import Recipe
 

@@ -15,8 +15,8 @@ from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph, ended_by_kill
-from plimsoll.files.remote import mirrored
-from plimsoll.files.store import is_address
+from plimsoll.files.bucket import is_address
+from plimsoll.files.sender import Sender, sent
 from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.own.files import short_name
@@ -98,15 +98,17 @@ def train(
     )
     if not is_address(given.run):
         return _train_here(recipe, given, say, on_log)
-    with mirrored(str(given.run), say) as mirror:
-        made = _train_here(recipe, dataclasses.replace(given, run=str(mirror.run)), say, on_log)
-    if mirror.behind is not None:
-        raise RunError(mirror.behind)
+    with sent(str(given.run), say) as sender:
+        made = _train_here(recipe, dataclasses.replace(given, run=sender.folder), say, on_log, sender)
+    if sender.behind is not None:
+        raise RunError(sender.behind)
     return made
 
 
-def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> Run:
-    """Trains in a folder of this machine, and returns the run."""
+def _train_here(
+    recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None, sender: Sender | None = None
+) -> Run:
+    """Trains in a folder of this machine, and returns the run. It ends if the `sender` of its bucket does."""
     run = Run(options.run or "")
     ready = prepare_run(recipe, options, say)
     rows = NewRows(run.folder.metrics)
@@ -118,13 +120,15 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
                 bar.show(row)
             if on_log is not None:
                 on_log(row)
+        if sender is not None:
+            sender.require_running()
 
     try:
         code, _ = supervise.watched(
             ready.command,
             ready.environment if bar is None else {**ready.environment, **bar.VARIABLES},
             line=None if bar is None else bar.message,
-            look=look if bar is not None or on_log is not None else None,
+            look=None if (bar, on_log, sender) == (None, None, None) else look,
             pass_fds=[ready.lock],
         )
     finally:

@@ -21,7 +21,7 @@ from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
 from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
-from plimsoll.files.remote import is_address
+from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask

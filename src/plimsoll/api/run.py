@@ -13,7 +13,7 @@ from plimsoll.api.export import Place
 from plimsoll.api.export import export as write_export
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
 from plimsoll.errors import PlimsollError, as_written, unknown_attribute
-from plimsoll.files.remote import fetched
+from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.pickled import is_here, is_pickled
 from plimsoll.report.layout import UNKNOWN, format_known_bytes, known

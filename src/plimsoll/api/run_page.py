@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from plimsoll.errors import PlimsollError, as_written
+from plimsoll.files.bucket import fetched, is_address
 from plimsoll.files.provenance import version
-from plimsoll.files.remote import fetched
-from plimsoll.files.store import is_address
 
 Place = str | os.PathLike[str]
 SUFFIXES = (".html", ".htm")

@@ -7,12 +7,10 @@ every node; Slurm's variables tell the processes where the others are (`api/clus
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from plimsoll.api.jobs import Job
@@ -35,7 +33,7 @@ SCRIPT = """#!/bin/bash
 
 # srun does not take this from sbatch since Slurm 22.05.
 if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
-newest() {{ ls {checkpoints}/step-*/manifest.json 2>/dev/null | sort | tail -n 1; }}
+newest() {{ ls -d {checkpoints}/step-*/manifest.json 2>/dev/null | tail -n 1; }}
 before=$(newest)
 srun --kill-on-bad-exit=0 {command}
 code=$?
@@ -65,32 +63,27 @@ def node_bytes(job: Job) -> int:
     return max(training, COMPILER_BYTES + job.tasks_per_node * STARTING_BYTES)
 
 
-def options_of_sbatch(text: str) -> list[str]:
-    """Returns options of `sbatch`, like `--time=12:00:00`, from names and values in one text.
+def options_of_sbatch(text: str) -> str:
+    """Returns options of `sbatch` as it takes them, from `time=12:00:00 exclusive` or from a text with hyphens.
 
     Raises:
-        RecipeError: The text cannot be read, or names no option.
+        RecipeError: A quotation mark is not closed. What is no option is for sbatch to refuse.
     """
     try:
         words = shlex.split(text)
     except ValueError as problem:
         raise RecipeError(f"--sbatch {text[:80]!r} cannot be read ({problem}): close the quotation mark") from None
-    for word in words:
-        if re.match(r"(--)?[a-z][a-z0-9-]+(=|$)", word) is None:
-            raise RecipeError(
-                "--sbatch takes options of sbatch by their long names, like"
-                f" --sbatch 'partition=gpu time=12:00:00 exclusive', and {word[:80]!r} is none"
-            )
-    parts = [word.removeprefix("--").partition("=") for word in words]
-    return [f"--{name}{equals}{shlex.quote(value) if value else ''}" for name, equals, value in parts]
+    if text.startswith("-"):
+        return text
+    return shlex.join(f"--{word}" for word in words)
 
 
-def write_script(job: Job, further: Sequence[str], say: Say) -> Path:
+def write_script(job: Job, further: str, say: Say) -> Path:
     """Writes the job's script beside the run, where its output goes, too. Returns where it is.
 
     Args:
         job: What to start, and on how many nodes.
-        further: Options of sbatch, each with its value. They have precedence.
+        further: Options of sbatch, which have precedence.
         say: Called with what the job asks for.
     """
     folder = Path(f"{job.run}.slurm").absolute()
@@ -107,9 +100,9 @@ def write_script(job: Job, further: Sequence[str], say: Say) -> Path:
         **({"gpus-per-node": str(job.gpus_per_node)} if job.gpus_per_node else {}),
         "signal": f"TERM@{NOTICE_SECONDS}",
     }
-    lines = [*(f"--{name}={shlex.quote(value)}" for name, value in options.items()), "--requeue", *further]
+    lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items()]
     text = SCRIPT.format(
-        directives="\n".join(f"#SBATCH {line}" for line in lines),
+        directives="\n".join(f"#SBATCH {line}" for line in [*lines, "--requeue", further]),
         checkpoints=shlex.quote(str(Path(job.run).absolute() / "checkpoints")),
         command=shlex.join([sys.executable, "-m", "plimsoll.cli.main", *job.command]),
     )

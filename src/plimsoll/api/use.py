@@ -17,8 +17,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Interval
 
 from plimsoll.errors import PlimsollError
+from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
-from plimsoll.files.remote import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from plimsoll.api import use
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.cli.pretrained import Bits, Folder, Precision, RunOrPretrained, names_pretrained, parse_pretrained
-from plimsoll.files.remote import fetched
+from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of

@@ -16,7 +16,7 @@ from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
 from plimsoll.cli.parse import Json, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
-from plimsoll.files.remote import fetched
+from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 
 

@@ -1,6 +1,6 @@
 """`plimsoll train`: parse, prepare and plan here, then turn into the training process.
 
-`plimsoll train RECIPE --run s3://...` is the same command in a folder here, watched, while its saves are sent.
+`plimsoll train RECIPE --run s3://...` is the same command in a folder here, which another process sends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe, words_without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
-from plimsoll.files.store import is_address
+from plimsoll.files.bucket import is_address
 from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def _require_slurm_alone(options: TrainOptions) -> None:
 
 def _train_in_bucket(arguments: Sequence[str], address: str, say: Callable[[str], None]) -> int:
     """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
-    from plimsoll.files.remote import BEHIND, mirrored, stop_training
+    from plimsoll.files.sender import BEHIND, sent
     from plimsoll.processes.supervise import watched
 
-    with mirrored(address, say, lost=stop_training) as mirror:
-        command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), str(mirror.run)]
-        code, _ = watched([*command, *arguments])
-    if mirror.behind is not None:
-        print(f"error: {mirror.behind}", file=sys.stderr, flush=True)
+    with sent(address, say) as sender:
+        command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), sender.folder]
+        code, _ = watched([*command, *arguments], look=sender.require_running)
+    if sender.behind is not None:
+        print(f"error: {sender.behind}", file=sys.stderr, flush=True)
         return code or BEHIND
     return code
 

@@ -15,7 +15,7 @@ import tyro
 from plimsoll.api import use
 from plimsoll.api.export import export as write_export
 from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
-from plimsoll.files.remote import fetched
+from plimsoll.files.bucket import fetched
 from plimsoll.recipes.verbs import resolved
 from plimsoll.units import format_bytes
 

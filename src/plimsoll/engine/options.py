@@ -108,7 +108,3 @@ class Session(TrainOptions):
     """Sentences for the log and the ledger."""
     lock: int | None = None
     """The descriptor that holds the run's lock: planning again needs it."""
-    shared: str | None = None
-    """Folder of checkpoints that all processes of this run see; None if only the first one does."""
-    compiled: bool = False
-    """Whether processes of this session have compiled what it runs, so that the compile cache has it."""

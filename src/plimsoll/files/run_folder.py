@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
-from plimsoll.files.contents import content_of
-from plimsoll.files.manifest import is_finished, replace_file
+from plimsoll.files.manifest import checksum, is_finished, replace_file
 from plimsoll.planned import Plan
 
 OF_TRAINING = (
@@ -69,8 +68,13 @@ class Position:
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
-        """Reads the position of the checkpoint in a folder."""
-        return cls(**json.loads((checkpoint / POSITION).read_text()))
+        """Reads the position of the checkpoint in a folder. Raises CheckpointError for one of another version."""
+        try:
+            return cls(**json.loads((checkpoint / POSITION).read_text()))
+        except (FileNotFoundError, TypeError):
+            raise CheckpointError(
+                f"{checkpoint} was saved by another version of plimsoll: use that one, or name another --run"
+            ) from None
 
 
 class RunFolder:
@@ -149,19 +153,19 @@ class RunFolder:
 
     def seal(self) -> None:
         """Notes the checksums of the prepared files: a flipped bit in a tokenizer would be trained on silently."""
-        self.write(SEAL, {name: content_of(self.path / name).sha256 for name in SEALED if self.has(name)})
+        self.write(SEAL, {name: checksum(self.path / name) for name in SEALED if self.has(name)})
 
     def require_sealed(self) -> None:
         """Raises RunError if a prepared file is missing or has changed. Runs of early versions have no checksums."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
-        if not isinstance(sealed, dict) or not all(isinstance(checksum, str) for checksum in sealed.values()):
+        if not isinstance(sealed, dict) or not all(isinstance(expected, str) for expected in sealed.values()):
             raise RunError(f"{self.path / SEAL} is damaged: restore it, or start a new run with another --run")
-        for name, checksum in sealed.items():
+        for name, expected in sealed.items():
             path = self.path / name
-            if not path.is_file() or content_of(path).sha256 != checksum:
+            if not path.is_file() or checksum(path) != expected:
                 what = "has changed since the run was prepared" if path.is_file() else "is not there any more"
                 raise RunError(
-                    f"{path} {what} (its SHA-256 was {checksum[:12]}...): put the old file back to go on, or start a"
+                    f"{path} {what} (its SHA-256 was {expected[:12]}...): put the old file back to go on, or start a"
                     " new run with another --run"
                 )
 
@@ -185,7 +189,7 @@ class RunFolder:
         killed before it took a step.
         """
         for step in reversed(self.saved_steps()):
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            with contextlib.suppress(OSError, ValueError, CheckpointError):
                 return dict(self.position(step).plan)
         return {}
 
