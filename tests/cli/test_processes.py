@@ -295,6 +295,117 @@ def test_what_ends_one_ends_the_other(case, struck, other, words):
         assert own[1].startswith("error: training stopped: the disk is full ([Errno 28]")
 
 
+SAVING = """
+import json, sys
+from unittest import mock
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plimsoll.errors import StoppedError
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.levers.ema import Average
+from plimsoll.recipes.recommend.items import with_items
+from plimsoll.training import distributed
+from plimsoll.training.checkpoints import Checkpoints
+from plimsoll.training.initial_weights import with_initial
+
+_, folder, _, coordinator, _, _, _, number = sys.argv
+distributed.join(coordinator, 2, int(number))
+mesh = Mesh(np.array(jax.devices()), ("all",))
+whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("all"))
+told = {}
+
+
+def mine(leaf):
+    return np.asarray(leaf.addressable_shards[0].data).tolist()
+
+
+# Saved beside what goes on, and read again.
+filled = jax.jit(
+    lambda value: {"whole": jax.numpy.full(10, value), "split": value * jax.numpy.arange(64.0)},
+    out_shardings={"whole": whole, "split": split},
+)
+with Checkpoints(RunFolder(folder), in_background=True) as checkpoints:
+    checkpoints.save(1, filled(3.0), {"at": 3})
+    checkpoints.wait()
+    loaded, _ = checkpoints.newest(filled(0.0))
+    told["read"] = [loaded.position.step, loaded.position.loader, *map(mine, jax.tree.leaves(loaded.state))]
+    try:
+        checkpoints.save(2, filled(float("nan")), {})
+    except StoppedError as refusal:
+        told["refusal"] = str(refusal)
+
+# Weights that are given.
+drawn = jax.jit(
+    lambda: {
+        "kept": jax.numpy.arange(64, dtype="uint16"),
+        "bits": jax.numpy.zeros(64, "uint16"),
+        "given": jax.numpy.ones(64),
+    },
+    out_shardings=split,
+)()
+items = {"trainable": {"items": {"embedding": drawn["given"].reshape(32, 2)}}}
+rows = np.array([[3.0, 4.0], [0.0, 0.0]] * 16, np.float32)
+told["items"] = np.asarray(with_items(items, rows)["trainable"]["items"]["embedding"])[:2].tolist()
+given = np.linspace(-2, 2, 64, dtype=np.float32)
+state = {"params": {"trainable": drawn}, "ema": jax.tree.map(lambda leaf: leaf.astype("float32"), drawn)}
+
+
+def begin(params):
+    return params | {"trainable": params["trainable"] | {"bits": given, "given": given}}
+
+
+with mock.patch.object(multihost_utils, "process_allgather", side_effect=AssertionError("sent")):
+    begun = with_initial(state, begin, Average(0.9, 32))
+told["begun"] = {name: mine(leaf) for name, leaf in begun["params"]["trainable"].items()}
+told["average"] = mine(begun["ema"]["given"])
+print(json.dumps(told))
+distributed.end(0, together=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Folder in which two processes saved, and what each of them told."""
+    folder = tmp_path_factory.mktemp("saved")
+    codes, outputs = Several(["-c", SAVING, str(folder)], devices=1).ended()
+    assert codes == [0, 0], outputs
+    return RunFolder(folder), [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+@pytest.mark.slow
+def test_what_two_save_each_reads_again_and_one_alone_too(two):
+    folder, told = two
+    numbers = np.arange(64.0) * 3
+    for number, of_process in enumerate(told):
+        half = slice(32 * number, 32 * number + 32)
+        assert of_process["read"] == [1, {"at": 3}, numbers[half].tolist(), [3] * 10]
+        assert "step 2: ['split'] is not finite, so nothing was saved" in of_process["refusal"]
+    assert folder.saved_steps() == [1]
+    leaves = dict(read_leaves(folder.checkpoint(1)))
+    assert leaves["['split']"].tolist() == numbers.tolist()
+
+
+@pytest.mark.slow
+def test_weights_that_are_given_are_split_between_processes_and_nothing_is_sent(two):
+    given = np.linspace(-2, 2, 64, dtype=np.float32)
+    as_bits = given.astype(jax.numpy.bfloat16).view(np.uint16)
+    for number, told in enumerate(two[1]):
+        half = slice(32 * number, 32 * number + 32)
+        kept = list(range(64))[half]
+        assert told["begun"] == {"kept": kept, "bits": as_bits[half].tolist(), "given": given[half].tolist()}
+        assert told["average"] == given[half].tolist()
+
+
+@pytest.mark.slow
+def test_items_without_a_row_keep_the_random_one_of_a_table_that_is_split_between_processes(two):
+    for told in two[1]:
+        assert np.allclose(told["items"], [[0.48, 0.64], [1, 1]])
+
+
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 

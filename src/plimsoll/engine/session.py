@@ -177,7 +177,7 @@ class _Training:
     def _refused(self, problem: Exception) -> Ended:
         """Returns how the session ended where the allocator refused; raises any other problem.
 
-        Of several processes it raises StoppedError, of which the others hear (`processes.peers`). The first one keeps
+        Of several processes it raises StoppedError, which ends this one, and JAX ends the others. The first one keeps
         an overrun of its own before.
         """
         if not allocator.refused(problem):

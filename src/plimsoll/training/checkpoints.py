@@ -334,7 +334,7 @@ def not_saved(run: RunFolder, step: int, problem: Exception) -> Exception:
 
     # What the user can do: make room.
     free = format_bytes(shutil.disk_usage(run.checkpoints).free)
-    reason = f"the disk is full ({free} free)" if full else str(problem)
+    reason = f"the disk is full ({free} free)" if full else str(problem).rstrip(".")
     advice = "make room, and run" if full else "run"
     before = max(run.saved_steps(), default=None)
     earlier = "There is no earlier checkpoint" if before is None else f"The checkpoint of step {before} is whole"
