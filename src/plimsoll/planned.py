@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -473,3 +473,55 @@ class Planned:
             "temporary_bytes": self.temporary_bytes,
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Planned:
+        """Returns the plan that `to_dict` made these values from, as a run's plan.json holds them.
+
+        Raises:
+            LookupError, TypeError: A value is missing, or a lever is registered by a file that is not imported here.
+        """
+        host = facts["host"]
+        if host is not None:
+            host = HostLedger(
+                budget_bytes=host["budget_bytes"],
+                predicted=host["components"],
+                phase=host["phase"],
+                pinned_bytes=host["pinned_bytes"],
+            )
+        ledger = Ledger(
+            budget_bytes=facts["budget_bytes"],
+            predicted=facts["components"],
+            phase=facts["phase"],
+            source=facts["source"],
+            phases=facts["phases"],
+            host=host,
+            learned=facts["learned"],
+            spare_bytes=facts["spare_bytes"],
+        )
+
+        def parts(kind: Callable[..., Any], name: str) -> tuple[Any, ...]:
+            """Returns the values of a list, with their plans and under their names here."""
+            values = []
+            for part in facts[name]:
+                part = dict(part)
+                if "predicted_peak_bytes" in part:
+                    part["peak_bytes"] = part.pop("predicted_peak_bytes")
+                if part.get("plan") is not None:
+                    part["plan"] = Plan.from_dict(part["plan"])
+                values.append(kind(**part))
+            return tuple(values)
+
+        plain = {name: value for name, value in facts.items() if name in cls.__dataclass_fields__}
+        read = {
+            "plan": Plan.from_dict(facts["plan"]),
+            "ledger": ledger,
+            "alternatives": parts(Alternative, "alternatives"),
+            "other_budgets": parts(OtherBudget, "other_budgets"),
+            "frontier": parts(Point, "frontier"),
+            "scaling": parts(Scaled, "scaling"),
+            "largest_buffers": parts(Buffer, "largest_buffers"),
+            "left_out": tuple(facts["left_out"]),
+            "remarks": tuple((remark["name"], remark["text"]) for remark in facts["remarks"]),
+        }
+        return cls(**plain | read)

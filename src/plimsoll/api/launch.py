@@ -129,7 +129,6 @@ def _train_here(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog |
         )
     finally:
         os.close(ready.lock)
-        rows.close()
         if bar is not None:
             bar.close()
     if code == 128 + signal.SIGINT:

@@ -268,7 +268,7 @@ class _Training:
             if name not in noted
         ]
         if step is None:
-            logged = read_rows(self.folder.metrics) if self.folder.metrics.exists() else ()
+            logged = read_rows(self.folder.metrics)
             last = max((row["step"] for row in logged), default=0)
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")

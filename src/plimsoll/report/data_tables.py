@@ -40,13 +40,13 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
     lines = [f"{file['path']}: {file['rows']:,} rows, {format_bytes(file['bytes'])} on disk", ""]
     shown = [dataset for dataset in file["datasets"] if math.prod(dataset["shape"]) > SMALL] or file["datasets"]
     if shown:
-        lines += table(shown, DATASETS)
+        lines += table(shown, DATASETS).lines()
     else:
         lines.append("  no datasets: there is nothing to train on")
     if small := len(file["datasets"]) - len(shown):
         lines.append(f"  and {small} small datasets, of {SMALL} values or fewer (--json has them)")
     if file["families"]:
-        lines += ["", *table(file["families"], FAMILIES)]
+        lines += ["", *table(file["families"], FAMILIES).lines()]
     if file["attributes"]:
         attributes = [(name, str(value)) for name, value in file["attributes"].items()]
         lines += ["", *columns([("attribute", ""), *attributes], align="ll")]
