@@ -31,8 +31,7 @@ STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by 
 def plan_table(planned: Planned) -> str:
     """Returns the text of `plimsoll plan`: levers, bytes, time, the reason for the choice and the alternatives."""
     peak, budget = planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
-    whose = "process" if planned.plan.chip == "cpu" else "device"  # the devices of a CPU share one memory
-    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each {whose}"
+    where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
     lines = [
         f"plan for {planned.recipe} on {planned.plan.chip}{where}: "
         f"{format_bytes(peak)} of {format_bytes(budget)} ({format_share(peak, budget)} of the budget)",
@@ -68,17 +67,12 @@ def _tried_words(tried: TriedValue) -> str:
 
 def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
     """Returns what was chosen: a name and words for each row."""
-    plan, devices = planned.plan, planned.devices
-    spread = "1"
-    if devices > 1:
-        copies = "a whole copy of the state on each"
-        if plan.fsdp > 1:
-            copies = f"the state split over {plan.fsdp} of them"
-        spread = f"{devices}, {plan.micro_batch // devices} examples of a micro-batch on each, {copies}"
+    plan = planned.plan
+    copies = f", {plan.fsdp} share a copy of the state" if plan.fsdp > 1 else ""
     return [
         ("parameters", format_count(planned.parameters)),
         *lever_rows(plan).items(),
-        ("devices", spread),
+        ("devices", f"{planned.devices}{copies}"),
         ("set by you", ", ".join(map(flag_of, plan.pinned)) or "nothing: the planner chose all of these"),
     ]
 
@@ -234,23 +228,12 @@ def buffers_table(planned: Planned) -> Table:
 
 def frontier_table(planned: Planned) -> Table:
     """Returns what `plimsoll plan --frontier` adds: bytes against time, every plan that nothing beats."""
-    budget = planned.ledger.budget_bytes
     cells: Cells = {
         "budget": ("r", lambda point: format_bytes(point.needed_bytes)),
         "step": ("r", lambda point: format_seconds(point.step_seconds)),
         "plan": ("l", lambda point: plan_words(point.plan)),
-        "": (
-            "l",
-            lambda point: ", ".join(
-                word
-                for word, applies in (
-                    ("chosen", point.chosen),
-                    ("over the budget", point.needed_bytes > budget),
-                    ("estimated", not point.compiled),
-                )
-                if applies
-            ),
-        ),
+        "bytes": ("l", lambda point: "compiled" if point.compiled else "estimated"),
+        "": ("l", lambda point: "chosen" if point.chosen else ""),
     }
     title = "smallest budget and step time of each plan that no other plan beats in both"
     return table(planned.frontier, cells, title=title)
