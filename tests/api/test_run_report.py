@@ -90,12 +90,10 @@ def test_what_is_no_run_or_of_a_newer_version_is_refused(run, tmp_path):
         run_report.recorded(str(run.path))
 
 
-def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
+def test_a_recipe_that_this_version_cannot_read_is_refused_by_name(run):
     run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
-    recorded = run_report.recorded(str(run.path), ask_model=False)
-    assert recorded.commands == {}
-    assert any("does not know" in message for message in recorded.left_out)
-    assert recorded.columns
+    with pytest.raises(PlimsollError, match="of the kind 'of tomorrow', which this version does not know"):
+        run_report.recorded(str(run.path), ask_model=False)
 
 
 def test_a_lever_that_a_recipes_file_registers_costs_the_plan_alone(run):

@@ -138,7 +138,7 @@ def hostile(word):
 EXPECTED = {tag for tag, _ in Seen(hostile("x")).tags}
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(ANY_TEXT)
 def test_no_text_from_a_run_becomes_markup(text):
     assert {tag for tag, _ in Seen(hostile(text or "x")).tags} <= EXPECTED

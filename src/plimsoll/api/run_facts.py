@@ -75,14 +75,13 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     state = folder.state(steps)
     if state == "training now" and rows:
         step = rows[-1]["step"]
-    exact = "validation_exact_accuracy"
     return {
         "recipe": planned.get("recipe") or folder.read("recipe.json").get("kind"),
         "step": step,
         "steps": steps,
         "loss": losses[-1] if losses else None,
         "best_validation_loss": best.get("validation_loss"),
-        **({"exact_accuracy": best[exact]} if exact in best else {}),
+        "exact_accuracy": best.get("validation_exact_accuracy"),
         "peak_bytes": ledger.get("measured", {}).get("peak_bytes"),
         "budget_bytes": planned.get("budget_bytes"),
         "state": state,
@@ -98,10 +97,7 @@ def ledger_of(folder: RunFolder) -> RunLedger:
         PlimsollError: Its ledger.json is damaged.
     """
     if folder.has("ledger.json"):
-        ledger = RunLedger(folder.read("ledger.json"))
-        with as_written(f"ledger.json of {folder.path}"):
-            _ = ledger.predicted_bytes, ledger.measured_bytes, ledger.budget_bytes, ledger.parts
-        return ledger
+        return RunLedger(folder.read("ledger.json"))
     if not folder.has("plan.json"):
         raise RunError(f"{folder.path} has no plan yet, so that no bytes are predicted: train it first")
     planned = folder.read("plan.json")

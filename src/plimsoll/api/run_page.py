@@ -6,16 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.files.provenance import version
 from plimsoll.files.remote import fetched
 from plimsoll.files.store import is_address
 from plimsoll.report.palette import SERIES
-
-if TYPE_CHECKING:
-    from plimsoll.report.page.section import Page
 
 Place = str | os.PathLike[str]
 SUFFIXES = (".html", ".htm")
@@ -44,6 +40,10 @@ def write(
     Raises:
         PlimsollError: There is nothing to show, or the page cannot be written.
     """
+    from plimsoll.api import run_report
+    from plimsoll.report.page.compared import comparison_page
+    from plimsoll.report.page.plans import plan_page
+    from plimsoll.report.page.run import run_page
     from plimsoll.report.picture import require_place
 
     # One page: of a plan, or of as many runs as there are colours.
@@ -61,7 +61,17 @@ def write(
     if out is not None or folder.is_dir():
         require_place(path, SUFFIXES)
 
-    page = _page(runs, plan, model=model, closed_loop=closed_loop, say=say)
+    # What it shows.
+    if plan is not None:
+        page = plan_page(run_report.plan_of_file(os.fspath(plan)))
+    else:
+        with as_written(f"a file of {' or '.join(runs)}"):
+            if len(runs) == 1:
+                folder = fetched(runs[0])
+                page = run_page(run_report.recorded(folder, ask_model=model, closed_loop=closed_loop, say=say))
+            else:
+                page = comparison_page([run_report.recorded(fetched(run), ask_model=False) for run in runs])
+
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
     try:
@@ -69,19 +79,3 @@ def write(
     except OSError as problem:
         raise PlimsollError(f"the page {path} was not written: {problem.strerror or problem}") from None
     return path
-
-
-def _page(
-    runs: Sequence[str], plan: Place | None, *, model: bool, closed_loop: bool, say: Callable[[str], None]
-) -> Page:
-    from plimsoll.api import run_report
-    from plimsoll.report.page.compared import comparison_page
-    from plimsoll.report.page.plans import plan_page
-    from plimsoll.report.page.run import run_page
-
-    if plan is not None:
-        return plan_page(run_report.plan_of_file(os.fspath(plan)))
-    with as_written(f"a file of {' or '.join(runs)}"):
-        if len(runs) == 1:
-            return run_page(run_report.recorded(fetched(runs[0]), ask_model=model, closed_loop=closed_loop, say=say))
-        return comparison_page([run_report.recorded(fetched(run), ask_model=False) for run in runs])

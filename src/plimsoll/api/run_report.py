@@ -58,32 +58,23 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         except TypeError as problem:
             left_out.append(f"the plan: {problem}")
 
-    # Commands; a recipe that cannot be read any more has none.
-    chosen: Facts = {}
-    usable: dict[str, str] = {}
-    try:
-        if planned is not None:
-            chosen = commands.chosen_fields(recipe, planned.recipe)
-            usable = _commands(folder, recipe)
-    except PlimsollError as problem:
-        left_out.append(f"the commands: {problem}")
-
     # What the model makes, or what the files say without it.
     why_not = _why_not_asked(folder, ask_model=ask_model)
+    metrics = _last_evaluation(folder)
     shown: Facts = {}
     if why_not is None:
         say("asking the model what it makes")
-        limit = _limit_bytes(folder)
-        question = {"run": str(folder.path), "limit_bytes": limit, "closed_loop": closed_loop}
+        limit = _limit_bytes(ledger.get("budget_bytes", 0))
+        question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
         try:
-            shown = ask("show", question | {"metrics": _last_evaluation(folder)})
+            shown = ask("show", question)
             left_out += shown["left_out"]
         except (PlimsollError, RuntimeError) as problem:
             why_not = f"{problem}. It may use {format_bytes(limit)}"
     if why_not is not None:
         left_out.append(f"what the model makes, and its learning rate: {why_not}")
-        if usable and not is_from_file(recipe):
-            shown = {"exhibits": from_dict(recipe).exhibits(_last_evaluation(folder), data.get("facts", {}))}
+        if data and not is_from_file(recipe):
+            shown = {"exhibits": from_dict(recipe).exhibits(metrics, data["facts"])}
 
     rates = shown.get("learning_rate")
     return Recorded(
@@ -98,8 +89,8 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         sessions=provenance.sessions(folder),
         processes=optional(folder, PROCESSES),
         columns=columns_of(read_rows(folder.metrics)),
-        chosen=chosen,
-        commands=usable,
+        chosen=commands.chosen_fields(recipe, planned.recipe) if planned else {},
+        commands=_commands(folder, recipe) if planned else {},
         learning_rate=(rates["steps"], rates["rates"]) if rates else None,
         exhibits=shown.get("exhibits", ()),
         left_out=left_out,
@@ -136,14 +127,10 @@ def _why_not_asked(folder: RunFolder, *, ask_model: bool) -> str | None:
     return None if folder.saved_steps() else "the run has no checkpoint yet"
 
 
-def _limit_bytes(folder: RunFolder) -> int:
+def _limit_bytes(budget: int) -> int:
     """Returns the larger of the run's budget and 1 GiB, at most the free memory less the usual margin."""
     free = host.available_bytes()
-    free -= host.margin_bytes(free)
-    planned = optional(folder, "plan.json")
-    if not planned or planned["plan"]["chip"] != "cpu":
-        return free
-    return min(free, max(planned["budget_bytes"], GIB))
+    return min(free - host.margin_bytes(free), max(budget, GIB))
 
 
 def plan_of_file(path: str) -> Planned:

@@ -86,8 +86,8 @@ class Table:
     """Texts in rows under a header. A terminal prints its lines, and a page draws the same cells."""
 
     rows: Sequence[Sequence[str]]
-    align: str
-    """Letter per column: `l` (left) or `r` (right)."""
+    align: str = ""
+    """Letter per column: `r` (right) for numbers; without one a column is of words."""
     header: Sequence[str] = ()
     title: str = ""
 

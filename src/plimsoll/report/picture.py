@@ -130,10 +130,7 @@ class Chart:
     @property
     def description(self) -> str:
         """The chart in words, for screen readers."""
-        ends = [
-            f"{line.name}: from {line.finite[0]:.4g} to {line.finite[-1]:.4g}." for line in self.lines if line.finite
-        ]
-        return " ".join([f"{self.title}. {self.unit} over {self.x_unit}.", *ends])
+        return f"{self.title}. {self.unit} over {self.x_unit}."
 
     def draw(self, axes: Axes) -> None:
         # Curves and limits.
@@ -349,10 +346,8 @@ def frontier_chart(planned: Planned) -> Chart:
     budget = planned.ledger.budget_bytes
     points = sorted(planned.frontier, key=lambda point: point.step_seconds)
     unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
-    groups = {
-        "plans that no other beats": points,
-        f"chosen: {plan_words(planned.plan)}": [point for point in points if point.chosen],
-    }
+    chosen = [point for point in points if point.chosen]
+    groups = {"plans that no other beats": points, f"chosen: {plan_words(planned.plan)}": chosen}
     lines = [
         Line(
             name=name,

@@ -128,15 +128,15 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
 
 def evaluation_text(answer: Mapping[str, Any]) -> str:
     """Returns what `plimsoll evaluate` prints: a line for each metric, and for each part of one that is a mapping."""
-    metrics = {name: value for name, value in answer.items() if name not in ("run", "step", "note")}
-    width = max((len(name) for name, value in metrics.items() if not isinstance(value, Mapping)), default=0) + 2
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
     lines += [answer["note"]] if answer.get("note") else []
-    for name, value in metrics.items():
+    for name, value in answer.items():
         if isinstance(value, Mapping):
-            lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
-        else:
-            lines.append(f"  {name:<{width}}{f'{value:,}' if isinstance(value, int) else f'{value:.4f}'}")
+            parts = [(part, f"{number:.4f}") for part, number in value.items()]
+            lines += ["", f"  {name}", *columns(parts, align="lr", indent=4)]
+        elif name not in ("run", "step", "note"):
+            text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+            lines.append(f"  {name:<24}  {text}")
     return "\n".join(lines)
 
 

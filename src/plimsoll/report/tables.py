@@ -332,7 +332,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "used": ("r", lambda row: format_share(row.get("peak_bytes"), row.get("budget_bytes"))),
         "state": ("l", lambda row: row.get("state") or UNKNOWN),
     }
-    if not any("exact_accuracy" in row for row in rows):
+    if not any(row.get("exact_accuracy") for row in rows):
         del cells["exact at best"]
     header, *lines = table(rows, cells).lines(indent=0)
     text = [header]

@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from plimsoll.errors import PlimsollError
@@ -131,7 +130,7 @@ class TensorBoard:
 
 def _wandb(run: Tracked) -> Tracker:
     """Returns a tracker for wandb, with its variables: WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and others."""
-    wandb = _import("wandb")
+    wandb = importlib.import_module("wandb")
     run_id = run.read_id("wandb") or uuid.uuid4().hex[:12]
     run.write_id("wandb", run_id)
     online = os.environ.get("WANDB_MODE", "online") == "online"
@@ -156,13 +155,15 @@ def _wandb(run: Tracked) -> Tracker:
 def _trackio(run: Tracked) -> Tracker:
     """Returns a tracker for trackio, local unless its own TRACKIO_DIR and TRACKIO_SPACE_ID say otherwise."""
     # The run itself, not trackio.log: that looks the run up per thread.
-    started = _import("trackio").init(project=PROJECT, name=run.name, config=dict(run.config), resume="allow")
+    started = importlib.import_module("trackio").init(
+        project=PROJECT, name=run.name, config=dict(run.config), resume="allow"
+    )
     return Tracker("trackio", lambda step, values: started.log(dict(values), step=step), started.finish)
 
 
 def _mlflow(run: Tracked) -> Tracker:
     """Returns a tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
-    mlflow = _import("mlflow")
+    mlflow = importlib.import_module("mlflow")
     mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
     run_id = run.read_id("mlflow") if run.start_step else None
     if run_id is not None:
@@ -193,18 +194,7 @@ def require_tracker(name: str) -> None:
     if name not in TRACKERS:
         raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
     if name in PACKAGES and importlib.util.find_spec(name) is None:
-        raise _not_installed(name, "it is not installed")
-
-
-def _import(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise _not_installed(module, str(error)) from error
-
-
-def _not_installed(module: str, why: str) -> PlimsollError:
-    return PlimsollError(
-        f"--tracker {module} needs the package {module}, which cannot be imported here ({why}): `pip install"
-        f" {module}`, or leave --tracker out: metrics.jsonl and TensorBoard hold the same"
-    )
+        raise PlimsollError(
+            f"--tracker {name} needs the package {name}, which is not installed: `pip install {name}`, or leave"
+            " --tracker out: metrics.jsonl and TensorBoard hold the same"
+        )

@@ -7,9 +7,9 @@ from typing import Any
 
 from plimsoll.report.layout import UNKNOWN, Table, format_known_bytes
 from plimsoll.report.page.recorded import Recorded, time_axis
-from plimsoll.report.page.run import facts
+from plimsoll.report.page.run import facts, memory_over_time
 from plimsoll.report.page.section import Page, Section
-from plimsoll.report.picture import Chart, byte_axis
+from plimsoll.report.picture import Chart
 from plimsoll.report.tables import flag_of, lever_rows
 from plimsoll.units import format_bytes
 
@@ -84,37 +84,29 @@ def side_by_side(
     rows = [[name, *(str(of_run.get(name, UNKNOWN)) for of_run in facts)] for name in names]
     if only_differences:
         rows = [row for row in rows if len({*row[1:]}) > 1]
-    return Table(title=title, header=["", *runs], rows=rows, align="l" * (len(runs) + 1))
+    return Table(title=title, header=["", *runs], rows=rows)
 
 
 def _charts(runs: Runs) -> list[Chart]:
     first = next(iter(runs.values()))
+    rate = f"{first.rate_unit}_per_second"
     second, clock = time_axis(max(run.elapsed_seconds for run in runs.values()))
-    in_time = f"time since the start, {clock}"
-    kind, rate = first.memory_kind, f"{first.rate_unit}_per_second"
-    budgets = {run.budget_bytes for run in runs.values() if run.budget_bytes}
-    unit, unit_name = byte_axis(max(budgets, default=0))
 
-    def lines(name: str, **units: Any) -> list[Any]:
-        return [run.column(name).line(run_name, **units) for run_name, run in runs.items()]
+    def chart(title: str, column: str, unit: str, **options: Any) -> Chart:
+        lines = [run.column(column).line(name, is_marked=column == "validation_loss") for name, run in runs.items()]
+        return Chart(title=title, unit=unit, lines=lines, **options)
 
+    in_time = Chart(
+        title="Loss in time",
+        caption="The same by the clock: a faster run is further to the left.",
+        unit=first.loss_unit,
+        x_unit=f"time since the start, {clock}",
+        lines=[run.column("loss").line(name, second=second) for name, run in runs.items()],
+    )
     return [
-        Chart(title="Training loss", unit=first.loss_unit, lines=lines("loss")),
-        Chart(title="Validation loss", unit=first.loss_unit, lines=lines("validation_loss", is_marked=True)),
-        Chart(
-            title="Loss in time",
-            caption="The same by the clock: a faster run is further to the left.",
-            unit=first.loss_unit,
-            x_unit=in_time,
-            lines=lines("loss", second=second),
-        ),
-        Chart(
-            title="Memory",
-            unit=f"{kind} memory, {unit_name}",
-            x_unit=in_time,
-            lines=lines(f"{kind}_bytes", second=second, unit=unit),
-            limits={f"budget {format_bytes(budget)}": budget / unit for budget in sorted(budgets)},
-            from_zero=True,
-        ),
-        Chart(title="Throughput", unit=rate.replace("_", " "), lines=lines(rate), from_zero=True),
+        chart("Training loss", "loss", first.loss_unit),
+        chart("Validation loss", "validation_loss", first.loss_unit),
+        in_time,
+        memory_over_time(runs, {}),
+        chart("Throughput", rate, rate.replace("_", " "), from_zero=True),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll.planned import Planned
 from plimsoll.report.layout import Table, format_used, known
 from plimsoll.report.page.section import Page, Section, fragment
-from plimsoll.report.picture import Chart, frontier_chart, waterfall
+from plimsoll.report.picture import frontier_chart, waterfall
 from plimsoll.report.tables import (
     buffers_table,
     chosen_rows,
@@ -53,14 +53,10 @@ def plan_section(planned: Planned) -> Section:
     return Section(
         title="The plan",
         sentences=[f"{name.capitalize()}: {text}." for name, text in reason_rows(planned)],
-        charts=_frontier(planned),
-        tables=[Table(title="Chosen", rows=rows, align="ll"), runner_ups(planned), other_budgets(planned)],
+        charts=[frontier_chart(planned)] if len(planned.frontier) > 1 else [],
+        tables=[Table(title="Chosen", rows=rows), runner_ups(planned), other_budgets(planned)],
         folded=[buffers_table(planned)],
     )
-
-
-def _frontier(planned: Planned) -> list[Chart]:
-    return [frontier_chart(planned)] if len(planned.frontier) > 1 else []
 
 
 def plan_in_notebook(planned: Planned) -> str:
@@ -73,4 +69,4 @@ def plan_in_notebook(planned: Planned) -> str:
 def run_in_notebook(words: Mapping[str, str], ledger: Mapping[str, Any]) -> str:
     """Returns a run as HTML for a notebook: its facts by name, and a table of its bytes if it has a plan."""
     tables = ledger_tables(ledger) if ledger else []
-    return fragment("", Section(tables=[Table(rows=[*words.items()], align="ll"), *tables]))
+    return fragment("", Section(tables=[Table(rows=[*words.items()]), *tables]))

@@ -17,9 +17,6 @@ from plimsoll.report.picture import Line
 
 Facts = Mapping[str, Any]
 
-MOST_METRICS = 400
-"""Number of columns that are kept, however many a user's loss reports."""
-
 
 @dataclass
 class Column:
@@ -46,8 +43,7 @@ def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for row in rows:
         for name, value in row.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or (name not in columns and len(columns) >= MOST_METRICS):
+            if not isinstance(value, int | float) or isinstance(value, bool):
                 continue
             column = columns.setdefault(name, Column())
             column.steps.append(row["step"])

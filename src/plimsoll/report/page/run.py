@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, pairwise
+import re
+from collections.abc import Mapping
+from itertools import pairwise
 from statistics import median
 
 from plimsoll.report.layout import UNKNOWN, Table, format_rate, format_share, format_used, known
@@ -17,7 +19,7 @@ from plimsoll.units import format_bytes, format_count, format_seconds
 
 SLOW = 2
 """Factor over the median from which a step is counted as slow."""
-CHARTS_OF_METRICS = 4
+CHARTS_OF_METRICS = 6
 MOST_ITEMS, MOST_ROWS = 6, 60
 """Examples and rows of a table of what a model makes."""
 METRICS_OF_LOOP = {
@@ -66,34 +68,32 @@ def facts(run: Recorded) -> dict[str, str]:
 
 def memory(run: Recorded) -> Section:
     """Returns memory in use over time under the budget, and the bytes of each part."""
-    charts = [memory_over_time(run)]
+    over_time = memory_over_time({"when logged": run}, {"highest of the process so far": run})
     if not run.ledger:
-        return Section(title="The line", charts=charts)
+        return Section(title="The line", charts=[over_time])
     parts, phases = ledger_tables(run.ledger)
     return Section(
         title="The line",
-        charts=[*charts, parts_of_peak(run.ledger)],
-        tables=[parts, Table(title="Notes", rows=ledger_notes(run.ledger), align="ll")],
+        charts=[over_time, parts_of_peak(run.ledger)],
+        tables=[parts, Table(title="Notes", rows=ledger_notes(run.ledger))],
         folded=[phases],
     )
 
 
-def memory_over_time(run: Recorded) -> Chart:
-    kind, budget = run.memory_kind, run.budget_bytes
-    unit, unit_name = byte_axis(max(budget or 0, run.measured_peak_bytes or 0))
-    second, clock = time_axis(run.elapsed_seconds)
-    peak = run.column(f"peak_{kind}_bytes")
-    highest = accumulate(peak.values, max)  # each process of the run counts its own peak from zero
+def memory_over_time(runs: Mapping[str, Recorded], peaks: Mapping[str, Recorded]) -> Chart:
+    """Returns the memory that runs use, and the highest so far of others, under their budgets."""
+    kind = next(iter(runs.values())).memory_kind
+    budgets = sorted({run.budget_bytes for run in runs.values() if run.budget_bytes})
+    unit, unit_name = byte_axis(max(budgets, default=0))
+    second, clock = time_axis(max(run.elapsed_seconds for run in runs.values()))
+    columns = [(name, run.column(f"{kind}_bytes")) for name, run in runs.items()]
+    columns += [(name, run.column(f"peak_{kind}_bytes")) for name, run in peaks.items()]
     return Chart(
         title="Memory under the budget",
-        caption="The upper curve is the highest so far, which also holds what happened between two rows of metrics.",
         unit=f"{kind} memory, {unit_name}",
         x_unit=f"time since the start, {clock}",
-        lines=[
-            run.column(f"{kind}_bytes").line("when logged", second=second, unit=unit),
-            Line(name="highest so far", xs=[at / second for at in peak.seconds], ys=[size / unit for size in highest]),
-        ],
-        limits={f"budget {format_bytes(budget)}": budget / unit} if budget else {},
+        lines=[column.line(name, second=second, unit=unit) for name, column in columns],
+        limits={f"budget {format_bytes(budget)}": budget / unit for budget in budgets},
         from_zero=True,
     )
 
@@ -145,20 +145,12 @@ def learning(run: Recorded) -> Section:
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
-    charts += [metric(run, name) for name in most_interesting(run, others)]
+    curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
+    whole = sorted(name for name in curves if not re.search(r"\d", name))  # numbered parts may be dozens
+    charts += [metric(run, name) for name in whole[:CHARTS_OF_METRICS]]
     last = [(name, f"{run.column(name).values[-1]:.5g}") for name in others]
     values = Table(title="Last values of all metrics", rows=last, align="lr")
     return Section(title="What it learned", sentences=sentences, charts=charts, folded=[values])
-
-
-def most_interesting(run: Recorded, names: list[str]) -> list[str]:
-    """Returns metrics with a curve, each once for training and validation, accuracies first and no numbered parts."""
-    curves = {
-        name.removeprefix("validation_")
-        for name in names
-        if len(run.column(name).values) > 1 and not any(character.isdigit() for character in name)
-    }
-    return sorted(curves, key=lambda name: ("accuracy" not in name, name))[:CHARTS_OF_METRICS]
 
 
 def metric(run: Recorded, name: str) -> Chart:
@@ -179,8 +171,7 @@ def examples(run: Recorded) -> Section:
             charts.append(exhibited_curves(shown))
         elif shown["kind"] == "table":
             title = f"{shown['title']}: {shown['caption']}"
-            align = "l" * len(shown["header"])
-            tables.append(Table(title=title, header=shown["header"], rows=shown["rows"][:MOST_ROWS], align=align))
+            tables.append(Table(title=title, header=shown["header"], rows=shown["rows"][:MOST_ROWS]))
         else:
             samples.append({**shown, "items": shown["items"][:MOST_ITEMS]})
     sentences = [f"Left out: {text}" for text in run.left_out]
@@ -250,4 +241,4 @@ def conditions(run: Recorded) -> Table:
         "sessions": len(run.sessions),
     }
     rows = [(name.replace("_", " "), UNKNOWN if value is None else str(value)) for name, value in named.items()]
-    return Table(title="Under these conditions", rows=rows, align="ll")
+    return Table(title="Under these conditions", rows=rows)
