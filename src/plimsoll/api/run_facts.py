@@ -97,7 +97,10 @@ def ledger_of(folder: RunFolder) -> RunLedger:
         PlimsollError: Its ledger.json is damaged.
     """
     if folder.has("ledger.json"):
-        return RunLedger(folder.read("ledger.json"))
+        ledger = RunLedger(folder.read("ledger.json"))
+        with as_written(f"ledger.json of {folder.path}"):
+            _ = ledger.predicted_bytes, ledger.measured_bytes, ledger.budget_bytes, ledger.parts
+        return ledger
     if not folder.has("plan.json"):
         raise RunError(f"{folder.path} has no plan yet, so that no bytes are predicted: train it first")
     planned = folder.read("plan.json")

@@ -107,8 +107,7 @@ def compared_table(rows: Sequence[ComparedChip]) -> str:
         }
         ends += "; prices are the ones given, of all devices of a chip's name"
     notes = all_labelled((row.chip, row.note) for row in rows)
-    plans = [row.planned for row in rows if row.planned]
-    titles = [f"{planned.recipe}: {format_count(planned.parameters)} parameters" for planned in plans]
+    titles = [f"{row.planned.recipe}: {format_count(row.planned.parameters)} parameters" for row in rows if row.planned]
     lines = [*titles[:1], "", *table(rows, cells).lines(indent=0), "", *notes, "", *textwrap.wrap(ends, WIDTH)]
     return "\n".join(lines)
 

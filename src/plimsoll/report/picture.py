@@ -67,8 +67,6 @@ STYLE = {
     "xtick.labelcolor": LIGHT["quiet"],
     "ytick.labelcolor": LIGHT["quiet"],
     "legend.frameon": False,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4,
     "path.simplify_threshold": 0.5,  # a line of 100,000 points keeps what can be seen, single extremes among it
     "savefig.dpi": 150,
 }
@@ -186,14 +184,14 @@ class Bars:
     x_unit: str
     """Name of the horizontal axis with its unit."""
     caption: str = ""
-    limit: tuple[str, float] | None = None
-    """Name and value of a vertical line that must not be crossed."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Names and values of vertical lines that must not be crossed."""
     unit: str = ""
 
     @property
     def values(self) -> list[float]:
         ends = [max(row.end, row.mark or 0) for row in self.rows]
-        return [*ends, self.limit[1]] if self.limit else ends
+        return [*ends, *self.limits.values()]
 
     @property
     def height(self) -> int:
@@ -222,8 +220,7 @@ class Bars:
                 axes.plot([row.mark] * 2, [place - 0.4, place + 0.4], color=LIGHT["ink"], linewidth=2)
             place_of_text = (max(row.end, row.mark or 0), place)
             axes.annotate(row.text, place_of_text, (5, 0), textcoords="offset points", va="center", fontsize=10)
-        if self.limit is not None:
-            name, value = self.limit
+        for name, value in self.limits.items():
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
@@ -305,9 +302,7 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
     folder = path.parent
     if path.suffix.lower() not in formats:
         raise PlimsollError(f"this is written as {' or '.join(formats)}, and {path.name!r} is neither")
-    if path.is_dir():
-        why = "it is a folder"
-    elif not folder.is_dir():
+    if not folder.is_dir():
         why = f"there is no folder {folder}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
         why = "you may not write there"
@@ -337,7 +332,7 @@ def waterfall(planned: Planned) -> Bars:
         title=f"{planned.recipe} on {planned.plan.chip}: {format_share(peak, budget)} of the budget",
         rows=rows,
         x_unit=f"{unit_name}, predicted",
-        limit=(f"budget {format_bytes(budget)}", budget / unit),
+        limits={f"budget {format_bytes(budget)}": budget / unit},
     )
 
 

@@ -39,13 +39,10 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*largest_rows(planned.largest_found), *chosen_rows(planned)]),
         "",
     ]
-    for part in memory_tables(planned):
-        lines += [part.title, *part.lines(), ""]
-    lines += all_labelled(expected_rows(planned))
-    if planned.scaling:
-        scaling = scaling_table(planned)
-        lines += ["", scaling.title, *scaling.lines(), ""]
-    lines += all_labelled(reason_rows(planned))
+    for part in (*memory_tables(planned), scaling_table(planned)):
+        if part.rows:
+            lines += [part.title, *part.lines(), ""]
+    lines += all_labelled([*expected_rows(planned), *reason_rows(planned)])
     for plan, peak, seconds, reason in runner_ups(planned).rows:
         lines += [*labelled("runner-up", f"{plan}: {peak}, step {seconds}"), *labelled("", reason)]
     return "\n".join(lines)
@@ -128,30 +125,30 @@ def reason_rows(planned: Planned) -> list[tuple[str, str]]:
 
 def runner_ups(planned: Planned) -> Table:
     """Returns the plans that also fit, with the reason why each was not chosen."""
-    rows = [
-        (
-            plan_words(other.plan),
-            format_bytes(other.peak_bytes),
-            known(other.step_seconds, format_seconds),
-            other.reason,
-        )
-        for other in planned.alternatives
-    ]
-    return Table(title="The next best plans", header=("plan", "peak", "a step", "why not"), rows=rows, align="lrrl")
+    cells: Cells = {
+        "plan": ("l", lambda other: plan_words(other.plan)),
+        "peak": ("r", lambda other: format_bytes(other.peak_bytes)),
+        "a step": ("r", lambda other: known(other.step_seconds, format_seconds)),
+        "why not": ("l", lambda other: other.reason),
+    }
+    return table(planned.alternatives, cells, title="The next best plans")
 
 
 def other_budgets(planned: Planned) -> Table:
     """Returns what another budget would change, by the plans that were compared and the chip's rates."""
 
-    def cells(other: OtherBudget) -> list[str]:
+    def words(other: OtherBudget) -> str:
         if other.plan is None:
-            return [format_bytes(other.budget_bytes), "none that was compared fits", UNKNOWN, UNKNOWN]
-        words = "the same" if other.plan == planned.plan else plan_words(other.plan)
-        ratio = known(other.step_ratio, lambda ratio: f"x {ratio:.2f}")
-        return [format_bytes(other.budget_bytes), words, format_known_bytes(other.peak_bytes), ratio]
+            return "none that was compared fits"
+        return "the same" if other.plan == planned.plan else plan_words(other.plan)
 
-    rows = [cells(other) for other in planned.other_budgets]
-    return Table(title="With another budget", header=("budget", "plan", "peak", "a step"), rows=rows, align="llrr")
+    cells: Cells = {
+        "budget": ("l", lambda other: format_bytes(other.budget_bytes)),
+        "plan": ("l", words),
+        "peak": ("r", lambda other: format_known_bytes(other.peak_bytes)),
+        "a step": ("r", lambda other: known(other.step_ratio, "x {:.2f}".format)),
+    }
+    return table(planned.other_budgets, cells, title="With another budget")
 
 
 def scaling_table(planned: Planned) -> Table:

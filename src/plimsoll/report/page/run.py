@@ -12,7 +12,6 @@ from plimsoll.report.layout import UNKNOWN, Table, format_rate, format_share, fo
 from plimsoll.report.page.plans import plan_section
 from plimsoll.report.page.recorded import Facts, Recorded, time_axis
 from plimsoll.report.page.section import Page, Section
-from plimsoll.report.palette import SERIES
 from plimsoll.report.picture import Bar, Bars, Chart, Line, byte_axis
 from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words, processes_table
 from plimsoll.units import format_bytes, format_count, format_seconds
@@ -20,8 +19,6 @@ from plimsoll.units import format_bytes, format_count, format_seconds
 SLOW = 2
 """Factor over the median from which a step is counted as slow."""
 CHARTS_OF_METRICS = 6
-MOST_ITEMS, MOST_ROWS = 6, 60
-"""Examples and rows of a table of what a model makes."""
 METRICS_OF_LOOP = {
     *("step", "loss", "validation_loss", "evaluations_since_best", "weight", "mfu"),
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
@@ -171,21 +168,20 @@ def examples(run: Recorded) -> Section:
             charts.append(exhibited_curves(shown))
         elif shown["kind"] == "table":
             title = f"{shown['title']}: {shown['caption']}"
-            tables.append(Table(title=title, header=shown["header"], rows=shown["rows"][:MOST_ROWS]))
+            tables.append(Table(title=title, header=shown["header"], rows=shown["rows"]))
         else:
-            samples.append({**shown, "items": shown["items"][:MOST_ITEMS]})
+            samples.append(shown)
     sentences = [f"Left out: {text}" for text in run.left_out]
     return Section(title="What it makes", sentences=sentences, charts=charts, samples=samples, tables=tables)
 
 
 def exhibited_curves(shown: Facts) -> Chart:
-    curves = [*shown["y"].items()][: len(SERIES)]
     return Chart(
         title=shown["title"],
         caption=shown["caption"],
         unit=shown["y_label"],
         x_unit=shown["x_label"],
-        lines=[Line(name=name, xs=shown["x"], ys=ys) for name, ys in curves],
+        lines=[Line(name=name, xs=shown["x"], ys=ys) for name, ys in shown["y"].items()],
         logarithmic_x=bool(shown.get("logarithmic")),
     )
 
