@@ -209,6 +209,7 @@ class Bars:
         return f"{self.title}. " + " ".join(f"{row.name}: {row.text}." for row in self.rows)
 
     def draw(self, axes: Axes) -> None:
+        # Bars of their parts, with marks and texts.
         colours = {name: LIGHT[colour] for colour, name in self.legend}
         for place, row in enumerate(self.rows):
             left = row.start
@@ -220,12 +221,16 @@ class Bars:
                 axes.plot([row.mark] * 2, [place - 0.4, place + 0.4], color=LIGHT["ink"], linewidth=2)
             place_of_text = (max(row.end, row.mark or 0), place)
             axes.annotate(row.text, place_of_text, (5, 0), textcoords="offset points", va="center", fontsize=10)
+
+        # Limits.
         for name, value in self.limits.items():
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
+
+        # Axes: names, and room for the texts.
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
-        axes.set_xlim(0, 1.8 * max(1e-9, *self.values))  # with room for the texts
+        axes.set_xlim(0, 1.8 * max(1e-9, *self.values))
         axes.grid(visible=False, axis="y")
 
 
@@ -262,10 +267,13 @@ def inline(chart: Chart | Bars) -> str:
     """Returns the inside of a chart's SVG, with the page's variables for the colours of its palette."""
     from matplotlib import style
 
+    # Drawn.
     svg = io.StringIO()
     with style.context(["default", STYLE]):
         figure_of(chart, has_words=False).savefig(svg, format="svg", transparent=True)
     drawn = svg.getvalue()
+
+    # Without what surrounds it, and with variables instead of colours.
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
     inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page

@@ -118,14 +118,17 @@ def parts_of_peak(ledger: Facts) -> Bars:
 
 def learning(run: Recorded) -> Section:
     """Returns the curves of losses, learning rate and the recipe's metrics, and the last value of each."""
-    sentences = [] if run.column("loss").values else ["No step was logged yet."]
+    # What is missing.
     loss, validation = run.column("loss"), run.column("validation_loss")
+    sentences = [] if loss.values else ["No step was logged yet."]
     lost = len(loss.values) - len(loss.finite)
     if lost:
         sentences.append(
             f"The loss is not a finite number in {lost:,} of {len(loss.values):,} rows: see the gaps. `--debug-nans`"
             " finds the first."
         )
+
+    # Losses and the learning rate.
     best = run.best()
     lowest = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
     charts = [
@@ -141,6 +144,8 @@ def learning(run: Recorded) -> Section:
         schedule = Line(name="learning rate", xs=steps, ys=rates)
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
+
+    # The recipe's other metrics.
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
     curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
     whole = sorted(name for name in curves if not re.search(r"\d", name))  # numbered parts may be dozens
