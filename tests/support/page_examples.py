@@ -102,7 +102,7 @@ def full_plan():
         not_compiled="3 plans did not compile",
         frontier=tuple(frontier),
         other_budgets=tuple(
-            OtherBudget(budget_bytes=budget, plan=plan, peak_bytes=peak, step_ratio=ratio)
+            OtherBudget(budget_bytes=budget, plan=plan, predicted_peak_bytes=peak, step_ratio=ratio)
             for budget, plan, peak, ratio in others
         ),
         largest_buffers=(Buffer(bytes=MIB, shape="f32[8]", what="matmul", place="model.py:3"),),

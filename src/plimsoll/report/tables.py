@@ -127,7 +127,7 @@ def runner_ups(planned: Planned) -> Table:
     """Returns the plans that also fit, with the reason why each was not chosen."""
     cells: Cells = {
         "plan": ("l", lambda other: plan_words(other.plan)),
-        "peak": ("r", lambda other: format_bytes(other.peak_bytes)),
+        "peak": ("r", lambda other: format_bytes(other.predicted_peak_bytes)),
         "a step": ("r", lambda other: known(other.step_seconds, format_seconds)),
         "why not": ("l", lambda other: other.reason),
     }
@@ -145,7 +145,7 @@ def other_budgets(planned: Planned) -> Table:
     cells: Cells = {
         "budget": ("l", lambda other: format_bytes(other.budget_bytes)),
         "plan": ("l", words),
-        "peak": ("r", lambda other: format_known_bytes(other.peak_bytes)),
+        "peak": ("r", lambda other: format_known_bytes(other.predicted_peak_bytes)),
         "a step": ("r", lambda other: known(other.step_ratio, "x {:.2f}".format)),
     }
     return table(planned.other_budgets, cells, title="With another budget")
