@@ -225,7 +225,7 @@ class Alternative:
     """A plan that was considered and not chosen, and why."""
 
     plan: Plan
-    peak_bytes: int
+    predicted_peak_bytes: int
     step_seconds: float | None
     reason: str
 
@@ -251,7 +251,7 @@ class OtherBudget:
     budget_bytes: int
     plan: Plan | None
     """None where none of them fits."""
-    peak_bytes: int | None
+    predicted_peak_bytes: int | None
     step_ratio: float | None
     """Its time per step over the chosen plan's, both by the chip's rates."""
 
@@ -445,31 +445,63 @@ class Planned:
             "hosts": self.hosts,
             "compiles": self.compiles,
             "reason": self.reason,
-            "alternatives": [
-                {
-                    "plan": other.plan.to_dict(),
-                    "predicted_peak_bytes": other.peak_bytes,
-                    "step_seconds": other.step_seconds,
-                    "reason": other.reason,
-                }
-                for other in self.alternatives
-            ],
+            "alternatives": list(map(_with_levers, self.alternatives)),
             "scaling": [dataclasses.asdict(scaled) for scaled in self.scaling],
             "sent_bytes": self.sent_bytes,
             "hidden_share": self.hidden_share,
             "hidden_at_most": self.hidden_at_most,
-            "other_budgets": [
-                {
-                    "budget_bytes": other.budget_bytes,
-                    "plan": None if other.plan is None else other.plan.to_dict(),
-                    "predicted_peak_bytes": other.peak_bytes,
-                    "step_ratio": other.step_ratio,
-                }
-                for other in self.other_budgets
-            ],
-            "frontier": [dataclasses.asdict(point) | {"plan": point.plan.to_dict()} for point in self.frontier],
+            "other_budgets": list(map(_with_levers, self.other_budgets)),
+            "frontier": list(map(_with_levers, self.frontier)),
             "left_out": list(self.left_out),
             "not_compiled": self.not_compiled,
             "temporary_bytes": self.temporary_bytes,
             "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
         }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Planned:
+        """Returns the plan that `to_dict` made these values from, as a run's plan.json holds them.
+
+        Raises:
+            LookupError, TypeError: A value is missing, or a lever is registered by a file that is not imported here.
+        """
+        host = facts["host"]
+        if host is not None:
+            host = HostLedger(
+                budget_bytes=host["budget_bytes"],
+                predicted=host["components"],
+                phase=host["phase"],
+                pinned_bytes=host["pinned_bytes"],
+            )
+        ledger = Ledger(
+            budget_bytes=facts["budget_bytes"],
+            predicted=facts["components"],
+            phase=facts["phase"],
+            source=facts["source"],
+            phases=facts["phases"],
+            host=host,
+            learned=facts["learned"],
+            spare_bytes=facts["spare_bytes"],
+        )
+
+        def with_plan(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {**part, "plan": part["plan"] and Plan.from_dict(part["plan"])}
+
+        plain = {name: value for name, value in facts.items() if name in cls.__dataclass_fields__}
+        read = {
+            "plan": Plan.from_dict(facts["plan"]),
+            "ledger": ledger,
+            "alternatives": tuple(Alternative(**with_plan(part)) for part in facts["alternatives"]),
+            "other_budgets": tuple(OtherBudget(**with_plan(part)) for part in facts["other_budgets"]),
+            "frontier": tuple(Point(**with_plan(part)) for part in facts["frontier"]),
+            "scaling": tuple(Scaled(**part) for part in facts["scaling"]),
+            "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
+            "left_out": tuple(facts["left_out"]),
+            "remarks": tuple((remark["name"], remark["text"]) for remark in facts["remarks"]),
+        }
+        return cls(**plain | read)
+
+
+def _with_levers(part: Alternative | OtherBudget | Point) -> dict[str, Any]:
+    """Returns names and values, with the plan as it stands in JSON."""
+    return dataclasses.asdict(part) | {"plan": None if part.plan is None else part.plan.to_dict()}

@@ -42,11 +42,13 @@ def run(tmp_path):
 
 def test_files_become_what_a_page_needs(run):
     recorded = run_report.recorded(str(run.path), ask_model=False)
-    assert (recorded.name, recorded.state) == ("run", "nothing saved")
+    assert (recorded.name, recorded.state, recorded.steps) == ("run", "nothing saved", 2)
     assert list(recorded.columns["loss"].steps) == [1, 2]
     assert math.isnan(recorded.columns["loss"].values[1])
     assert recorded.best() == (2, 2.5)
-    assert recorded.repeat_command.startswith("plimsoll train longcontext --seq-len 512 --memory 2048MiB")
+    assert recorded.planned == dataclasses.replace(PLANNED, recipe="longcontext")
+    repeat = recorded.commands["Repeats it, with the same plan"]
+    assert repeat.startswith("plimsoll train longcontext --seq-len 512 --memory 2048MiB")
     assert "it was not asked (--no-model)" in recorded.left_out[0]
 
 
@@ -56,7 +58,6 @@ def test_the_last_evaluation_is_shown_without_asking_the_model(run):
         file.write(json.dumps({"step": 3, **two}) + "\n")
     (shown,) = run_report.recorded(str(run.path), ask_model=False).exhibits
     assert shown["title"] == "Loss by position"
-    assert shown["x"] == [1, 2]
     assert shown["y"] == {"held-out documents": [2.6, 2.2]}
 
 
@@ -67,17 +68,8 @@ def test_a_run_killed_in_the_middle_of_a_row_has_all_rows_before_it(run):
     recorded = run_report.recorded(str(run.path))
     assert recorded.last_step == 2
     assert recorded.measured_peak_bytes == 300 * MIB
+    assert recorded.ledger["components"]["process"] == {"predicted": 384 * MIB, "measured": None}
     assert "the run has no checkpoint yet" in recorded.left_out[0]
-
-
-def test_rows_after_the_last_checkpoint_are_said_to_be_lost(run):
-    saved(run.checkpoints / "step-00000001")
-    assert run_report.recorded(str(run.path), ask_model=False).left_out[-1] == (
-        "step 2: logged after the last checkpoint. The same command trains them again, and what is"
-        " measured of the whole process is of the sessions before"
-    )
-    saved(run.checkpoints / "step-00000002")
-    assert "after the last checkpoint" not in " ".join(run_report.recorded(str(run.path), ask_model=False).left_out)
 
 
 def test_a_run_that_is_trained_now_is_not_held_up(run):
@@ -89,35 +81,35 @@ def test_a_run_that_is_trained_now_is_not_held_up(run):
     del lock
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_a_run_without_plan_and_metrics_has_a_page_all_the_same(run):
+    for file in (run.path / "plan.json", run.path / "ledger.json", run.metrics):
+        file.unlink()
+    recorded = run_report.recorded(str(run.path))
+    assert (recorded.planned, recorded.ledger, recorded.columns, recorded.commands) == (None, {}, {}, {})
+
+
+def test_what_is_no_run_or_of_a_newer_version_is_refused(run, tmp_path):
     with pytest.raises(PlimsollError, match="is not a run: it has no recipe"):
         run_report.recorded(str(tmp_path))
-    with pytest.raises(PlimsollError, match=r"recipe\.json is not a run: it has no recipe"):
-        run_report.recorded(str(tmp_path / "recipe.json"))
-    (tmp_path / "recipe.json").write_text('{"name": "a cake"}')
-    with pytest.raises(PlimsollError, match="of something else than a run"):
-        run_report.recorded(str(tmp_path))
-
-
-def test_a_run_of_a_newer_version_is_refused_by_name(run):
     run.write(SESSIONS, [{"plimsoll": "99.2.0"}])
     with pytest.raises(PlimsollError, match=r"trained by plimsoll 99\.2\.0"):
         run_report.recorded(str(run.path))
 
 
-def test_a_run_without_plan_and_metrics_is_refused(run):
-    (run.path / "plan.json").unlink()
-    run.metrics.unlink()
-    with pytest.raises(PlimsollError, match="neither a plan nor a row of metrics yet"):
-        run_report.recorded(str(run.path))
-
-
-def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
+def test_a_recipe_that_this_version_cannot_read_is_refused_by_name(run):
     run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
+    with pytest.raises(PlimsollError, match="of the kind 'of tomorrow', which this version does not know"):
+        run_report.recorded(str(run.path), ask_model=False)
+
+
+def test_a_lever_that_a_recipes_file_registers_costs_the_plan_alone(run):
+    """Drawing a page is no reason to run that file."""
+    planned = PLANNED.to_dict()
+    run.write("plan.json", planned | {"plan": planned["plan"] | {"norms": "bfloat16"}})
     recorded = run_report.recorded(str(run.path), ask_model=False)
-    assert recorded.continue_command is None
-    assert any("does not know" in message for message in recorded.left_out)
-    assert recorded.columns
+    assert recorded.planned is None
+    assert recorded.ledger == LEDGER
+    assert "the plan: a plan has no lever norms" in recorded.left_out[0]
 
 
 @pytest.mark.parametrize(
@@ -125,50 +117,28 @@ def test_a_recipe_that_this_version_cannot_read_costs_the_commands_alone(run):
     [
         ("no json", "cannot be read"),
         ("[]", "is not a plan"),
-        ("{}", "does not say plan, components"),
+        ("{}", "is not as plimsoll writes it"),
         ('{"fits": false}', "is a refusal"),
-        (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "may be of a newer version"),
+        (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "is of another version"),
     ],
 )
 def test_what_is_no_plan_is_refused(tmp_path, text, message):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(PlimsollError, match=message) as refusal:
+    with pytest.raises(PlimsollError, match=message):
         run_report.plan_of_file(str(path))
-    assert "plimsoll plan ... --json > plan.json" in str(refusal.value) or "--memory" in str(refusal.value)
 
 
-def test_a_plan_is_read_as_it_was_printed(tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(PLANNED.to_dict()))
-    assert run_report.plan_of_file(str(path))["predicted_peak_bytes"] == 1536 * MIB
-
-
-def test_a_model_that_takes_too_much_costs_what_it_makes_and_not_the_learning_rate(run, monkeypatch):
+def test_a_model_that_takes_too_much_is_left_out_with_its_limit(run, monkeypatch):
     """The process dies at once where a library of C++ is refused memory."""
     questions = []
 
     def ask(verb, question):
-        questions.append((verb, question["model"], question["limit_bytes"]))
-        if question["model"]:
-            raise PlimsollError("the process that was to show was killed by signal 6")
-        return {"exhibits": [], "left_out": [], "learning_rate": {"steps": [1], "rates": [0.5]}}
+        questions.append((verb, question["limit_bytes"]))
+        raise PlimsollError("the process that was to show was killed by signal 6")
 
     monkeypatch.setattr(run_report, "ask", ask)
     saved(run.checkpoints / "step-00000002")
     recorded = run_report.recorded(str(run.path))
-    assert questions == [("show", True, 2 * GIB), ("show", False, 2 * GIB)]
-    assert recorded.learning_rate == ([1], [0.5])
-    assert recorded.left_out == [
-        "what the model makes: the process that was to show was killed by signal 6. It may use 2.0 GiB"
-    ]
-
-
-def test_a_lever_that_a_recipes_file_registers_is_left_out_and_named(run):
-    planned = PLANNED.to_dict()
-    run.write("plan.json", planned | {"plan": planned["plan"] | {"norms": "bfloat16"}})
-    facts = run_report.recorded(str(run.path), ask_model=False)
-    assert "norms" not in facts.planned["plan"]
-    assert any(
-        words.startswith("the lever norms, bfloat16: the recipe's file registers it") for words in facts.left_out
-    )
+    assert questions == [("show", 2 * GIB)]
+    assert recorded.left_out[-1].endswith("was killed by signal 6. It may use 2.0 GiB")

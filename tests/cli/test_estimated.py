@@ -28,7 +28,4 @@ def test_an_estimated_plan_says_so_in_every_form(estimated):
     assert abs(band["highest_peak_bytes"] - band["lowest_peak_bytes"] - spread) <= 2
     table = plimsoll(*words)  # answers are kept: nothing is traced again
     assert "(estimated)" in table.stdout
-    assert (
-        "estimated           without a compiler. For 20 plans that were also compiled, the compiler took"
-        in table.stdout
-    )
+    assert "estimated           without a compiler: a peak from" in table.stdout

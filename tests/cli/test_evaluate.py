@@ -203,9 +203,9 @@ def test_golden_evaluation():
     found = {"run": "runs/code", "step": 1200, "loss": 2.5, "perplexity": 12.1825, "tokens": 29297}
     assert evaluation_text(found) == (
         "runs/code at step 1,200, on its held-out set\n"
-        "  loss        2.5000\n"
-        "  perplexity  12.1825\n"
-        "  tokens      29,297"
+        "  loss                      2.5000\n"
+        "  perplexity                12.1825\n"
+        "  tokens                    29,297"
     )
 
 

@@ -53,7 +53,7 @@ def test_where_everything_fits_more_memory_buys_no_time():
 def test_where_everything_fits_more_memory_buys_nothing():
     roomy, _ = found(4 * GIB)
     _, more = roomy.other_budgets
-    assert (more.plan, more.peak_bytes) == (roomy.plan, roomy.ledger.predicted_peak_bytes)
+    assert (more.plan, more.predicted_peak_bytes) == (roomy.plan, roomy.ledger.predicted_peak_bytes)
 
 
 def test_the_plan_of_another_budget_keeps_exact_numbers_where_the_search_would():
@@ -70,7 +70,7 @@ def test_less_memory_says_so_where_nothing_fits():
     tight, _ = found(PROCESS + 150 * MIB)
     less, _ = tight.other_budgets
     assert less.budget_bytes == (PROCESS + 150 * MIB) // 2
-    assert (less.plan, less.peak_bytes, less.step_ratio) == (None, None, None)
+    assert (less.plan, less.predicted_peak_bytes, less.step_ratio) == (None, None, None)
 
 
 def test_a_gib_less_gives_a_plan_within_it():
@@ -78,7 +78,7 @@ def test_a_gib_less_gives_a_plan_within_it():
     less, _ = roomy.other_budgets
     assert less.budget_bytes == PROCESS + 300 * MIB
     assert less.plan is not None
-    assert less.peak_bytes <= less.budget_bytes
+    assert less.predicted_peak_bytes <= less.budget_bytes
 
 
 def test_what_the_clock_found_slower_is_not_bought_by_more_memory():

@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from plimsoll.errors import PlimsollError
-from plimsoll.report.trackers import TRACKERS, open_tracker
+from plimsoll.report.trackers import TRACKERS, Tracked, open_tracker, require_tracker
 from report_examples import SOURCES
 
 CONFIG = {"steps": 10, "optimizer": {"learning_rate": 3e-4}}
+
+
+def tracked(folder, start_step=0):
+    return Tracked(folder=folder, name="one", config=CONFIG, start_step=start_step)
 
 
 def event_files(folder):
@@ -42,7 +46,7 @@ def scalars(path):
 
 
 def test_tensorboard_events_can_be_read_back(tmp_path):
-    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("tensorboard", tracked(tmp_path))
     tracker.log(10, {"loss": 2.5, "tokens_per_second": 4096.0})
     tracker.log(20, {"validation_loss": 1.5})
     tracker.close()
@@ -55,7 +59,7 @@ def test_tensorboard_events_can_be_read_back(tmp_path):
 
 
 def test_tensorboard_is_not_spared_a_loss_that_is_not_a_number(tmp_path):
-    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("tensorboard", tracked(tmp_path))
     tracker.log(10, {"loss": math.nan})
     tracker.close()
     (ours, theirs) = scalars(event_files(tmp_path)[0])
@@ -66,7 +70,7 @@ def test_tensorboard_is_not_spared_a_loss_that_is_not_a_number(tmp_path):
 
 @pytest.mark.parametrize(("device", "gigabytes"), [({}, 2.0), ({"device_bytes": 5e8}, 0.5)])
 def test_tensorboard_has_the_memory_under_the_name_of_the_guide(tmp_path, device, gigabytes):
-    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("tensorboard", tracked(tmp_path))
     tracker.log(10, {"resident_bytes": 2e9, **device})
     tracker.close()
     found = {name: value for _, name, value in scalars(event_files(tmp_path)[0])}
@@ -75,7 +79,7 @@ def test_tensorboard_has_the_memory_under_the_name_of_the_guide(tmp_path, device
 
 def test_tensorboard_hides_what_a_killed_process_wrote_after_the_checkpoint(tmp_path):
     for start_step in (0, 15):
-        tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG, start_step=start_step)
+        tracker = open_tracker("tensorboard", tracked(tmp_path, start_step=start_step))
         tracker.log(20, {"loss": 1.5})
         tracker.close()
         if start_step == 0:
@@ -88,9 +92,9 @@ def test_tensorboard_hides_what_a_killed_process_wrote_after_the_checkpoint(tmp_
 
 def test_tensorboard_brings_no_other_framework(tmp_path):
     code = (
-        "import sys; from plimsoll.report.trackers import open_tracker;"
+        "import pathlib, sys; from plimsoll.report.trackers import Tracked, open_tracker;"
         "before = 'tensorboardX' in sys.modules;"
-        "open_tracker('tensorboard', sys.argv[1], run_name='x', config={}).close();"
+        "open_tracker('tensorboard', Tracked(folder=pathlib.Path(sys.argv[1]), name='x', config={})).close();"
         "sys.exit(before or bool({'torch', 'tensorflow', 'jax', 'matplotlib', 'PIL'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES})
@@ -98,28 +102,27 @@ def test_tensorboard_brings_no_other_framework(tmp_path):
 
 
 def test_no_tracker_writes_nothing(tmp_path):
-    tracker = open_tracker("none", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("none", tracked(tmp_path))
     tracker.log(1, {"loss": 1.0})
     tracker.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_tracker_is_refused_with_those_that_exist(tmp_path):
+def test_an_unknown_tracker_is_refused_with_those_that_exist():
     with pytest.raises(PlimsollError) as refused:
-        open_tracker("wanbd", tmp_path, run_name="one", config=CONFIG)
+        require_tracker("wanbd")
     message = str(refused.value)
     assert "'wanbd'" in message
     assert all(name in message for name in TRACKERS)
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio", "mlflow"])
-def test_a_missing_package_is_refused_with_how_to_install_it(tmp_path, monkeypatch, name):
+def test_a_missing_package_is_refused_with_how_to_install_it(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PlimsollError) as refused:
-        open_tracker(name, tmp_path, run_name="one", config=CONFIG)
+        require_tracker(name)
     assert f"pip install {name}" in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 class Recorder:
@@ -141,7 +144,7 @@ def test_trackio_is_handed_the_run_and_its_numbers(tmp_path, monkeypatch):
     run = Recorder()
     trackio = Recorder(init=run)
     monkeypatch.setitem(sys.modules, "trackio", trackio)
-    tracker = open_tracker("trackio", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("trackio", tracked(tmp_path))
     tracker.log(10, {"loss": 2.5})
     tracker.close()
     expected = {"project": "plimsoll", "name": "one", "config": CONFIG, "resume": "allow"}
@@ -153,7 +156,7 @@ def test_mlflow_continues_the_run_it_started(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     mlflow = Recorder(start_run=SimpleNamespace(info=SimpleNamespace(run_id="a1b2")))
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    tracker = open_tracker("mlflow", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("mlflow", tracked(tmp_path))
     tracker.log(10, {"loss": 2.5})
     tracker.close()
     assert mlflow.calls == [
@@ -164,16 +167,17 @@ def test_mlflow_continues_the_run_it_started(tmp_path, monkeypatch):
         ("end_run", (), {}),
     ]
     mlflow.calls.clear()
-    open_tracker("mlflow", tmp_path, run_name="one", config=CONFIG, start_step=10)
+    open_tracker("mlflow", tracked(tmp_path, start_step=10))
     assert mlflow.calls == [("set_experiment", ("plimsoll",), {}), ("start_run", (), {"run_id": "a1b2"})]
 
 
 def wandb_offline(folder, *, start_step):
     """In a process of its own: wandb leaves threads, environment variables and handlers behind."""
     code = (
-        "import sys, json; from plimsoll.report.trackers import open_tracker;"
-        "tracker = open_tracker('wandb', sys.argv[1], run_name='one', config=json.loads(sys.argv[2]),"
+        "import sys, json, pathlib; from plimsoll.report.trackers import Tracked, open_tracker;"
+        "run = Tracked(folder=pathlib.Path(sys.argv[1]), name='one', config=json.loads(sys.argv[2]),"
         " start_step=int(sys.argv[3]));"
+        "tracker = open_tracker('wandb', run);"
         "tracker.log(int(sys.argv[3]) + 10, {'loss': 2.5}); tracker.close()"
     )
     return subprocess.run(
@@ -210,11 +214,11 @@ def test_wandb_that_refuses_to_start_is_one_paragraph_with_the_way_out(tmp_path,
     fake = SimpleNamespace(init=init, Error=Refused, Settings=lambda **_: None)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with pytest.raises(PlimsollError, match=r"configured\. Run `wandb login` first, or set WANDB_MODE"):
-        open_tracker("wandb", tmp_path, run_name="one", config=CONFIG)
+        open_tracker("wandb", tracked(tmp_path))
 
 
 def test_tensorboard_goes_on_where_the_clock_is_put_back_by_years(tmp_path, monkeypatch):
-    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("tensorboard", tracked(tmp_path))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 1e9)
     for step in range(1, 40):  # more than tensorboardX's queue holds, whose thread would be dead
@@ -226,7 +230,7 @@ def test_tensorboard_goes_on_where_the_clock_is_put_back_by_years(tmp_path, monk
 
 def test_tensorboard_says_a_full_disk_and_waits_for_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tensorboardX.record_writer.open_file", lambda _: open("/dev/full", "wb"))  # noqa: SIM115
-    tracker = open_tracker("tensorboard", tmp_path, run_name="one", config=CONFIG)
+    tracker = open_tracker("tensorboard", tracked(tmp_path))
     with pytest.raises(OSError, match="No space left"):
         tracker.log(2, {f"loss {n}": 1.0 for n in range(500)})
     tracker.close()

@@ -4,15 +4,17 @@
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+from plimsoll.planned import Buffer, HostLedger, OtherBudget, Point
 from plimsoll.report.page.compared import comparison_page
 from plimsoll.report.page.plans import plan_page
 from plimsoll.report.page.recorded import Recorded, columns_of
-from plimsoll.report.page.runs import run_page
+from plimsoll.report.page.run import run_page
 from plimsoll.units import GIB, MIB
 from reading_pages import lines_of
-from report_examples import LEDGER, PLANNED
+from report_examples import LEDGER, PLAN, PLANNED
 
 GOLDEN = Path(__file__).parents[1] / "report/golden"
 
@@ -41,13 +43,13 @@ def run(**changes):
         "path": "/runs/stories",
         "state": "finished",
         "recipe": {"kind": "stories", "fields": {"seed": 42}},
-        "planned": PLANNED.to_dict(),
-        "data": {"steps": 40, "steps_per_epoch": None, "facts": {"description": "12 documents"}},
+        "planned": PLANNED,
         "ledger": LEDGER,
+        "steps": 40,
+        "data": "12 documents",
         "sessions": ({"plimsoll": "0.1.0", "commit": "0123abc", "jax": "0.10.2", "started": "2026-01-01 00:00:00Z"},),
         "columns": columns_of(rows()),
-        "continue_command": "plimsoll train stories --run runs/stories",
-        "repeat_command": "plimsoll train stories --plan runs/stories/plan.json --run runs/stories-again",
+        "commands": {"Continues it": "plimsoll train stories --run runs/stories"},
         "learning_rate": ([1, 20, 40], [0.0, 1e-3, 1e-4]),
     }
     return Recorded(**known | changes)
@@ -80,29 +82,31 @@ EXHIBITS = (
         "header": ["a", "b"],
         "rows": [[f"system {number}", "0.5"] for number in range(25)],
     },
-    {"kind": "of a later version"},
 )
 
 
 def full_plan():
     """A plan with everything that a page can say about one."""
-    planned = PLANNED.to_dict() | {"left_out": ["micro-batch 2: no config"], "not_compiled": "3 plans did not compile"}
     points = [(900 * MIB, 0.75, False), (1536 * MIB, 0.5, True), (3 * GIB, 0.4, True)]
-    planned["frontier"] = [
-        {"plan": {}, "needed_bytes": size, "step_seconds": seconds, "compiled": compiled, "chosen": seconds == 0.5}
+    frontier = [
+        Point(plan=PLAN, needed_bytes=size, step_seconds=seconds, compiled=compiled, chosen=seconds == 0.5)
         for size, seconds, compiled in points
     ]
-    same = {"predicted_peak_bytes": 1536 * MIB, "step_ratio": 1.0}
-    faster = planned["plan"] | {"micro_batch": 64, "accumulation": 1}
-    planned["other_budgets"] = [
-        {"budget_bytes": GIB // 2, "plan": None, "predicted_peak_bytes": None, "step_ratio": None},
-        same | {"budget_bytes": GIB, "plan": planned["plan"] | {"prefetch": 0}},
-        same | {"budget_bytes": 3 * GIB, "plan": planned["plan"] | {"pinned": []}},
-        {"budget_bytes": 4 * GIB, "plan": faster, "predicted_peak_bytes": 2500 * MIB, "step_ratio": 0.8},
-    ]
-    planned["largest_buffers"] = [{"bytes": MIB, "shape": "f32[8]", "what": "matmul", "place": "model.py:3"}]
-    planned["host"] = {"predicted_peak_bytes": GIB, "budget_bytes": None}
-    return planned
+    faster = replace(PLAN, micro_batch=64, accumulation=1)
+    others = [(GIB // 2, None, None, None), (GIB, PLAN, 1536 * MIB, 1.0), (4 * GIB, faster, 2500 * MIB, 0.8)]
+    host = HostLedger(budget_bytes=None, predicted={"process": GIB}, phase="train")
+    return replace(
+        PLANNED,
+        ledger=replace(PLANNED.ledger, host=host),
+        left_out=("micro-batch 2: no config",),
+        not_compiled="3 plans did not compile",
+        frontier=tuple(frontier),
+        other_budgets=tuple(
+            OtherBudget(budget_bytes=budget, plan=plan, predicted_peak_bytes=peak, step_ratio=ratio)
+            for budget, plan, peak, ratio in others
+        ),
+        largest_buffers=(Buffer(bytes=MIB, shape="f32[8]", what="matmul", place="model.py:3"),),
+    )
 
 
 def full_run():
@@ -119,20 +123,18 @@ def full_run():
         left_out=["what it drives: no file"],
         processes={"processes": [process | {"process": 1}, process | {"process": 0}], "straggler": 1},
         columns=columns_of(rows(**values)),
-        use_commands=["plimsoll sample runs/stories", "plimsoll export runs/stories"],
+        commands={"Uses it": "plimsoll sample runs/stories\nplimsoll export runs/stories"},
         chosen={"width": 64},
     )
 
 
 def other(**changes):
     """A run that differs from `run()` in its plan, its seed, its memory and its length."""
-    planned = PLANNED.to_dict()
-    planned["plan"] |= {"remat": "none"}
     known = {
         "name": "smaller",
         "path": "/runs/smaller",
         "ledger": LEDGER | {"measured": {"peak_bytes": 900 * MIB, "phases": {}}},
-        "planned": planned,
+        "planned": replace(PLANNED, plan=replace(PLAN, remat="none")),
         "recipe": {"kind": "stories", "fields": {"seed": 43}},
         "columns": columns_of(rows(80)),
     }
@@ -140,10 +142,15 @@ def other(**changes):
 
 
 PAGES = {
-    "page-run.txt": lambda: run_page(full_run(), footer="made by a test"),
-    "page-plan.txt": lambda: plan_page(full_plan(), footer="made by a test"),
-    "page-compared.txt": lambda: comparison_page([run(), other()], footer="made by a test"),
+    "page-run.txt": lambda: html(run_page(full_run())),
+    "page-plan.txt": lambda: html(plan_page(full_plan())),
+    "page-compared.txt": lambda: html(comparison_page([run(), other()])),
 }
+
+
+def html(page):
+    return page.html(footer="made by a test")
+
 
 if __name__ == "__main__":
     for page_name, draw_page in PAGES.items():

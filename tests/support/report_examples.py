@@ -47,13 +47,13 @@ PLANNED = Planned(
     alternatives=(
         Alternative(
             plan=replace(PLAN, micro_batch=8, accumulation=8, remat="dots"),
-            peak_bytes=1700 * MIB,
+            predicted_peak_bytes=1700 * MIB,
             step_seconds=0.56,
             reason="slower by more than 5 %",
         ),
         Alternative(
             plan=replace(PLAN, precision="float32", loss_chunk=0),
-            peak_bytes=1900 * MIB,
+            predicted_peak_bytes=1900 * MIB,
             step_seconds=None,
             reason="no float32 rate is known for this chip",
         ),

@@ -133,7 +133,6 @@ def _train_here(
         )
     finally:
         os.close(ready.lock)
-        rows.close()
         if bar is not None:
             bar.close()
     if code == 128 + signal.SIGINT:

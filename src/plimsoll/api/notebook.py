@@ -22,7 +22,7 @@ class ShownPlan(Planned):
     def _repr_html_(self) -> str:
         from plimsoll.report.page.plans import plan_in_notebook
 
-        return plan_in_notebook(self.to_dict())
+        return plan_in_notebook(self)
 
     def __str__(self) -> str:
         from plimsoll.report.tables import plan_table

@@ -51,7 +51,7 @@ class Run:
             (of the fullest GPU). The peaks until then are `peak_resident_bytes` and `peak_device_bytes`. Evaluation
             rows have `step`, `validation_loss` and `elapsed_seconds`.
         """
-        return list(read_rows(self.folder.metrics)) if self.folder.metrics.exists() else []
+        return list(read_rows(self.folder.metrics))
 
     @property
     def ledger(self) -> RunLedger:
@@ -275,10 +275,9 @@ class Run:
 
         try:
             with as_written(f"a file of {self.path}"):
-                read = {name: self.folder.read(name) for name in ("plan.json", "ledger.json") if self.folder.has(name)}
-                return run_in_notebook(self._words(), read.get("plan.json", {}), read.get("ledger.json", {}))
+                return run_in_notebook(self._words(), self.ledger.facts)
         except PlimsollError:  # the words say what is damaged
-            return run_in_notebook(self._words(), {}, {})
+            return run_in_notebook(self._words(), {})
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))

@@ -59,27 +59,33 @@ def run_row(path: Path, *, name: str) -> dict[str, Any]:
         return row | {"state": f"damaged: {problem}"}
 
 
+def optional(folder: RunFolder, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file; nothing if the run does not have it yet."""
+    return folder.read(name) if folder.has(name) else {}
+
+
 def _read_run(folder: RunFolder) -> dict[str, Any]:
-    optional: dict[str, dict[str, Any]] = {
-        file: folder.read(file) if folder.has(file) else {} for file in ("data.json", "plan.json", "ledger.json")
-    }
-    rows = list(read_rows(folder.metrics)) if folder.metrics.exists() else []
-    steps = optional["data.json"].get("steps")
-    state, saved = folder.state(steps), max(folder.saved_steps(), default=None)
+    data, planned, ledger = (optional(folder, f"{name}.json") for name in ("data", "plan", "ledger"))
+    rows = list(read_rows(folder.metrics))
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
     evaluations = [row for row in rows if row.get("validation_loss") is not None]
     best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
-    exact = best.get("validation_exact_accuracy")
+
+    steps, step = data.get("steps"), max(folder.saved_steps(), default=None)
+    state = folder.state(steps)
+    if state == "training now" and rows:
+        step = rows[-1]["step"]
     return {
-        "recipe": optional["plan.json"].get("recipe") or folder.read("recipe.json").get("kind"),
-        "step": rows[-1]["step"] if state == "training now" and rows else saved,
+        "recipe": planned.get("recipe") or folder.read("recipe.json").get("kind"),
+        "step": step,
         "steps": steps,
-        "loss": next((row["loss"] for row in reversed(rows) if row.get("loss") is not None), None),
+        "loss": losses[-1] if losses else None,
         "best_validation_loss": best.get("validation_loss"),
-        **({} if exact is None else {"exact_accuracy": exact}),
-        "peak_bytes": optional["ledger.json"].get("measured", {}).get("peak_bytes"),
-        "budget_bytes": optional["ledger.json"].get("budget_bytes") or optional["plan.json"].get("budget_bytes"),
+        "exact_accuracy": best.get("validation_exact_accuracy"),
+        "peak_bytes": ledger.get("measured", {}).get("peak_bytes"),
+        "budget_bytes": planned.get("budget_bytes"),
         "state": state,
-        **(folder.read(PROCESSES) if folder.has(PROCESSES) else {}),
+        **optional(folder, PROCESSES),
     }
 
 
@@ -97,13 +103,13 @@ def ledger_of(folder: RunFolder) -> RunLedger:
         return ledger
     if not folder.has("plan.json"):
         raise RunError(f"{folder.path} has no plan yet, so that no bytes are predicted: train it first")
-    planned = folder.planned()
-    parts = {name: {"predicted": size, "measured": None} for name, size in planned["components"].items()}
-    return RunLedger(
-        {
+    planned = folder.read("plan.json")
+    with as_written(f"plan.json of {folder.path}"):
+        parts = {name: {"predicted": size, "measured": None} for name, size in planned["components"].items()}
+        facts = {
             **{name: planned[name] for name in ("budget_bytes", "phase", "source")},
             "predicted": {"peak_bytes": planned["predicted_peak_bytes"], "phases": planned["phases"]},
-            "measured": {"peak_bytes": None, "phases": {}},
+            "measured": {"peak_bytes": None},
             "components": parts,
         }
-    )
+    return RunLedger(facts)

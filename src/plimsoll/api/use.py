@@ -85,13 +85,13 @@ def evaluate(
     here = fetched(run)
     verb = class_of(RunFolder(here).read("recipe.json")).verbs.get("evaluate", Verb())
     if picture is not None:
-        from plimsoll.report.picture import require_picture
+        from plimsoll.report.picture import require_place
 
         if not closed_loop and (not verb.picture or verb.picture_needs):
             raise PlimsollError(
                 "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
             )
-        require_picture(os.fspath(picture))
+        require_place(os.fspath(picture))
     file = None if submission is None else Path(submission).expanduser()
     if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):
         raise PlimsollError(  # refused now, and not at the end of an evaluation of hours

@@ -46,14 +46,14 @@ def ladder(arguments: list[str]) -> int:
     if options.chip is not None:
         return _predicted(name, options)
     from plimsoll.api.ladder import climb
-    from plimsoll.report.ladder import ladder_figure, ladder_table
-    from plimsoll.report.picture import require_picture, save_picture
+    from plimsoll.report.ladder import ladder_bars, ladder_table
+    from plimsoll.report.picture import figure_of, require_place, save_picture
 
     def stop(_number: int, _frame: Any) -> NoReturn:
         raise SystemExit(143)  # as at Ctrl-C: on the way out, every process and folder of the ladder goes too
 
     if options.picture is not None:
-        require_picture(options.picture)
+        require_place(options.picture)
     signal.signal(signal.SIGTERM, stop)
     result = climb(
         options.recipe,
@@ -66,7 +66,7 @@ def ladder(arguments: list[str]) -> int:
         say=lambda text: print(f"  {text} ...", file=sys.stderr),
     )
     if options.picture is not None:
-        save_picture(options.picture, lambda: ladder_figure(result))
+        save_picture(options.picture, figure_of(ladder_bars(result)))
     print(json.dumps(result) if options.json else ladder_table(result))
     outcomes = {row["outcome"] for row in result["rungs"]}
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2

@@ -32,9 +32,9 @@ def plan(arguments: list[str]) -> int:
     from plimsoll.report import tables
 
     if options.picture is not None:
-        from plimsoll.report.picture import require_picture
+        from plimsoll.report.picture import require_place
 
-        require_picture(options.picture)
+        require_place(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here |= {
         "largest": options.largest,
@@ -54,15 +54,16 @@ def plan(arguments: list[str]) -> int:
         raise
     floor = {"floor_bytes": planned.ledger.needed_bytes} if options.floor else {}
     print(json.dumps(planned.to_dict() | floor) if options.json else tables.plan_table(planned))
-    if options.buffers and not options.json:
-        print(f"\n{tables.buffers_table(planned)}")
-    if options.frontier and not options.json:
-        print(f"\n{tables.frontier_table(planned)}")
+    more = [tables.buffers_table(planned)] if options.buffers else []
+    more += [tables.frontier_table(planned)] if options.frontier else []
+    for table in more:
+        if not options.json:
+            print("\n".join(["", table.title, *table.lines()]))
     if options.picture is not None:
         from plimsoll.report import picture
 
-        draw = picture.frontier_figure if options.frontier else picture.waterfall
-        picture.save_picture(options.picture, lambda: draw(planned))
+        chart = picture.frontier_chart(planned) if options.frontier else picture.waterfall(planned)
+        picture.save_picture(options.picture, picture.figure_of(chart))
     return 0
 
 
@@ -70,17 +71,17 @@ def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
     _require_compare_alone(options)
     from plimsoll.api.compare import chips_named, compared, prices_named
-    from plimsoll.report.compared import compared_figure, compared_table
-    from plimsoll.report.picture import require_picture, save_picture
+    from plimsoll.report.compared import compared_bars, compared_table
+    from plimsoll.report.picture import figure_of, require_place, save_picture
 
     chips = chips_named(options.compare)
     prices = prices_named(options.price, chips)
     if options.picture is not None:
-        require_picture(options.picture)
+        require_place(options.picture)
     rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
     print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else compared_table(rows))
     if options.picture is not None:
-        save_picture(options.picture, lambda: compared_figure(rows))
+        save_picture(options.picture, figure_of(compared_bars(rows)))
     return 0 if any(row.planned is not None for row in rows) else 2
 
 

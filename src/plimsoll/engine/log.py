@@ -17,8 +17,8 @@ from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows, with_tables
 from plimsoll.report.progress import Progress
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
-from plimsoll.report.tables import ledger_table, overrun_words
-from plimsoll.report.trackers import open_tracker
+from plimsoll.report.tables import ledger_table
+from plimsoll.report.trackers import Tracked, open_tracker
 from plimsoll.training import allocator, memory
 from plimsoll.training.loop import Ended
 from plimsoll.training.profile import Profile
@@ -81,10 +81,8 @@ class SessionLog:
         here = Path.cwd()
         self._run = shlex.quote(str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path))
         first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": dict(planned["plan"])}
-        self.trackers = [
-            open_tracker(name, folder.path, run_name=folder.path.name, config=config, start_step=first)
-            for name in ("tensorboard", session.tracker)
-        ]
+        tracked = Tracked(folder=folder.path, name=folder.path.name, config=config, start_step=first)
+        self.trackers = [open_tracker(name, tracked) for name in ("tensorboard", session.tracker)]
         earlier = list(read_rows(folder.metrics))  # training and evaluation write rows of their own
         newest = {name: value for row in earlier for name, value in row.items()}
         self.elapsed_before = max((row.get("elapsed_seconds", 0.0) for row in earlier), default=0.0)
@@ -247,12 +245,6 @@ class SessionLog:
                 total_seconds=self._elapsed(),
                 epochs=self._epochs_over(ended.step),
                 epochs_begun=ended.step / self.prepared.steps_per_epoch if self.prepared.steps_per_epoch else 0.0,
-                device=self.planned["plan"]["chip"],
-                budget_bytes=ledger["budget_bytes"],
-                predicted_peak_bytes=ledger["predicted"]["peak_bytes"],
-                measured_peak_bytes=ledger["measured"]["peak_bytes"],
-                resumed_from_step=self.resumed,
-                overruns=tuple(overrun_words(overrun) for overrun in ledger.get("overruns", ())),
                 finished=ended.step >= self.schedule.steps,
                 ended_early=self._early_end(ended),
                 rows_left_out=self.source.state().get("skipped", 0),

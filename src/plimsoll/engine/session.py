@@ -233,7 +233,7 @@ class _Training:
         loaded, notes = checkpoints.newest(executables.state)
         self.notes += notes
         if loaded is None:
-            logged = read_rows(self.folder.metrics) if self.folder.metrics.exists() else ()
+            logged = read_rows(self.folder.metrics)
             last = max((row["step"] for row in logged), default=0)
             if notes:
                 self.notes.append("no checkpoint is whole: starting from the beginning")

@@ -1,7 +1,7 @@
 """Exhibits of a report that need JAX: what a recipe shows of its trained model, and its learning rate.
 
 In a process whose memory may grow to a limit and no further. A sentence says what cannot be shown, and the rest is
-shown all the same. Pages draw these dictionaries (`report/page/exhibits.py`).
+shown all the same. Pages draw these dictionaries (`report/page/run.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the exhibits of a run, sentences about those that are left out, and its learning rate.
 
     Args:
-        request: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), `model` (False
-            to leave the trained model out), and `closed_loop` (True for what takes minutes, too).
+        request: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), and
+            `closed_loop` (True for what takes minutes, too).
     """
     folder = RunFolder(request["run"])
     recipe = from_dict(folder.read("recipe.json"))
@@ -54,7 +54,7 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
             left_out.append(f"{what}: it takes more than the {limit} that it may use here")
 
     attempt("the last evaluation", lambda: recipe.exhibits(request["metrics"], prepared.facts))
-    for part in recipe.shown if request["model"] else ():
+    for part in recipe.shown:
         if part.takes_minutes and not request["closed_loop"]:
             left_out.append(f"{part.words}: ask for it with --closed-loop, it takes minutes")
             continue

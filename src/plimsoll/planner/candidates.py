@@ -45,4 +45,6 @@ def alternative(candidate: Candidate, chosen: Candidate) -> Alternative:
     faster = "faster, which counts as equal" if equal else "faster" if candidate.measured else "faster as estimated"
     reason = f"{abs(slower):.0%} {'slower' if slower >= 0 else faster}"
     reason += f", {format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
-    return Alternative(plan=candidate.plan, peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason)
+    return Alternative(
+        plan=candidate.plan, predicted_peak_bytes=candidate.peak, step_seconds=candidate.seconds, reason=reason
+    )

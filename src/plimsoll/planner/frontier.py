@@ -70,12 +70,12 @@ def _points(prices: Prices, chosen: Candidate) -> Iterable[tuple[Place, Point]]:
 def _fastest(prices: Prices, points: list[tuple[Place, Point]], budget: int, chosen: Candidate) -> OtherBudget:
     fitting = [(place, point) for place, point in points if point.needed_bytes <= budget]
     if not fitting:
-        return OtherBudget(budget_bytes=budget, plan=None, peak_bytes=None, step_ratio=None)
+        return OtherBudget(budget_bytes=budget, plan=None, predicted_peak_bytes=None, step_ratio=None)
     place, point = min(fitting, key=_cost)
     analysis = prices.candidate(*place).analysis
     best = prices.priced(*place, analysis, replace(prices.problem, budget_bytes=budget))  # as it would be saved there
     ratio = point.step_seconds / chosen.seconds
-    return OtherBudget(budget_bytes=budget, plan=best.plan, peak_bytes=best.peak, step_ratio=ratio)
+    return OtherBudget(budget_bytes=budget, plan=best.plan, predicted_peak_bytes=best.peak, step_ratio=ratio)
 
 
 def _cost(found: tuple[Place, Point]) -> tuple[float, bool, int]:

@@ -38,7 +38,7 @@ class Shown:
     words: str
     """Its name in a sentence that says why it is missing, like "what it writes"."""
     make: str
-    """`function(trained) -> list[dict]`: exhibits, as `report/page/exhibits.py` draws them."""
+    """`function(trained) -> list[dict]`: exhibits, as `report/page/run.py` draws them."""
     command: str = ""
     """Command that the page recommends, with {run} for the run's folder; empty for none."""
     takes_minutes: bool = False

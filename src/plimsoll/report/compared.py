@@ -5,18 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plimsoll.planned import Planned
-from plimsoll.report.layout import UNKNOWN, WIDTH, all_labelled, columns, format_known_bytes, format_rate, known
-from plimsoll.report.picture import BAR, INK, LINE, ROOM, bar_axes, byte_axis
-from plimsoll.report.tables import plan_words
+from plimsoll.report.layout import UNKNOWN, WIDTH, Cells, all_labelled, format_known_bytes, format_rate, known, table
+from plimsoll.report.picture import Bar, Bars, byte_axis
+from plimsoll.report.tables import plan_words, units_per_second
 from plimsoll.units import format_bytes, format_count, format_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 MANY = 1e9
 """Tokens or examples, of which the price is said."""
@@ -38,18 +33,18 @@ class ComparedChip:
     """Price of all devices together, as the user gave it."""
 
     @property
+    def needed_bytes(self) -> int | None:
+        """Peak of the plan, or the smallest one that was found."""
+        return self.planned.peak_bytes if self.planned else self.floor_bytes
+
+    @property
     def left_bytes(self) -> int | None:
-        if self.planned is None:
-            return None
-        return self.planned.ledger.budget_bytes - self.planned.ledger.predicted_peak_bytes
+        return self.planned.ledger.budget_bytes - self.planned.peak_bytes if self.planned else None
 
     @property
     def rate(self) -> float | None:
         """Tokens, or examples, per second."""
-        if self.planned is None or not self.planned.step_seconds:
-            return None
-        tokens = self.planned.tokens_per_step
-        return (self.planned.examples_per_step if tokens is None else tokens) / self.planned.step_seconds
+        return units_per_second(self.planned) if self.planned else None
 
     @property
     def price_of_many(self) -> float | None:
@@ -72,114 +67,65 @@ class ComparedChip:
             "plan": None if self.planned is None else self.planned.to_dict(),
         }
 
+    @property
+    def rate_words(self) -> str:
+        return known(self.rate, lambda rate: format_rate(rate, self.rate_unit))
+
+    @property
+    def note(self) -> str:
+        """The plan in words and how far an estimate may be off, or why there is no plan."""
+        planned = self.planned
+        if planned is None:
+            return self.why_not
+        words = [plan_words(planned.plan)]
+        if planned.devices > 1:
+            words.append(f"{planned.devices} devices")
+        if planned.step_seconds_range:
+            words.append(f"a step of {' to '.join(map(format_seconds, planned.step_seconds_range))}")
+        if band := planned.estimate_band:
+            lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
+            words.append(f"estimated without a compiler: its peak may lie between {lowest} and {highest}")
+        return ", ".join(words)
+
 
 def compared_table(rows: Sequence[ComparedChip]) -> str:
     """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
-    unit = rows[0].rate_unit
-    header = ["chip", "fits", "micro-batch", "step", f"{unit}/s", "peak", "left", "bytes"]
-    priced = any(row.price_per_hour is not None for row in rows)
-    header += ["an hour", f"1B {unit}"] if priced else []
-    table = [header]
-    for row in rows:
-        planned = row.planned
-        if planned is None:
-            cells = ["no", UNKNOWN, UNKNOWN, UNKNOWN, format_known_bytes(row.floor_bytes), UNKNOWN, UNKNOWN]
-        else:
-            cells = [
-                "yes",
-                f"{planned.plan.micro_batch} x {planned.plan.accumulation}",
-                known(planned.step_seconds or None, format_seconds),
-                UNKNOWN if row.rate is None else format_rate(row.rate, "").removesuffix(" /s"),
-                format_bytes(planned.ledger.predicted_peak_bytes),
-                format_known_bytes(row.left_bytes),
-                planned.ledger.source,
-            ]
-        prices = [known(price, ",.2f") for price in (row.price_per_hour, row.price_of_many)]
-        table.append([row.chip, *cells, *(prices if priced else [])])
-    lines = columns(table, align="llrrrrrlrr"[: len(header)], indent=0)
+    cells: Cells = {
+        "chip": ("l", lambda row: row.chip),
+        "fits": ("l", lambda row: "yes" if row.planned else "no"),
+        "step": ("r", lambda row: known(row.planned and row.planned.step_seconds, format_seconds)),
+        "rate": ("r", lambda row: row.rate_words),
+        "peak": ("r", lambda row: format_known_bytes(row.needed_bytes)),
+        "left": ("r", lambda row: format_known_bytes(row.left_bytes)),
+        "bytes": ("l", lambda row: row.planned.ledger.source if row.planned else UNKNOWN),
+    }
     ends = "bytes are of one device, rates of all of them; times are by the chips' rates, not timed"
-    ends += "; prices are the ones given, of all devices of a chip's name" if priced else ""
-    title = _title([row.planned for row in rows])
-    notes = all_labelled((row.chip, _note(row)) for row in rows)
-    return "\n".join([*title, *lines, "", *notes, "", *textwrap.wrap(ends, WIDTH)])
+    if any(row.price_per_hour is not None for row in rows):
+        cells |= {
+            "an hour": ("r", lambda row: known(row.price_per_hour, ",.2f")),
+            f"1B {rows[0].rate_unit}": ("r", lambda row: known(row.price_of_many, ",.2f")),
+        }
+        ends += "; prices are the ones given, of all devices of a chip's name"
+    notes = all_labelled((row.chip, row.note) for row in rows)
+    titles = [f"{row.planned.recipe}: {format_count(row.planned.parameters)} parameters" for row in rows if row.planned]
+    lines = [*titles[:1], "", *table(rows, cells).lines(indent=0), "", *notes, "", *textwrap.wrap(ends, WIDTH)]
+    return "\n".join(lines)
 
 
-def _title(plans: Sequence[Planned | None]) -> list[str]:
-    """Returns the recipe with its size, from the first plan; nothing if there is no plan."""
-    first = next((planned for planned in plans if planned is not None), None)
-    if first is None:
-        return []
-    size, batch = format_count(first.parameters), first.plan.effective_batch
-    return [f"{first.recipe}: {size} parameters, effective batch {batch} everywhere\n"]
-
-
-def _note(row: ComparedChip) -> str:
-    """Returns the plan in words and how far an estimate may be off, or why there is no plan."""
-    planned = row.planned
-    if planned is None:
-        return row.why_not
-    devices = f"{planned.devices} devices" if planned.devices > 1 else ""
-    text = ", ".join(filter(None, (plan_words(planned.plan), devices, _span(planned))))
-    band = planned.estimate_band
-    if band is None:
-        return text
-    lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
-    over = band["highest_peak_bytes"] - planned.ledger.budget_bytes
-    beyond = f", which would be {format_bytes(over)} too much" if over > 0 else ""
-    return f"{text}. Estimated without a compiler: its peak may lie between {lowest} and {highest}{beyond}"
-
-
-def _span(planned: Planned) -> str:
-    """Returns how long a step may take, where that is estimated; empty where it was timed or is not known."""
-    if planned.step_seconds_range is None:
-        return ""
-    least, most = map(format_seconds, planned.step_seconds_range)
-    return f"a step of {least} to {most}"
-
-
-def compared_figure(rows: Sequence[ComparedChip]) -> Figure:
-    """Returns a figure with two bars per chip: its memory with the plan's share of it, and its speed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.7 + 0.5 * len(rows)), layout="constrained", facecolor="white")
-    memory, speed = figure.subplots(1, 2, sharey=True)
-    _draw_memory(memory, rows)
-    rates = [row.rate or 0.0 for row in rows]
-    for at, (row, rate) in enumerate(zip(rows, rates, strict=True)):
-        speed.barh(at, rate, height=0.34, color=BAR, zorder=3)
-        text = format_rate(rate, row.rate_unit) if rate else "no plan, or no rate known"
-        speed.text(rate, at, f"  {text}", va="center", fontsize=8, color=INK)
-    speed.set_xlim(0, 1.45 * max([*rates, 1e-9]))
-    speed.xaxis.set_major_formatter(lambda value, _position: format_count(value))
-    speed.locator_params(axis="x", nbins=5)
-    speed.set_title("how fast, by the chips' rates", loc="left", fontsize=10, color=INK)
-    bar_axes(speed, x_label=f"{rows[0].rate_unit} per second, all devices")
-    memory.set_yticks(range(len(rows)), [row.chip for row in rows], fontsize=9, color=INK)
-    memory.set_ylim(len(rows) - 0.4, -0.6)
-    return figure
-
-
-def _draw_memory(axes: Axes, rows: Sequence[ComparedChip]) -> None:
-    """Draws each chip's budget as a wide bar, and what the plan (or the smallest one found) needs as a narrow one."""
-    sizes = [
-        (row.floor_bytes or 0, row.memory_bytes or 0)
-        if row.planned is None
-        else (row.planned.ledger.predicted_peak_bytes, row.planned.ledger.budget_bytes)
-        for row in rows
+def compared_bars(rows: Sequence[ComparedChip]) -> Bars:
+    """Returns a bar per chip: bytes that the plan takes, hollow where none fits, and a mark at the budget."""
+    budgets = [row.planned.ledger.budget_bytes if row.planned else row.memory_bytes or 0 for row in rows]
+    unit, unit_name = byte_axis(max([*budgets, *(row.needed_bytes or 0 for row in rows)]))
+    bars = [
+        Bar(
+            name=row.chip,
+            parts={"peak": (row.needed_bytes or 0) / unit},
+            text=f"{format_known_bytes(row.needed_bytes)}, {row.rate_words if row.planned else 'does not fit'}",
+            mark=budget / unit,
+            is_hollow=row.planned is None,
+        )
+        for row, budget in zip(rows, budgets, strict=True)
     ]
-    largest = max(1, *(size for pair in sizes for size in pair))
-    unit, unit_name = byte_axis(largest)
-    for at, (row, (size, budget)) in enumerate(zip(rows, sizes, strict=True)):
-        fits = row.planned is not None
-        axes.barh(at, budget / unit, height=0.6, color=ROOM, zorder=2)
-        colour, edge = (BAR, BAR) if fits else ("white", LINE)
-        axes.barh(at, size / unit, height=0.34, color=colour, edgecolor=edge, zorder=3)
-        if budget:
-            axes.plot([budget / unit] * 2, [at - 0.36, at + 0.36], color=LINE, linewidth=1.6, zorder=4)
-        text = format_bytes(size) if size else "unknown"
-        text = text if fits else f"{text}: does not fit"
-        end = (max(size, budget) + 0.01 * largest) / unit
-        axes.text(end, at, f" {text}", va="center", fontsize=8, color=INK)
-    axes.set_xlim(0, 1.45 * largest / unit)
-    axes.set_title("what the plan takes; red is the budget", loc="left", fontsize=10, color=INK)
-    bar_axes(axes, x_label=f"{unit_name} of one device")
+    return Bars(
+        title="Bytes of the plan on each chip", rows=bars, x_unit=f"{unit_name} of one device; marks are budgets"
+    )

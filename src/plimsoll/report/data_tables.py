@@ -1,14 +1,10 @@
 """Text that `plimsoll inspect` prints for an HDF5 file and for a folder of packed text."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, columns, format_share, known, labelled, table
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_share, known, labelled, table
 from plimsoll.units import format_bytes
-
-SMALL = 64
-"""Largest number of values of a dataset that is only counted if there are larger ones."""
 
 DATASETS: Cells = {
     "dataset": ("l", lambda row: row["name"]),
@@ -38,18 +34,11 @@ FAMILIES: Cells = {
 def hdf5_table(file: Mapping[str, Any]) -> str:
     """Returns the description of an HDF5 file, as `data.hdf5.survey.describe` gives it, as text."""
     lines = [f"{file['path']}: {file['rows']:,} rows, {format_bytes(file['bytes'])} on disk", ""]
-    shown = [dataset for dataset in file["datasets"] if math.prod(dataset["shape"]) > SMALL] or file["datasets"]
-    if shown:
-        lines += table(shown, DATASETS)
-    else:
-        lines.append("  no datasets: there is nothing to train on")
-    if small := len(file["datasets"]) - len(shown):
-        lines.append(f"  and {small} small datasets, of {SMALL} values or fewer (--json has them)")
+    lines += table(file["datasets"], DATASETS).lines()
     if file["families"]:
-        lines += ["", *table(file["families"], FAMILIES)]
+        lines += ["", *table(file["families"], FAMILIES).lines()]
     if file["attributes"]:
-        attributes = [(name, str(value)) for name, value in file["attributes"].items()]
-        lines += ["", *columns([("attribute", ""), *attributes], align="ll")]
+        lines += ["", *all_labelled((name, str(value)) for name, value in file["attributes"].items())]
     if "shuffle" in file:
         shuffle = file["shuffle"]
         verdict = "well mixed" if shuffle["well_mixed"] else "poorly mixed, a larger --mix-chunks mixes more"

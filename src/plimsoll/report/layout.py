@@ -6,6 +6,7 @@ An unknown value prints as `UNKNOWN`, never as zero.
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.units import MIB, format_bytes
@@ -28,6 +29,13 @@ def known(value: float | None, form: str | Callable[[float], str]) -> str:
 def format_share(part: float | None, whole: float | None) -> str:
     """Returns `81.3 %`: the part of `whole`, or `UNKNOWN` if one of them is unknown or the whole is zero."""
     return UNKNOWN if part is None or not whole else f"{100 * part / whole:.1f} %"
+
+
+def format_used(part: float | None, whole: float | None) -> str:
+    """Returns `1.5 GiB of 2.0 GiB (75.0 %)`, or `UNKNOWN`."""
+    if part is None or not whole:
+        return UNKNOWN
+    return f"{format_bytes(part)} of {format_bytes(whole)} ({format_share(part, whole)})"
 
 
 def format_rate(per_second: float, unit: str) -> str:
@@ -73,16 +81,27 @@ def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> li
     return lines
 
 
-def table(rows: Iterable[Any], cells: Cells, *, indent: int = 2) -> list[str]:
-    """Returns a line of titles, and a line per row.
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Texts in rows under a header. A terminal prints its lines, and a page draws the same cells."""
 
-    Args:
-        rows: Values that the cells are made of.
-        cells: Columns, from the left.
-        indent: Spaces before the first column.
-    """
+    rows: Sequence[Sequence[str]]
+    align: str = ""
+    """Letter per column: `r` (right) for numbers; without one a column is of words."""
+    header: Sequence[str] = ()
+    title: str = ""
+
+    def lines(self, *, indent: int = 2) -> list[str]:
+        """Returns a line for the header and each row, without the title."""
+        header = [self.header] if self.header else []
+        return columns([*header, *self.rows], align=self.align, indent=indent)
+
+
+def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
+    """Returns a table of any values, each a row."""
     texts = [[text(row) for _, text in cells.values()] for row in rows]
-    return columns([list(cells), *texts], align="".join(side for side, _ in cells.values()), indent=indent)
+    align = "".join(side for side, _ in cells.values())
+    return Table(title=title, header=[*cells], rows=texts, align=align)
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:

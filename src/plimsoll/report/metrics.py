@@ -1,6 +1,7 @@
 """Files that a run appends to: its metrics (`metrics.jsonl`) and its messages (`log.txt`).
 
-Metrics are one JSON object per logged step. The file survives a kill, and can be cut back to a checkpoint:
+Metrics are one JSON object per logged step, in the order of the steps. The file survives a kill, and can be cut back to
+a checkpoint:
 
     {"step": 20, "loss": 3.2, "step_seconds": 0.4, "elapsed_seconds": 8.1, "tokens_per_second": 38095.2, ...}
 
@@ -13,15 +14,12 @@ A row is passed to the operating system before `log` returns, so SIGKILL loses n
 a power cut may lose the last seconds, which a resumed run writes again.
 """
 
-import contextlib
 import json
 import math
-import mmap
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from plimsoll.errors import RunError
 
@@ -51,113 +49,57 @@ def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
 
 
 def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a file. An incomplete last line is skipped; other damage raises RunError."""
+    """Yields the rows of a file; none if there is no file.
+
+    An incomplete last line is skipped; other damage raises RunError.
+    """
     return (row for _, row in _lines_and_rows(Path(path)))
 
 
 class MetricsLog:
-    """Log of metrics at `path`, which rows are appended to. Opening it removes an incomplete last line."""
+    """Log of metrics at `path`, which rows are appended to."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._open()
+        self._file = open(path, "ab")  # noqa: SIM115 - lives as long as the run
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         self._file.write(encode_row(step, values).encode() + b"\n")
         self._file.flush()
 
-    def cut_after(self, step: int) -> int:
-        """Removes the rows of later steps, which a resumed run writes again, and returns their number.
-
-        The shorter file is complete on disk before it replaces the old one, so a kill leaves one of the two.
-        """
-        self.close()
-        shorter, removed = self.path.with_name(self.path.name + ".cut"), 0
-        with open(shorter, "wb") as kept:
-            for line, row in _lines_and_rows(self.path):
-                if row["step"] <= step:
-                    kept.write(line)
-                else:
-                    removed += 1
-            kept.flush()
-            os.fsync(kept.fileno())
-        os.replace(shorter, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # a new name is data of the folder, not of the file
-        finally:
-            os.close(folder)
-        self._open()
-        return removed
+    def cut_after(self, step: int) -> None:
+        """Removes the rows of later steps, which a resumed run writes again, and an incomplete last line."""
+        size = 0
+        for line, row in _lines_and_rows(self.path):
+            if row["step"] > step:
+                break
+            size += len(line)
+        self._file.truncate(size)
 
     def close(self) -> None:
         self._file.close()
 
-    def _open(self) -> None:
-        """Opens the file, and cuts off what follows its last newline.
-
-        It is mapped for that, not read: it may be long, and memory is scarce.
-        """
-        self._file = open(self.path, "ab+")  # noqa: SIM115 - lives as long as the run
-        if size := self.path.stat().st_size:
-            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                end = content.rfind(b"\n") + 1
-            if end < size:
-                self._file.truncate(end)
-
 
 class NewRows:
-    """Rows that any process appends to a file of metrics from now on.
-
-    A session that continues a run replaces the file by a shorter one (`MetricsLog.cut_after`): the rows that it keeps
-    are not new. What it cuts is still read from the file that was replaced, if a call of `read` has seen that file.
-    """
+    """Rows that any process appends to a file of metrics from now on, also after a session has cut it back."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
-        self._file = self._opened()
-        if self._file is not None:
-            self._file.seek(0, os.SEEK_END)
+        self._position = self._size()
+
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
         """Returns the rows that were completed since the last call."""
-        with contextlib.suppress(FileNotFoundError):
-            status = self._path.stat()
-            if self._file is None or not os.path.samestat(status, os.fstat(self._file.fileno())):
-                return self._rest() + self._rest_of_another()
-        return self._rest()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _opened(self) -> BinaryIO | None:
-        with contextlib.suppress(FileNotFoundError):
-            return open(self._path, "rb")
-        return None
-
-    def _rest(self) -> list[dict[str, Any]]:
-        if self._file is None:
+        self._position = min(self._position, self._size())
+        if not self._path.exists():
             return []
-        start = self._file.tell()
-        whole = self._file.read().rpartition(b"\n")[0]
-        end = start + len(whole) + bool(whole)
-        self._file.seek(end)
+        with open(self._path, "rb") as file:
+            file.seek(self._position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(whole + newline)
         return [_row_of(line) for line in whole.splitlines()]
-
-    def _rest_of_another(self) -> list[dict[str, Any]]:
-        """Goes on in the file that has the name now, behind the lines with which both files begin."""
-        before, self._file = self._file, self._opened()
-        if before is not None and self._file is not None:
-            before.seek(0)
-            kept = 0
-            for line, same in zip(before, self._file, strict=False):
-                if line != same or not line.endswith(b"\n"):
-                    break
-                kept += len(line)
-            self._file.seek(kept)
-            before.close()
-        return self._rest()
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
@@ -168,6 +110,8 @@ def _row_of(line: bytes) -> dict[str, Any]:
 
 
 def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    if not path.exists():
+        return
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):

@@ -1,26 +1,30 @@
-"""Pictures of a plan: its components as a waterfall up to the budget, and what bytes buy in time.
+"""The one way to draw: curves and bars by matplotlib, as a file of their own or inside a page.
 
-    save_picture("plan.png", lambda: waterfall(planned))
+    save_picture("plan.png", figure_of(waterfall(planned)))
 
-Each bar starts where the one above it ends, so the last one ends at the predicted peak, and the rest up to the
-budget is free. Below are the largest temporaries of the step, by their place in the source. matplotlib takes 55 MiB
-of resident memory, so it is imported inside the functions that draw: a training process never does. A `Figure`
-created directly leaves pyplot's global state, and any open window, alone.
+matplotlib takes 55 MiB of resident memory, so it is imported inside the functions that draw: a training process never
+does. A `Figure` that is created directly leaves pyplot's global state, and any open window, alone.
 
-Pages (`report/page/`) draw their own SVG instead: it follows the reader's light or dark colours and font size.
-A chart takes 6 ms and 5 KB there; matplotlib needs 150 ms and 16 KB, and a second to import.
+In a page a chart is SVG in the page's colours, which follow the reader's light or dark. It holds numbers and names of
+bars; titles and axes are HTML around it, and keep their size on a phone.
 """
 
-import importlib.util
+from __future__ import annotations
+
+import io
+import math
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plimsoll.errors import PlimsollError
-from plimsoll.planned import Buffer, Planned
+from plimsoll.planned import Planned
 from plimsoll.report.layout import format_share
+from plimsoll.report.palette import LIGHT, SERIES
 from plimsoll.report.tables import plan_words
 from plimsoll.units import GIB, MIB, format_bytes
 
@@ -29,181 +33,346 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-INK, QUIET_INK, BAR, PEAK, ROOM, LINE = "#1f2933", "#66727f", "#4a7fb0", "#1f4e79", "#e4e9ee", "#b3261e"
+INK, BAR = LIGHT["ink"], LIGHT["one"]
+WIDTH, HEIGHT = 420, 250
+"""Points of a chart of curves."""
+ROW_HEIGHT, FRAME_HEIGHT = 22, 50
+"""Points of a bar or a line of words, and of all that is around bars."""
+WORDS_WIDTH = 200
+"""Points by which a picture with words in it is wider than a chart of a page."""
+FEW = 16
+"""Points up to which each has a dot."""
+DECADES = 30
+"""Largest value over the smallest from which an axis is logarithmic."""
+LARGEST = 1e300
+"""Values beyond it are taken for infinite: the difference of two must be a number."""
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "plimsoll",  # the same chart gives the same bytes
+    "text.parse_math": False,
+    "text.color": LIGHT["ink"],
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.labelcolor": LIGHT["quiet"],
+    "axes.edgecolor": LIGHT["rule"],
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.01,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": LIGHT["rule"],
+    "xtick.color": LIGHT["rule"],
+    "ytick.color": LIGHT["rule"],
+    "xtick.labelcolor": LIGHT["quiet"],
+    "ytick.labelcolor": LIGHT["quiet"],
+    "legend.frameon": False,
+    "path.simplify_threshold": 0.5,  # a line of 100,000 points keeps what can be seen, single extremes among it
+    "savefig.dpi": 150,
+}
 
 
-def save_picture(path: Path | str, draw: Callable[[], "Figure"]) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A curve of a chart. Values that are not finite leave a gap."""
+
+    name: str
+    xs: Sequence[float]
+    """Positions, ascending."""
+    ys: Sequence[float]
+    """Values in the unit of the axis."""
+    is_marked: bool = False
+    """True if every point has a dot, as evaluations do, which are few."""
+
+    @property
+    def finite(self) -> list[float]:
+        """Values that can be drawn."""
+        return [y for y in self.ys if is_finite(y)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Curves over one axis."""
+
+    title: str
+    unit: str
+    """Name of the vertical axis with its unit."""
+    lines: Sequence[Line]
+    x_unit: str = "optimizer step"
+    """Name of the horizontal axis with its unit."""
+    caption: str = ""
+    """Text below the chart: what to look for."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Names and values of horizontal lines that must not be crossed, like the budget."""
+    from_zero: bool = False
+    """True if the vertical axis begins at zero. Else it is logarithmic once values span decades."""
+    logarithmic_x: bool = False
+    height: int = HEIGHT
+
+    @property
+    def values(self) -> list[float]:
+        """Values of all curves that can be drawn."""
+        return [value for line in self.lines for value in line.finite]
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """True if the vertical axis shows more when it is logarithmic."""
+        return not self.from_zero and min(self.values) > 0 and max(self.values) > DECADES * min(self.values)
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Colours and names of the curves."""
+        pairs = zip(SERIES, self.lines, strict=False)
+        return [(colour, line.name) for colour, line in pairs if line.finite]
+
+    @property
+    def description(self) -> str:
+        """The chart in words, for screen readers."""
+        return f"{self.title}. {self.unit} over {self.x_unit}."
+
+    def draw(self, axes: Axes) -> None:
+        # Curves and limits.
+        for colour, line in zip(SERIES, self.lines, strict=False):
+            if not line.finite:
+                continue
+            ys = [y if is_finite(y) else math.nan for y in line.ys]
+            marker = "o" if line.is_marked or len(ys) <= FEW else ""
+            axes.plot(line.xs, ys, color=LIGHT[colour], marker=marker, clip_on=False)
+        for name, value in self.limits.items():
+            axes.axhline(value, color=LIGHT["line"], linewidth=2.2)
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+            axes.annotate(name, (1, value), (-4, 4), color=LIGHT["line"], **place)
+
+        # Axes, with numbers as the tables write them.
+        if self.logarithmic_x:
+            axes.set_xscale("log")
+        if self.is_logarithmic:
+            axes.set_yscale("log")
+        if self.from_zero:
+            axes.set_ylim(bottom=min(0, *self.values))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            axis.set_minor_formatter("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A row of a chart of bars."""
+
+    name: str
+    parts: Mapping[str, float]
+    """Names and sizes of what the bar is made of, from the left."""
+    text: str
+    """What stands at its end."""
+    start: float = 0
+    mark: float | None = None
+    """Value to compare with, like a prediction: a line across the bar."""
+    is_hollow: bool = False
+    """True if it was not measured, or does not fit."""
+
+    @property
+    def end(self) -> float:
+        return self.start + sum(self.parts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Bars to one scale, the first at the top."""
+
+    title: str
+    rows: Sequence[Bar]
+    x_unit: str
+    """Name of the horizontal axis with its unit."""
+    caption: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Names and values of vertical lines that must not be crossed."""
+    unit: str = ""
+
+    @property
+    def values(self) -> list[float]:
+        ends = [max(row.end, row.mark or 0) for row in self.rows]
+        return [*ends, *self.limits.values()]
+
+    @property
+    def height(self) -> int:
+        return FRAME_HEIGHT + ROW_HEIGHT * len(self.rows)
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Colours and names of the parts."""
+        names = dict.fromkeys(name for row in self.rows for name in row.parts)
+        return [*zip(SERIES, names, strict=False)]
+
+    @property
+    def description(self) -> str:
+        """The bars in words, for screen readers."""
+        return f"{self.title}. " + " ".join(f"{row.name}: {row.text}." for row in self.rows)
+
+    def draw(self, axes: Axes) -> None:
+        # Bars of their parts, with marks and texts.
+        colours = {name: LIGHT[colour] for colour, name in self.legend}
+        for place, row in enumerate(self.rows):
+            left = row.start
+            for name, size in row.parts.items():
+                fill = "none" if row.is_hollow else colours[name]
+                axes.barh(place, size, left=left, height=0.6, color=fill, edgecolor=colours[name])
+                left += size
+            if row.mark is not None:
+                axes.plot([row.mark] * 2, [place - 0.4, place + 0.4], color=LIGHT["ink"], linewidth=2)
+            place_of_text = (max(row.end, row.mark or 0), place)
+            axes.annotate(row.text, place_of_text, (5, 0), textcoords="offset points", va="center", fontsize=10)
+
+        # Limits.
+        for name, value in self.limits.items():
+            axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
+            axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
+
+        # Axes: names, and room for the texts.
+        axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
+        axes.set_ylim(len(self.rows) - 0.4, -0.6)
+        axes.set_xlim(0, 1.8 * max(1e-9, *self.values))
+        axes.grid(visible=False, axis="y")
+
+
+def is_finite(value: float) -> bool:
+    """Returns whether a value can be drawn."""
+    return math.isfinite(value) and abs(value) < LARGEST
+
+
+def figure_of(chart: Chart | Bars, *, has_words: bool = True) -> Figure:
+    """Returns a chart as a figure; `has_words` if its title, the names of its axes and its legend stand in it."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    width, height = WIDTH, chart.height
+    if has_words:
+        width += WORDS_WIDTH
+        height += ROW_HEIGHT * (2 + len(chart.legend))
+    with style.context(["default", STYLE]):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.subplots()
+        chart.draw(axes)
+        if has_words:
+            axes.set_title(chart.title, pad=ROW_HEIGHT)
+            axes.set_xlabel(chart.x_unit)
+            axes.set_ylabel(chart.unit)
+            if len(chart.legend) > 1:
+                handles = [Line2D([], [], color=LIGHT[colour], label=name) for colour, name in chart.legend]
+                figure.legend(handles=handles, loc="outside lower left")
+    return figure
+
+
+def inline(chart: Chart | Bars) -> str:
+    """Returns the inside of a chart's SVG, with the page's variables for the colours of its palette."""
+    from matplotlib import style
+
+    # Drawn.
+    svg = io.StringIO()
+    with style.context(["default", STYLE]):
+        figure_of(chart, has_words=False).savefig(svg, format="svg", transparent=True)
+    drawn = svg.getvalue()
+
+    # Without what surrounds it, and with variables instead of colours.
+    inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
+    inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page
+    for name, colour in LIGHT.items():
+        inside = inside.replace(colour, f"var(--{name})")
+    return re.sub(r"\n\s*", "\n", inside)
+
+
+def save_picture(path: Path | str, figure: Figure) -> Path:
     """Saves the figure and returns the path. The same figure gives the same bytes: no date, no random ids in SVG.
 
     Raises:
-        PlimsollError: There is no picture to be made there, as `require_picture` says, or the disk is full.
+        PlimsollError: There is no file to be written there, as `require_place` says, or the disk is full.
     """
-    path = require_picture(path)
-    try:
-        figure = draw()
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise _needs(path, f"cannot be imported here ({error})") from error
-    with rc_context({"svg.hashsalt": "plimsoll", "svg.fonttype": "none"}):
+    from matplotlib import style
+
+    path = require_place(path)
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with style.context(["default", STYLE]):
         try:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            figure.savefig(path, metadata=metadata)
         except OSError as problem:  # a full disk
             raise PlimsollError(f"the picture {path} was not written: {problem.strerror or problem}") from None
     return path
 
 
-def _needs(path: Path, why: str) -> PlimsollError:
-    return PlimsollError(
-        f"the picture {path.name!r} needs matplotlib, which {why}: `pip install matplotlib`, or read the same numbers"
-        " in the table"
-    )
-
-
-def require_picture(path: Path | str) -> Path:
-    """Returns the path if a picture can be drawn there. Called before planning; imports and writes nothing.
+def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
+    """Returns the path if a file of these formats can be written there. Called before anything that takes time.
 
     Raises:
-        PlimsollError: If the format is not supported, matplotlib is missing, or the place is not writable.
+        PlimsollError: The format is another, or the place is not writable.
     """
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise PlimsollError(f"a picture is written as {' or '.join(FORMATS)}, and {path.name!r} is neither")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise _needs(path, "is not installed")
+    path = Path(path).expanduser()
     folder = path.parent
-    if path.is_dir():
-        why = "it is a folder"
-    elif not folder.is_dir():
-        why = f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}"
+    if path.suffix.lower() not in formats:
+        raise PlimsollError(f"this is written as {' or '.join(formats)}, and {path.name!r} is neither")
+    if not folder.is_dir():
+        why = f"there is no folder {folder}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
         why = "you may not write there"
     else:
         return path
-    raise PlimsollError(f"the picture {path} cannot be written, {why}: name a file in a folder that is yours")
+    raise PlimsollError(f"{path} cannot be written, {why}: name a file in a folder that is yours")
 
 
-def waterfall(planned: Planned) -> "Figure":
-    """Returns the figure of a plan, for a notebook or another format."""
-    from matplotlib.figure import Figure
-
+def waterfall(planned: Planned) -> Bars:
+    """Returns the bytes of a plan as bars, each beginning where the one above ends, up to the budget."""
     ledger = planned.ledger
-    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
-    rows, below = len(parts) + 1, len(planned.largest_buffers)
-    height = 1.9 + 0.36 * rows + (0.9 + 0.3 * below if below else 0)
-    figure = Figure(figsize=(9, height), layout="constrained", facecolor="white")
-    if below:
-        axes, temporaries = figure.subplots(2, 1, height_ratios=[rows, below])
-        _draw_temporaries(temporaries, planned.largest_buffers)
-    else:
-        axes = figure.subplots()
-    _draw_bars(axes, parts, ledger.predicted_peak_bytes, ledger.budget_bytes)
-    share = format_share(ledger.predicted_peak_bytes, ledger.budget_bytes)
-    subtitle = f"{plan_words(planned.plan)}\npeak in phase {ledger.phase}, {ledger.source}: {share} of the budget"
-    axes.set_title(subtitle, loc="left", fontsize=9, color=QUIET_INK, pad=22)
-    title = f"{planned.recipe} on {planned.plan.chip}" + (f" x {planned.devices}" if planned.devices > 1 else "")
-    _write_above(axes, title, at=0, points=48, ha="left", color=INK, fontsize=12, fontweight="bold")
-    return figure
-
-
-def frontier_figure(planned: Planned) -> "Figure":
-    """Returns a figure of bytes against time: the plans that nothing beats, the chosen one, and the budget as a line.
-
-    Plans that were not compiled are hollow: their bytes are believed.
-    """
-    from matplotlib.figure import Figure
-
-    budget, points = planned.ledger.budget_bytes, planned.frontier
-    unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
-    slowest = max((point.step_seconds for point in points), default=1.0)
-    second, time_name = (1.0, "s") if slowest >= 1 else (1e-3, "ms")
-    figure = Figure(figsize=(9, 5), layout="constrained", facecolor="white")
-    axes = figure.subplots()
-    xs, ys = [point.step_seconds / second for point in points], [point.needed_bytes / unit for point in points]
-    axes.plot(xs, ys, color=BAR, linewidth=1.2, drawstyle="steps-pre", zorder=2)
-    for point, x, y in zip(points, xs, ys, strict=True):
-        colour = LINE if point.chosen else BAR
-        axes.plot([x], [y], "o", color=colour, markerfacecolor=colour if point.compiled else "white", zorder=3)
-        if point.chosen:
-            text = f"chosen: {plan_words(point.plan)}"
-            axes.annotate(text, (x, y), (8, 8), textcoords="offset points", fontsize=8, color=INK)
-    axes.axhline(budget / unit, color=LINE, linewidth=1.6, zorder=1)
-    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-    axes.annotate(f"budget {format_bytes(budget)}", (1, budget / unit), (-4, 4), color=LINE, **place)
-    axes.set_ylim(0, 1.1 * max([budget / unit, *ys]))
-    axes.margins(x=0.12)
-    bar_axes(axes, x_label=f"time of a step in {time_name}")
-    axes.set_ylabel(f"budget that is enough in {unit_name}", fontsize=9, color=QUIET_INK)
-    axes.tick_params(axis="y", colors=QUIET_INK, labelsize=8)
-    axes.grid(axis="y", color=ROOM, linewidth=0.8, zorder=0)
-    title = f"{planned.recipe} on {planned.plan.chip}: bytes against step time. Hollow: estimated, not compiled"
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=12)
-    return figure
-
-
-def _draw_bars(axes: "Axes", parts: list[tuple[str, int]], peak: int, budget: int) -> None:
-    """Draws a bar per component from where the one before it ends, then the peak, and the budget as a line."""
+    peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
     unit, unit_name = byte_axis(max(peak, budget))
-    sizes = [size for _, size in parts]
-    starts = [0, *accumulate(sizes)][:-1]
-    full = max(peak, budget) / unit
-    bars = [*zip(starts, sizes, [BAR] * len(parts), strict=True), (0, peak, PEAK)]
-    for row, (start, size, colour) in enumerate(bars):
-        axes.barh(row, size / unit, left=start / unit, height=0.66, color=colour, edgecolor=colour, zorder=3)
-        text = f"{format_bytes(size)}  {format_share(size, peak)}" if row < len(parts) else format_bytes(size)
-        end = (start + size) / unit
-        if end > 0.8 * full:  # no room to the right of it: the text goes before the bar, or inside it
-            inside = size / unit > 0.25 * full
-            at, side, ink = (end, "right", "white") if inside else (start / unit, "right", INK)
-            shift = -0.008 * full
-        else:
-            at, side, ink, shift = end, "left", INK, 0.008 * full
-        beneath = {"facecolor": "white", "edgecolor": "none", "pad": 1} if row < len(parts) and ink == INK else None
-        axes.text(at + shift, row, text, va="center", ha=side, fontsize=9, color=ink, zorder=5, bbox=beneath)
-        if row < len(parts):  # to the start of the next bar, or down to the end of the peak's
-            axes.plot([end, end], [row + 0.33, row + 0.67], color=QUIET_INK, linewidth=0.8, zorder=2)
-    if peak < budget:
-        axes.barh(len(parts), (budget - peak) / unit, left=peak / unit, height=0.66, color=ROOM, zorder=1)
-    limit = budget / unit
-    axes.axvline(limit, color=LINE, linewidth=1.6, zorder=4)
-    room = f"room {format_bytes(budget - peak)}" if peak <= budget else f"over by {format_bytes(peak - budget)}"
-    _write_above(axes, f"budget {format_bytes(budget)}, {room}", at=limit, points=5, ha="right", color=LINE, fontsize=9)
-    axes.set_yticks(range(len(bars)), [*(name for name, _ in parts), "predicted peak"], fontsize=9, color=INK)
-    axes.get_yticklabels()[-1].set_fontweight("bold")
-    axes.set_ylim(len(parts) + 0.6, -0.6)
-    axes.set_xlim(0, 1.03 * full)
-    bar_axes(axes, x_label=f"{unit_name} per device")
+    largest_first = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    starts = accumulate((size for _, size in largest_first), initial=0)
+    rows = [
+        Bar(
+            name=name,
+            parts={"bytes": size / unit},
+            text=f"{format_bytes(size)}  {format_share(size, peak)}",
+            start=start / unit,
+        )
+        for (name, size), start in zip(largest_first, starts, strict=False)
+    ]
+    rows.append(Bar(name="predicted peak", parts={"bytes": peak / unit}, text=format_bytes(peak)))
+    return Bars(
+        title=f"{planned.recipe} on {planned.plan.chip}: {format_share(peak, budget)} of the budget",
+        rows=rows,
+        x_unit=f"{unit_name}, predicted",
+        limits={f"budget {format_bytes(budget)}": budget / unit},
+    )
 
 
-def _draw_temporaries(axes: "Axes", buffers: Sequence[Buffer]) -> None:
-    unit, unit_name = byte_axis(buffers[0].bytes)
-    for row, buffer in enumerate(buffers):
-        axes.barh(row, buffer.bytes / unit, height=0.6, color=BAR, zorder=3)
-        inside = buffer.bytes > 0.6 * buffers[0].bytes
-        at, ink = (0, "white") if inside else (buffer.bytes / unit, INK)
-        text = f" {format_bytes(buffer.bytes)}  {buffer.shape}"
-        axes.text(at, row, text, va="center", fontsize=8, color=ink, zorder=5)
-    labels = [f"{buffer.place}  {buffer.what}".strip() for buffer in buffers]
-    axes.set_yticks(range(len(buffers)), labels, fontsize=8, color=INK)
-    axes.set_ylim(len(buffers) - 0.4, -0.6)
-    axes.set_title("largest temporaries when the step needs most", loc="left", fontsize=9, color=QUIET_INK)
-    bar_axes(axes, x_label=unit_name)
+def frontier_chart(planned: Planned) -> Chart:
+    """Returns bytes against time: the plans that nothing beats, the chosen one, and the budget."""
+    budget = planned.ledger.budget_bytes
+    points = sorted(planned.frontier, key=lambda point: point.step_seconds)
+    unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
+    chosen = [point for point in points if point.chosen]
+    groups = {"plans that no other beats": points, f"chosen: {plan_words(planned.plan)}": chosen}
+    lines = [
+        Line(
+            name=name,
+            xs=[point.step_seconds for point in group],
+            ys=[point.needed_bytes / unit for point in group],
+            is_marked=True,
+        )
+        for name, group in groups.items()
+    ]
+    estimated = sum(not point.compiled for point in points)
+    return Chart(
+        title="Bytes against time",
+        caption="No plan is both smaller and faster than one of these."
+        f" {estimated:,} of {len(points):,} were not compiled; their bytes are estimates.",
+        unit=f"smallest budget, {unit_name}",
+        x_unit="time of a step, seconds",
+        lines=lines,
+        limits={f"budget {format_bytes(budget)}": budget / unit},
+        from_zero=True,
+    )
 
 
-def bar_axes(axes: "Axes", *, x_label: str) -> None:
-    """Labels the horizontal axis and styles both for a chart of bars: a light grid, no ticks and no frame."""
-    axes.set_xlabel(x_label, fontsize=9, color=QUIET_INK)
-    axes.tick_params(axis="x", colors=QUIET_INK, labelsize=8, length=0)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=ROOM, linewidth=0.8, zorder=0)
-    axes.spines[:].set_visible(False)
-
-
-def _write_above(axes: "Axes", text: str, *, at: float, points: float, **style: Any) -> None:
-    """Writes above the bars, at a value of the axis of bytes and a distance in points from their top."""
-    place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-    axes.annotate(text, xy=(at, 1), xytext=(0, points), va="bottom", **place, **style)
-
-
-def byte_axis(largest: int) -> tuple[int, str]:
-    """Returns the bytes of an axis' unit, and its name: GiB from 1 GiB on, else MiB."""
-    return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+def byte_axis(largest: float) -> tuple[int, str]:
+    """Returns the bytes of an axis' unit, and its name."""
+    return (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")

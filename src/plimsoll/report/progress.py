@@ -53,21 +53,18 @@ class Progress:
         self._bar: Any = None
         is_terminal = self.stream is not None and self.stream.isatty() and os.environ.get("TERM") != "dumb"
         if not quiet and (is_terminal or in_notebook):
-            self._bar = self._make_bar(start_step, "tqdm.auto" if in_notebook else "tqdm")
-
-    def _make_bar(self, start_step: int, module: str) -> Any:
-        tqdm = import_module(module).tqdm
-        tqdm.monitor_interval = 0  # no thread
-        return tqdm(
-            total=self.total_steps,
-            initial=start_step,
-            file=self.stream,
-            bar_format="{n_fmt}/{total_fmt} {bar} {desc}",
-            dynamic_ncols=True,
-            mininterval=REFRESH_SECONDS,
-            miniters=1,
-            delay=1e-9,  # nothing is written before the first update
-        )
+            tqdm = import_module("tqdm.auto" if in_notebook else "tqdm").tqdm
+            tqdm.monitor_interval = 0  # no thread
+            self._bar = tqdm(
+                total=total_steps,
+                initial=start_step,
+                file=self.stream,
+                bar_format="{n_fmt}/{total_fmt} {bar} {desc}",
+                dynamic_ncols=True,
+                mininterval=REFRESH_SECONDS,
+                miniters=1,
+                delay=1e-9,  # nothing is written before the first update
+            )
 
     def update(self, step: int, row: Mapping[str, Any]) -> None:
         """Shows that `step` steps are done, with the time that the run has taken, in all its processes, and is to take.
@@ -97,8 +94,6 @@ class Progress:
         if self._first is None or step < self._first[0]:
             self._first = (step, elapsed)
         first_step, first_elapsed = self._first
-        if step >= self.total_steps:
-            return format_seconds(0.0)
         if step == first_step:
             return UNKNOWN
         return format_seconds((elapsed - first_elapsed) / (step - first_step) * (self.total_steps - step))

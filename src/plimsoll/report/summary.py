@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.report.layout import columns, format_share
-from plimsoll.units import format_bytes
+from plimsoll.report.layout import columns
 
 RULE = "=" * 80
 
@@ -33,7 +32,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Losses, times and bytes of a run that has ended."""
+    """Losses and times of a run that has ended. Its bytes stand in the ledger."""
 
     steps: int
     train_loss: float
@@ -47,15 +46,7 @@ class Outcome:
     """Complete epochs, of all processes of the run; 0 if the size of an epoch is unknown."""
     epochs_begun: float
     """Steps over those of an epoch: with what there is of the one that is not complete."""
-    device: str
-    budget_bytes: int
-    predicted_peak_bytes: int
-    measured_peak_bytes: int | None
-    """Highest peak of all processes of the run."""
-    resumed_from_step: int | None = None
-    overruns: tuple[str, ...] = ()
-    """Overruns of the budget, a line each."""
-    waited_share: float | None = None
+    waited_share: float = 0.0
     """Share of the last process's time in which training waited for data."""
     rows_left_out: int = 0
     """Rows skipped because they were not finite, if the source counts them; each counts once per epoch."""
@@ -77,9 +68,9 @@ def epoch_summary(epoch: Epoch) -> str:
 
 
 def final_summary(outcome: Outcome) -> str:
-    """Returns losses, times and memory of a run as text."""
+    """Returns losses and times of a run as text."""
     best, total, epochs = _loss(outcome.best_validation_loss), outcome.total_seconds, outcome.epochs
-    if outcome.best_validation_loss is not None and outcome.best_step is not None:
+    if outcome.best_step is not None:
         best += f" at step {outcome.best_step:,}"
     rows = [
         ("Best Validation Loss:", best),
@@ -89,24 +80,12 @@ def final_summary(outcome: Outcome) -> str:
         ("Total Training Time:", f"{total / 60:.2f} minutes ({total / 3600:.2f} hours)"),
         ("Average Epoch Time:", f"{total / outcome.epochs_begun / 60:.2f} minutes" if epochs else "no whole epoch"),
         ("Total Epochs:", f"{epochs:,}"),
+        ("Waited For Data:", f"{100 * outcome.waited_share:.1f} % of the time"),
     ]
-    if outcome.waited_share is not None:
-        rows.append(("Waited For Data:", f"{100 * outcome.waited_share:.1f} % of the time"))
     if outcome.rows_left_out:
         rows.append(("Rows Left Out:", f"{outcome.rows_left_out:,} that are not finite"))
-    if outcome.resumed_from_step is not None:
-        rows.append(("Resumed From:", f"step {outcome.resumed_from_step:,}"))
-    budget, predicted, measured = outcome.budget_bytes, outcome.predicted_peak_bytes, outcome.measured_peak_bytes
-    rows += [("Device:", outcome.device), ("Memory Budget:", format_bytes(budget))]
-    for name, peak in (("Predicted Peak:", predicted), ("Measured Peak:", measured)):
-        text = "not measured" if peak is None else f"{format_bytes(peak)} ({format_share(peak, budget)} of the budget)"
-        rows.append((name, text))
-    if measured is not None and measured > budget:
-        rows.append(("Over The Budget By:", format_bytes(measured - budget)))
-    rows += [("Went Over:", overrun) for overrun in outcome.overruns]
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
-    title = outcome.ended_early or title
-    return "\n".join([title, RULE, *columns(rows, align="ll")])
+    return "\n".join([outcome.ended_early or title, RULE, *columns(rows, align="ll")])
 
 
 def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
@@ -149,15 +128,15 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
 
 def evaluation_text(answer: Mapping[str, Any]) -> str:
     """Returns what `plimsoll evaluate` prints: a line for each metric, and for each part of one that is a mapping."""
-    metrics = {name: value for name, value in answer.items() if name not in ("run", "step", "note")}
-    width = max((len(name) for name, value in metrics.items() if not isinstance(value, Mapping)), default=0) + 2
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
     lines += [answer["note"]] if answer.get("note") else []
-    for name, value in metrics.items():
+    for name, value in answer.items():
         if isinstance(value, Mapping):
-            lines += ["", f"  {name}", *(f"    {part:<28}{number:8.4f}" for part, number in value.items())]
-        else:
-            lines.append(f"  {name:<{width}}{f'{value:,}' if isinstance(value, int) else f'{value:.4f}'}")
+            parts = [(part, f"{number:.4f}") for part, number in value.items()]
+            lines += ["", f"  {name}", *columns(parts, align="lr", indent=4)]
+        elif name not in ("run", "step", "note"):
+            text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+            lines.append(f"  {name:<24}  {text}")
     return "\n".join(lines)
 
 

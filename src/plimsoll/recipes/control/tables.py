@@ -53,7 +53,7 @@ def journeys_table(answer: Mapping[str, Any]) -> str:
 
 def evaluation_picture(answer: Mapping[str, Any], path: Path | str) -> Path:
     """Draws the norm of the state over time, of one journey of each family, optimal and learned, into `path`."""
-    return save_picture(path, lambda: _norms_figure(answer["closed_loop"]))
+    return save_picture(path, _norms_figure(answer["closed_loop"]))
 
 
 def _norms_figure(driven: Mapping[str, Any]) -> Figure:

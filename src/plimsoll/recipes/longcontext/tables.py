@@ -43,7 +43,7 @@ def positions_table(losses: Mapping[str, float]) -> str:
 
 def evaluation_picture(answer: Mapping[str, Any], path: Path | str) -> Path:
     """Draws the loss by position into `path`, a .png or .svg: a step for each stretch, over a logarithmic axis."""
-    return save_picture(path, lambda: _positions_figure(answer[BY_POSITION]))
+    return save_picture(path, _positions_figure(answer[BY_POSITION]))
 
 
 def _positions_figure(losses: Mapping[str, float]) -> Figure:

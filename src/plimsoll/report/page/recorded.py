@@ -9,51 +9,52 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
-Facts = Mapping[str, Any]
+from plimsoll.planned import Planned
+from plimsoll.report.picture import Line
 
-MOST_METRICS = 400
-"""Number of columns that are kept, however many a user's loss reports."""
+Facts = Mapping[str, Any]
 
 
 @dataclass
 class Column:
-    """Values of a metric, in the rows that have it: at least one."""
+    """Values of a metric, in the rows that have it."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
     """Seconds since the start of the whole run."""
     values: array[float] = field(default_factory=lambda: array("d"))
 
+    @property
     def finite(self) -> list[float]:
-        """Returns the values without NaN and infinities."""
+        """Values without NaN and infinities."""
         return [value for value in self.values if math.isfinite(value)]
 
+    def line(self, name: str, *, second: float = 0, unit: float = 1, is_marked: bool = False) -> Line:
+        """Returns the values as a curve over optimizer steps, or over time where `second` is its unit in seconds."""
+        xs = [at / second for at in self.seconds] if second else self.steps
+        return Line(name=name, xs=xs, ys=[value / unit for value in self.values], is_marked=is_marked)
 
-Columns = dict[str, Column]
 
-
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
+def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
     """Returns the rows as a column per metric, with 24 bytes a value. Values that are not numbers are left out."""
-    columns: Columns = {}
+    columns: dict[str, Column] = {}
     for row in rows:
-        step, seconds = row["step"], row.get("elapsed_seconds")
         for name, value in row.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            if name not in columns and len(columns) >= MOST_METRICS:
+            if not isinstance(value, int | float) or isinstance(value, bool):
                 continue
             column = columns.setdefault(name, Column())
-            column.steps.append(step)
-            column.seconds.append(math.nan if seconds is None else seconds)
+            column.steps.append(row["step"])
+            column.seconds.append(row.get("elapsed_seconds", math.nan))
             column.values.append(value)
     return columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Data of a run. Paths and states are as text; the rest is the content of its JSON files."""
+    """Data of a run."""
 
     name: str
     path: str
@@ -61,73 +62,90 @@ class Recorded:
     """One of `finished`, `training now`, `stopped at step 120`, `nothing saved`."""
     recipe: Facts
     """Content of recipe.json."""
-    planned: Facts = field(default_factory=dict)
-    """Content of plan.json; this, `data` and `ledger` are empty as long as there is no such file."""
-    data: Facts = field(default_factory=dict)
+    planned: Planned | None = None
     ledger: Facts = field(default_factory=dict)
+    """Bytes predicted and measured, as in ledger.json; empty before there is a plan."""
+    steps: int | None = None
+    """Steps of the whole run, once its data are prepared."""
+    data: str = ""
+    """Description of its data."""
     sessions: Sequence[Facts] = ()
     """Time, versions and machine of each start."""
     processes: Facts = field(default_factory=dict)
     """Content of processes.json; empty for a run of one process."""
-    columns: Columns = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset's."""
-    continue_command: str | None = None
-    repeat_command: str | None = None
-    use_commands: Sequence[str] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Commands that continue, repeat or use the run, by what they do."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
     """Steps, and the learning rate of each."""
     exhibits: Sequence[Facts] = ()
-    """Examples of what the model makes, as `exhibits.py` draws them."""
+    """Examples of what the model makes, as `Recipe.exhibits` gives them."""
     left_out: Sequence[str] = ()
     """Sentences about what is missing on the page, and why."""
+
+    def column(self, name: str) -> Column:
+        """Returns the values of a metric; none if it was never logged."""
+        return self.columns.get(name) or Column()
 
     @property
     def recipe_name(self) -> str:
         """Name of the recipe in its plan, else its kind."""
-        return self.planned.get("recipe") or self.recipe["kind"]
+        return self.planned.recipe if self.planned else self.recipe["kind"]
 
     @property
     def budget_bytes(self) -> int | None:
         """Budget of one device, or of the process on a CPU."""
-        return self.ledger.get("budget_bytes") or self.planned.get("budget_bytes")
+        return self.ledger.get("budget_bytes")
 
     @property
-    def on_device(self) -> bool:
-        """True where the budget is an accelerator's memory, so that its allocator's count is compared with it."""
-        return "device_bytes" in self.columns
+    def memory_kind(self) -> str:
+        """Memory that the budget is of: `device` where an allocator of an accelerator counts it, else `resident`."""
+        return "device" if "device_bytes" in self.columns else "resident"
 
     @property
     def measured_peak_bytes(self) -> float | None:
         """Peak of all processes of the run, from its ledger; before there is one, the highest that was logged."""
-        measured = (self.ledger.get("measured") or {}).get("peak_bytes")
-        if measured is not None:
-            return measured
-        return self._highest("peak_device_bytes" if self.on_device else "peak_resident_bytes")
+        measured = self.ledger["measured"]["peak_bytes"] if self.ledger else None
+        return measured or max(self.column(f"peak_{self.memory_kind}_bytes").finite, default=None)
 
     @property
-    def last_step(self) -> int | None:
+    def last_step(self) -> int:
         """Last step whose loss was logged."""
-        column = self.columns.get("loss")
-        return int(column.steps[-1]) if column else None
+        return int(max(self.column("loss").steps, default=0))
 
     @property
-    def elapsed_seconds(self) -> float | None:
+    def elapsed_seconds(self) -> float:
         """Training time of the whole run so far."""
-        return self._highest("elapsed_seconds")
-
-    def _highest(self, name: str) -> float | None:
-        column = self.columns.get(name)
-        return max(column.finite(), default=None) if column else None
+        return max(self.column("elapsed_seconds").finite, default=0.0)
 
     @property
-    def rate_unit(self) -> str | None:
-        """Unit of the throughput: `tokens` or `examples`; None before one was logged."""
-        return next((unit for unit in ("tokens", "examples") if f"{unit}_per_second" in self.columns), None)
+    def rate_unit(self) -> str:
+        """Unit of the throughput: `tokens` or `examples`."""
+        return "tokens" if "tokens_per_second" in self.columns else "examples"
+
+    @property
+    def loss_unit(self) -> str:
+        return "loss, nats" if self.rate_unit == "tokens" else "loss"
+
+    @property
+    def median_rate(self) -> float | None:
+        """Median of the throughput; None before one was logged."""
+        rates = self.column(f"{self.rate_unit}_per_second").finite
+        return median(rates) if rates else None
 
     def best(self) -> tuple[int, float] | None:
         """Returns step and value of the lowest validation loss."""
-        column = self.columns.get("validation_loss")
-        pairs = zip(column.steps, column.values, strict=True) if column else ()
-        finite = [(int(step), value) for step, value in pairs if math.isfinite(value)]
-        return min(finite, key=lambda pair: pair[1], default=None)
+        column = self.column("validation_loss")
+        pairs = zip(column.values, column.steps, strict=True)
+        lowest, step = min((pair for pair in pairs if math.isfinite(pair[0])), default=(0.0, 0.0))
+        return (int(step), lowest) if step else None
+
+
+def time_axis(seconds: float) -> tuple[float, str]:
+    """Returns the seconds of an axis' unit, and its name."""
+    for unit, name in ((3600.0, "hours"), (60.0, "minutes")):
+        if seconds > 3 * unit:
+            return unit, name
+    return 1.0, "seconds"

@@ -1,0 +1,245 @@
+"""Page of one run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import median
+
+from plimsoll.report.layout import UNKNOWN, Table, format_rate, format_share, format_used, known
+from plimsoll.report.page.plans import plan_section
+from plimsoll.report.page.recorded import Facts, Recorded, time_axis
+from plimsoll.report.page.section import Page, Section
+from plimsoll.report.picture import Bar, Bars, Chart, Line, byte_axis
+from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words, processes_table
+from plimsoll.units import format_bytes, format_count, format_seconds
+
+SLOW = 2
+"""Factor over the median from which a step is counted as slow."""
+CHARTS_OF_METRICS = 6
+METRICS_OF_LOOP = {
+    *("step", "loss", "validation_loss", "evaluations_since_best", "weight", "mfu"),
+    *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
+    *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
+}
+"""Columns of metrics that the training loop writes, which have charts of their own."""
+
+
+def run_page(run: Recorded) -> Page:
+    """Returns the page of a run."""
+    peak, budget = run.measured_peak_bytes, run.budget_bytes
+    verdict = peak_words(peak, budget) if budget else "memory not measured yet"
+    if run.planned:
+        verdict += f" ({format_bytes(run.planned.peak_bytes)} predicted)"
+    length = f" of {run.steps:,}" if run.steps else ""
+    return Page(
+        title=run.name,
+        verdict=f"{run.recipe_name}: {run.state}, step {run.last_step:,}{length}. {verdict[0].upper()}{verdict[1:]}.",
+        is_alarming=bool(peak and budget and peak > budget),
+        facts=facts(run),
+        sections=[
+            memory(run),
+            learning(run),
+            examples(run),
+            speed(run),
+            plan_section(run.planned) if run.planned else Section(title="The plan", sentences=["There is none yet."]),
+            Section(title="Again", commands=run.commands, tables=[conditions(run)]),
+        ],
+    )
+
+
+def facts(run: Recorded) -> dict[str, str]:
+    """Returns the figures at the top of a page, which the page of several runs compares."""
+    loss, best = run.column("loss").values, run.best()
+    return {
+        "peak, measured": format_used(run.measured_peak_bytes, run.budget_bytes),
+        "training loss, last": f"{loss[-1]:.4f}" if loss else UNKNOWN,
+        "validation loss, best": f"{best[1]:.4f} at step {best[0]:,}" if best else UNKNOWN,
+        "throughput, median": known(run.median_rate, lambda rate: format_rate(rate, run.rate_unit)),
+        "time": known(run.elapsed_seconds or None, format_seconds),
+        "parameters": format_count(run.planned.parameters) if run.planned else UNKNOWN,
+    }
+
+
+def memory(run: Recorded) -> Section:
+    """Returns memory in use over time under the budget, and the bytes of each part."""
+    over_time = memory_over_time({"when logged": run}, {"highest of the process so far": run})
+    if not run.ledger:
+        return Section(title="The line", charts=[over_time])
+    parts, phases = ledger_tables(run.ledger)
+    return Section(
+        title="The line",
+        charts=[over_time, parts_of_peak(run.ledger)],
+        tables=[parts, Table(title="Notes", rows=ledger_notes(run.ledger))],
+        folded=[phases],
+    )
+
+
+def memory_over_time(runs: Mapping[str, Recorded], peaks: Mapping[str, Recorded]) -> Chart:
+    """Returns the memory that runs use, and the highest so far of others, under their budgets."""
+    kind = next(iter(runs.values())).memory_kind
+    budgets = sorted({run.budget_bytes for run in runs.values() if run.budget_bytes})
+    unit, unit_name = byte_axis(max(budgets, default=0))
+    second, clock = time_axis(max(run.elapsed_seconds for run in runs.values()))
+    columns = [(name, run.column(f"{kind}_bytes")) for name, run in runs.items()]
+    columns += [(name, run.column(f"peak_{kind}_bytes")) for name, run in peaks.items()]
+    return Chart(
+        title="Memory under the budget",
+        unit=f"{kind} memory, {unit_name}",
+        x_unit=f"time since the start, {clock}",
+        lines=[column.line(name, second=second, unit=unit) for name, column in columns],
+        limits={f"budget {format_bytes(budget)}": budget / unit for budget in budgets},
+        from_zero=True,
+    )
+
+
+def parts_of_peak(ledger: Facts) -> Bars:
+    """Returns a bar for each component, measured beside predicted."""
+    components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
+    unit, unit_name = byte_axis(ledger["predicted"]["peak_bytes"])
+    rows = []
+    for name, sizes in components:
+        measured = sizes["measured"]
+        is_known = measured is not None
+        rows.append(
+            Bar(
+                name=name,
+                parts={"bytes": (measured if is_known else sizes["predicted"]) / unit},
+                text=format_bytes(measured) if is_known else "not measured",
+                mark=sizes["predicted"] / unit,
+                is_hollow=not is_known,
+            )
+        )
+    caption = "Bars are what was measured, lines across them what was predicted. A hollow bar was not measured."
+    return Bars(title="Parts of the peak", caption=caption, rows=rows, x_unit=unit_name)
+
+
+def learning(run: Recorded) -> Section:
+    """Returns the curves of losses, learning rate and the recipe's metrics, and the last value of each."""
+    # What is missing.
+    loss, validation = run.column("loss"), run.column("validation_loss")
+    sentences = [] if loss.values else ["No step was logged yet."]
+    lost = len(loss.values) - len(loss.finite)
+    if lost:
+        sentences.append(
+            f"The loss is not a finite number in {lost:,} of {len(loss.values):,} rows: see the gaps. `--debug-nans`"
+            " finds the first."
+        )
+
+    # Losses and the learning rate.
+    best = run.best()
+    lowest = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
+    charts = [
+        Chart(
+            title="Loss",
+            caption=f"See whether it still falls at the end.{lowest}",
+            unit=run.loss_unit,
+            lines=[loss.line("training loss"), validation.line("validation loss", is_marked=True)],
+        )
+    ]
+    if run.learning_rate is not None:
+        steps, rates = run.learning_rate
+        schedule = Line(name="learning rate", xs=steps, ys=rates)
+        caption = "The recipe's schedule over the whole run."
+        charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
+
+    # The recipe's other metrics.
+    others = [name for name in run.columns if name not in METRICS_OF_LOOP]
+    curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
+    whole = sorted(name for name in curves if not re.search(r"\d", name))  # numbered parts may be dozens
+    charts += [metric(run, name) for name in whole[:CHARTS_OF_METRICS]]
+    last = [(name, f"{run.column(name).values[-1]:.5g}") for name in others]
+    values = Table(title="Last values of all metrics", rows=last, align="lr")
+    return Section(title="What it learned", sentences=sentences, charts=charts, folded=[values])
+
+
+def metric(run: Recorded, name: str) -> Chart:
+    """Returns the curves of a metric, in training and on the held-out set."""
+    words = name.replace("_", " ")
+    training = run.column(name).line("training")
+    validation = run.column(f"validation_{name}").line("validation", is_marked=True)
+    is_share = "accuracy" in name
+    unit = "share, 1 is perfect" if is_share else "as the recipe reports it"
+    return Chart(title=words.capitalize(), unit=unit, lines=[training, validation], from_zero=is_share)
+
+
+def examples(run: Recorded) -> Section:
+    """Returns what the model makes: texts, puzzles, curves and tables, and sentences about what is left out."""
+    charts, tables, samples = [], [], []
+    for shown in run.exhibits:
+        if shown["kind"] == "curves":
+            charts.append(exhibited_curves(shown))
+        elif shown["kind"] == "table":
+            title = f"{shown['title']}: {shown['caption']}"
+            tables.append(Table(title=title, header=shown["header"], rows=shown["rows"]))
+        else:
+            samples.append(shown)
+    sentences = [f"Left out: {text}" for text in run.left_out]
+    return Section(title="What it makes", sentences=sentences, charts=charts, samples=samples, tables=tables)
+
+
+def exhibited_curves(shown: Facts) -> Chart:
+    return Chart(
+        title=shown["title"],
+        caption=shown["caption"],
+        unit=shown["y_label"],
+        x_unit=shown["x_label"],
+        lines=[Line(name=name, xs=shown["x"], ys=ys) for name, ys in shown["y"].items()],
+        logarithmic_x=bool(shown.get("logarithmic")),
+    )
+
+
+def speed(run: Recorded) -> Section:
+    """Returns the throughput, the pace of the steps, and the processes of the last session."""
+    sentences = pace(run) if run.column("step_seconds").finite else ["No step was timed yet."]
+    rate = f"{run.rate_unit}_per_second"
+    chart = Chart(
+        title="Throughput",
+        caption="Dips are other work on the machine, or a stall.",
+        unit=rate.replace("_", " "),
+        lines=[run.column(rate).line(run.rate_unit)],
+        from_zero=True,
+    )
+    tables = []
+    if run.processes:
+        tables.append(processes_table(run.processes["processes"], run.processes.get("straggler")))
+    return Section(title="How fast", sentences=sentences, charts=[chart], tables=tables)
+
+
+def pace(run: Recorded) -> list[str]:
+    """Returns sentences about the time of a step, beside what was promised, and about what was not spent in steps."""
+    timed = run.column("step_seconds")
+    usual = median(timed.finite)
+    slow = sum(seconds > SLOW * usual for seconds in timed.finite)
+    promised = known(run.planned.step_seconds if run.planned else None, format_seconds)
+    waited = format_share(sum(run.column("data_seconds").finite), sum(timed.finite))
+
+    # Steps between two rows take the later row's mean.
+    lengths = [after - before for before, after in pairwise([0, *timed.steps])]
+    pairs = zip(lengths, timed.values, strict=True)
+    stepping = sum(steps * seconds for steps, seconds in pairs if math.isfinite(seconds))
+    rest = max(0.0, run.elapsed_seconds - stepping)
+    return [
+        f"A step took {format_seconds(usual)}, the median over rows of metrics; the plan promised {promised}."
+        f" {slow:,} of {len(timed.values):,} rows took more than {SLOW} times as long.",
+        f"Training waited for data {waited} of the time of its steps. Of {format_seconds(run.elapsed_seconds)},"
+        f" {format_seconds(rest)} ({format_share(rest, run.elapsed_seconds)}) went into evaluations and saves.",
+    ]
+
+
+def conditions(run: Recorded) -> Table:
+    """Returns the conditions that the run ran under."""
+    session = run.sessions[-1] if run.sessions else {}
+    named = {
+        "run": run.path,
+        "chip": run.planned.plan.chip if run.planned else UNKNOWN,
+        "seed": run.recipe.get("fields", {}).get("seed", UNKNOWN),
+        "data": run.data,
+        **run.chosen,
+        **session,
+        "sessions": len(run.sessions),
+    }
+    rows = [(name.replace("_", " "), UNKNOWN if value is None else str(value)) for name, value in named.items()]
+    return Table(title="Under these conditions", rows=rows)
