@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "files": {"processes"},
     "levers": set(),
     "optimizers": {"levers"},
-    "data": {"processes"},
+    "data": set(),
     "models": {"levers"},
     "planner": {"levers"},
     "report": {"levers"},
@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "training": {"levers", "optimizers", "processes", "files"},
     "engine": {"levers", "optimizers", "planner", "processes", "recipes", "report", "files", "training"},
     "inference": {"data", "engine", "levers", "models", "recipes", "files", "training"},
-    "api": {"data", "engine", "inference", "levers", "planner", "processes", "recipes", "report", "files", "training"},
+    "api": {"engine", "inference", "levers", "planner", "processes", "recipes", "report", "files", "training"},
     "cli": {"api", "data", "engine", "levers", "planner", "processes", "recipes", "report", "files"},
 }
 """The rooms, from the ground up, and what each may import besides the ground: at the top of a file, in a function, or

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from commands import called, plimsoll
-from plimsoll.api.cluster import Membership, _explained, _send_tokens, _where_to_save, membership
-from plimsoll.data.packed import by_processes
+from plimsoll.api.cluster import Membership, _explained, _where_to_save, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
@@ -486,24 +485,17 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
 
 
 @pytest.mark.by_hand
-def test_text_is_tokenised_by_both_and_each_cache_has_it(text_file, tmp_path):
-    caches = [tmp_path / name for name in ("first", "second", "alone")]
+def test_each_machine_makes_its_own_tokens_and_they_are_the_same(text_file, tmp_path):
+    caches = [tmp_path / name for name in ("first", "second")]
     several = Several(text_file, tmp_path / "run", caches=caches, options=(("--max-steps", "2"),) * 2)
     codes, outputs = several.ended()
     assert codes == [0, 0], outputs
-    assert outputs[0][0].count("tokens: made once") == 1
     told = json.loads((tmp_path / "run/processes.json").read_text())["processes"]
     assert {row["host"] for row in told} == {socket.gethostname()}
     assert 0 in {row["process"] for row in told}
-    recipe, folder = from_dict(json.loads((tmp_path / "run/recipe.json").read_text())), tmp_path / "alone-data"
-    folder.mkdir()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PLIMSOLL_CACHE", str(caches[2]))
-        recipe.prepare(folder, str)
-    kept = [sorted(path for path in (cache / "tokens").iterdir() if path.is_dir()) for cache in caches]
-    assert [[path.name for path in paths] for paths in kept] == [[kept[2][0].name]] * 3
-    for name in ("tokens.bin", "validation.bin", "documents.npy"):
-        assert len({(paths[0] / name).read_bytes() for paths in kept}) == 1
+    first, second = (sorted(path for path in (cache / "tokens").rglob("*.bin")) for cache in caches)
+    assert [path.relative_to(caches[0]) for path in first] == [path.relative_to(caches[1]) for path in second]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 @pytest.mark.slow
@@ -594,46 +586,6 @@ def test_processes_save_together_where_each_sees_the_folder(tmp_path, monkeypatc
         assert "shared" not in found[0] | found[1]
     assert sorted(reached) == ([] if sees else [0, 1])  # what could not cross at a save is refused before training
     assert not list((tmp_path / "run/checkpoints").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("caches", "receivers"),
-    [
-        (["a /c", "b /c", "b /c", "c /c"], [1, 3]),
-        (["a /c", "a /c", "a /d", "a /d"], [2]),
-        (["a /c", "b /c there", "b /d", "c /c"], [2, 3]),
-        (["a /c"] * 4, []),
-    ],
-)
-def test_a_cache_that_several_processes_use_receives_tokens_once(tmp_path, monkeypatch, caches, receivers):
-    number, board, did = threading.local(), Told(), []
-    places = [cache.split() for cache in caches]
-    monkeypatch.setattr(distributed, "process", lambda: number.own)
-    monkeypatch.setattr(distributed, "processes", lambda: len(places))
-
-    def of_each(name, value, board):
-        if name == "has-tokens":
-            has = places[number.own] == places[0] or "there" in places[number.own]
-            value = [has, " ".join(places[number.own][:2])]
-        else:
-            did.append("waits")
-        board.write(f"{name}-{number.own}", value)
-        return [board.read(f"{name}-{each}") for each in range(len(places))]
-
-    monkeypatch.setattr(distributed, "of_each", of_each)
-    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    monkeypatch.setattr(by_processes, "send_folder", lambda board, name, to: did.append(to))
-    monkeypatch.setattr(by_processes, "receive_folder", lambda board, process, name: did.append(process))
-
-    def send(own):
-        number.own = own
-        _send_tokens(board, ["tokens"])
-
-    with ThreadPoolExecutor(len(places)) as threads:
-        list(threads.map(send, range(len(places))))
-    assert sorted(each for each in did if isinstance(each, int)) == receivers
-    assert [each for each in did if isinstance(each, list)] == [receivers]
-    assert did.count("waits") == len(places)
 
 
 FULL = """

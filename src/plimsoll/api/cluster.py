@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll import cache
 from plimsoll.api.accelerator import chip_named, pinned_at_most
 from plimsoll.errors import (
     PlimsollError,
@@ -55,8 +54,8 @@ AGREED_ON = (
 LAST_PORT, MOST_PROCESSES = 65_535, 100_000
 TOKENISED_BY_EACH = (
     "every process reads and tokenises all of the text as training goes, for its own rows. Text on this machine's disk"
-    " that the run reads through is tokenised once, by all of them together, up to 4 GiB, and `plimsoll prepare"
-    " longcontext` packs any"
+    " that the run reads through is tokenised once for each machine, up to 4 GiB, and `plimsoll prepare longcontext`"
+    " packs any"
 )
 """Note of a run whose text is not tokenised before it."""
 EXPLAINED = (0, RunError.exit_code, LOST, *(128 + number for number in NUMBERS))
@@ -265,7 +264,6 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     """
     import jax
 
-    from plimsoll.data.packed.by_processes import wait_and_encode
     from plimsoll.engine.session import train_here
     from plimsoll.recipes.own.recipe import OwnRecipe
     from plimsoll.training import distributed
@@ -284,7 +282,7 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
         folder = RunFolder(session["run"])
         board.write_files("run", folder.path, folder.prepared())
     else:
-        session = wait_and_encode(board, distributed.process(), "session")
+        session = board.read("session")
         if "refused" in session:
             board.wait_until_read("session")
             raise_refusal(session, prefix="the first process says: ")
@@ -298,7 +296,6 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
     begun, folder = dict(session), Path(session["run"])
     _require_same_data(board, recipe, folder)
     prepared = Prepared(**json.loads((folder / "data.json").read_text()))
-    _send_tokens(board, recipe.cached_tokens(prepared))
     if recipe.tokenises_while_training(prepared):
         session["notes"] = (*session["notes"], TOKENISED_BY_EACH)
     session |= _where_to_save(board, session, hosts)
@@ -312,14 +309,12 @@ def _train(question: Mapping[str, Any], interruption: Any, watch: peers.Watch) -
 def _prepared(recipe: Recipe, options: Mapping[str, Any], board: Any, door: int | None) -> dict[str, Any]:
     """Prepares and plans the run in the first process, and returns the session's options."""
     from plimsoll.api import train
-    from plimsoll.data.packed.by_processes import helped_by
     from plimsoll.training.distributed import processes
 
     say = train.printing(quiet=options["quiet"])
     try:
         options = options if door is None else {**options, "run": remote.folder_through(door)}
-        with helped_by(board, processes()):
-            ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
+        ready = train.prepare_run(recipe, train.TrainOptions(**options), say, processes=processes())
     except PlimsollError as problem:
         board.write("session", problem.reply())
         board.wait_until_read("session")
@@ -379,35 +374,6 @@ def _require_same_data(board: Any, recipe: Recipe, folder: Path) -> None:
     if refusals:
         board.wait_until_read("data")
         raise RunError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
-
-
-def _send_tokens(board: Any, names: Sequence[str]) -> None:
-    """Gives folders of the first process's tokens to caches that do not have them, to each once."""
-    from plimsoll.data.packed.by_processes import receive_folder, send_folder
-    from plimsoll.training.distributed import of_each, process
-
-    tokens = cache.cache_folder() / "tokens"
-    for name in names:
-        tokens.mkdir(parents=True, exist_ok=True)
-        each = of_each(f"has-{name}", [(tokens / name).is_dir(), _place(tokens)], board)
-        lacking: dict[str, int] = {}
-        for number, (there, place) in enumerate(each):
-            if not there:
-                lacking.setdefault(place, number)
-        receivers = [*lacking.values()] if each[0][0] else []
-        if process() == 0:
-            send_folder(board, name, receivers)
-        elif process() in receivers:
-            receive_folder(board, process(), name)
-        of_each(f"received-{name}", True, board)  # others use it
-
-
-def _place(folder: Path) -> str:
-    """Returns what two processes have in common for the same folder on a disk of the same machine."""
-    booted = Path("/proc/sys/kernel/random/boot_id")
-    machine = booted.read_text().strip() if booted.exists() else socket.gethostname()
-    found = folder.stat()
-    return f"{machine} {found.st_dev} {found.st_ino}"
 
 
 def _where_to_save(board: Any, session: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:

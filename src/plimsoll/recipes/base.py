@@ -561,14 +561,6 @@ class Recipe(metaclass=_Named):
         """
         return None
 
-    def cached_tokens(self, prepared: Prepared) -> tuple[str, ...]:
-        """Returns the names of the folders among the cache's tokens that training reads.
-
-        Args:
-            prepared: Result of `prepare` at the start of the run.
-        """
-        return ()
-
     def tokenises_while_training(self, prepared: Prepared) -> bool:
         """Returns whether every process of a run tokenises all of the text, for its own rows, as training goes.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from plimsoll import cache
 from plimsoll.data.disk import free_bytes, locked
-from plimsoll.data.packed.by_processes import opened as opened_encoder
+from plimsoll.data.packed.encoding import in_threads
 from plimsoll.data.packed.packed import DOCUMENTS, META, TOKENS, VALIDATION, Packed, open_packed
 from plimsoll.data.packed.prepare import METHOD, expected_bytes, fill
 from plimsoll.data.packed.writer import LEAST_FREE, TextFolder
@@ -178,7 +178,7 @@ def _make(folder: Path, made_with: Mapping[str, Any], documents: Documents, toke
             stack.close()
             shutil.rmtree(folder, ignore_errors=True)
             writer = _begun(folder, made_with, tokenizer, stack)
-        encoder = stack.enter_context(opened_encoder(documents, tokenizer, writer.position, say))
+        encoder = stack.enter_context(in_threads(tokenizer, workers=None))
         fill(writer, documents, encoder, lambda share, words: say(f"tokens: {words}, {share or 0:.0%}"))
         if _made_with(documents, tokenizer) != made_with:
             raise DataError(

@@ -307,10 +307,6 @@ class Finetune(AdamWRecipe):
         require_same_files(self.pretrained, files, prepared.facts["model"])
         return None
 
-    def cached_tokens(self, prepared: Prepared) -> tuple[str, ...]:
-        names = (prepared.facts.get(fact) for fact in ("data", "validation"))
-        return tuple(dict.fromkeys(name for name in names if name is not None))
-
     def training_data_changed(self, prepared: Prepared) -> str | None:
         self.data_changed(prepared)
         data.require_same_examples(self, prepared.facts)

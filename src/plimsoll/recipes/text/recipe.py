@@ -242,9 +242,6 @@ class Text(AdamWRecipe):
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
         return self._counted(documents, tokenizer, packed, facts, say)
 
-    def cached_tokens(self, prepared: Prepared) -> tuple[str, ...]:
-        return (prepared.facts[KEPT],) if KEPT in prepared.facts else ()
-
     def tokenises_while_training(self, prepared: Prepared) -> bool:
         return KEPT not in prepared.facts
 
