@@ -164,7 +164,7 @@ def test_another_shape_of_the_language_model_is_noticed(recipe, tmp_path):
     assert replace(given).data_changed(prepared) is None
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 0.5}))
-    with pytest.raises(DataError, match=r"is not the language model of this run any more: its config\.json says"):
+    with pytest.raises(DataError, match=r"norm_epsilon of the language model was 1e-05 and is 0.5"):
         replace(given).data_changed(prepared)
 
 

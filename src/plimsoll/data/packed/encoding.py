@@ -111,7 +111,7 @@ def _no_cluster(address: str, problem: Exception) -> PlimsollError:
 
 
 @contextmanager
-def on_ray(tokenizer: TextTokenizer, *, address: str, workers: int | None) -> Iterator[Encoder]:
+def on_ray(tokenizer: TextTokenizer, address: str, *, workers: int | None) -> Iterator[Encoder]:
     """Opens an encoder on a Ray cluster."""
     ray = _imported()
     started_here = address == LOCAL
