@@ -112,15 +112,14 @@ def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
         shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True, exist_ok=True)
     try:
-        counts = make(unfinished)
-        replace_file(unfinished / META, json.dumps({"made_with": made_with.to_json(), "counts": counts}))
-        flush_files(unfinished)
-        finish(unfinished)
-    except BaseException as problem:
+        with stopped_if_full(path):
+            counts = make(unfinished)
+            replace_file(unfinished / META, json.dumps({"made_with": made_with.to_json(), "counts": counts}))
+            flush_files(unfinished)
+            finish(unfinished)
+    except BaseException:
         if not continues:
             shutil.rmtree(unfinished, ignore_errors=True)
-        if isinstance(problem, OSError) and is_full(problem):
-            raise StoppedError(disk_full(path)) from None
         raise
 
     # Complete first, then in place.
@@ -160,6 +159,17 @@ def flush_files(folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def stopped_if_full(path: Path) -> Iterator[None]:
+    """Raises StoppedError for an error that says that the disk is full, on which `path` is written."""
+    try:
+        yield
+    except OSError as problem:
+        if is_full(problem):
+            raise StoppedError(disk_full(path)) from None
+        raise
 
 
 def is_full(problem: OSError) -> bool:

@@ -81,6 +81,11 @@ class Packed:
         """Bytes of all files."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
+    @property
+    def files(self) -> list[Path]:
+        """Files of ids, and of the tokenizer."""
+        return [*sorted(self.folder.rglob("*.bin")), self.folder / TOKENIZER]
+
     @cached_property
     def on_disk(self) -> np.dtype:
         return np.dtype(self.dtype).newbyteorder("<")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import Facts, require_same
+from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
@@ -35,8 +35,6 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
-IDENTITY = ("tokens", "documents", "vocab_size", "dtype", "end_of_text", "tokenizer_sha256")
-"""What distinguishes a packed folder from another that has taken its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +243,7 @@ class LongContext(AdamWRecipe):
         return None
 
     def _facts(self) -> Facts:
-        return Facts(options={name: getattr(self.packed, name) for name in IDENTITY})
+        return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)
 
     def without_data(self, prepared: Prepared) -> LongContext:
         return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["options"]["vocab_size"])

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.disk import read_json
+from plimsoll.data import read_json
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED, IGNORED_LABEL

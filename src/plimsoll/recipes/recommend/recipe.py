@@ -402,13 +402,11 @@ class Recommend(AdamWRecipe):
 
     def _facts(self) -> Facts:
         """Returns what distinguishes one data set from another, and one language model's shape from another."""
-        about = self.interactions.about
-        names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
-        options = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
+        options = {}
         if self.published is not None:
             described = self.published.described()
             options |= {f"{name} of the language model": value for name, value in described.items()}
-        return facts_of([], **options)
+        return facts_of(self.interactions.files, **options)
 
     def data_changed(self, prepared: Prepared) -> str | None:
         require_same(self.data, prepared.facts["interactions"], self._facts())

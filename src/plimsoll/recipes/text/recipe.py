@@ -342,7 +342,7 @@ class Text(AdamWRecipe):
 
     def _packed(self, folder: Path) -> Packed | None:
         """Returns the tokenised text of a prepared folder; None where it is read as training goes, or at once."""
-        from plimsoll.data.disk import read_json
+        from plimsoll.data import read_json
         from plimsoll.data.kept import kept
         from plimsoll.data.packed.kept import tokenised
         from plimsoll.data.packed.packed import open_packed
