@@ -20,7 +20,7 @@ from typing import Any
 
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.files.facts import Facts
-from plimsoll.files.manifest import MANIFEST, checksum, damage, finish, flush_folder, is_finished, remove, replace_file
+from plimsoll.files.manifest import MANIFEST, checksum, damage, finish, flush_folder, is_finished, remove
 from plimsoll.units import format_bytes
 
 META = "meta.json"
@@ -114,7 +114,8 @@ def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
     try:
         with stopped_if_full(path):
             counts = make(unfinished)
-            replace_file(unfinished / META, json.dumps({"made_with": made_with.to_json(), "counts": counts}))
+            meta = {"made_with": made_with.to_json(), "counts": counts}
+            (unfinished / META).write_text(json.dumps(meta), "utf-8")
             flush_files(unfinished)
             finish(unfinished)
     except BaseException:

@@ -27,7 +27,6 @@ from plimsoll.files.facts import Facts
 from plimsoll.files.folder import Counts, opened
 
 TRAIN, VALIDATION = "train", "validation"
-PARTS = ("tokens.bin", "learned.bin", "starts.npy", "first.npy")
 NEVER = 2**31 - 1
 """First token to be learned of a document that has none."""
 

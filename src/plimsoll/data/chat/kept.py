@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from array import array
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plimsoll.data import cores
-from plimsoll.data.chat.encoded import NEVER, PARTS, TRAIN, VALIDATION, Encoded, open_encoded
+from plimsoll.data.chat.encoded import NEVER, TRAIN, VALIDATION, Encoded, open_encoded
 from plimsoll.data.chat.examples import LossOn, read_example
 from plimsoll.data.chat.records import Records
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
 from plimsoll.data.kept import MADE_ONCE, made_once, require_room
+from plimsoll.data.packed.encoding import in_blocks, in_order, threads
 from plimsoll.data.packed.packed import id_type
 from plimsoll.data.text.documents import HELD_OUT_SHARE
 from plimsoll.errors import DataError
@@ -106,9 +103,15 @@ def _make(
                 conversations |= read.example.whole
                 yield read.example, hold_out and read.held_out
 
-    with ExitStack() as stack:
-        train, validation = (stack.enter_context(_Writer(folder, side, tokenizer)) for side in (TRAIN, VALIDATION))
-        for block, results in _encoded(examples(), tokenizer):
+    with ExitStack() as files, threads(cores()) as pool:
+        train = _Writer(folder, TRAIN, tokenizer, files)
+        validation = _Writer(folder, VALIDATION, tokenizer, files)
+
+        def submit(block: Block) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
+            return pool.submit(tokenizer.encode, [example for example, _ in block]).result
+
+        blocks = in_blocks(examples(), lambda item: len(item[0].text), BLOCK)
+        for block, results in in_order(blocks, submit, cores() + 1):
             for (_, held_out), (ids, learned) in zip(block, results, strict=True):
                 (validation if held_out else train).append(ids, learned)
             require_room(folder, records.name, 0)
@@ -127,7 +130,8 @@ def _make(
         "empty": empty,
         "source": records.describe(),
         "day": None if tokenizer.template is None else tokenizer.template.day,
-        **{side.side: {"tokens": side.tokens, "learned": side.learned} for side in (train, validation)},
+        TRAIN: train.finish(),
+        VALIDATION: validation.finish(),
     }
 
 
@@ -142,65 +146,40 @@ def _require_something(records: Records, train: _Writer, validation: _Writer, em
     )
 
 
-def _encoded(
-    examples: Iterator[tuple[Example, bool]], tokenizer: ChatTokenizer
-) -> Iterator[tuple[Block, list[tuple[np.ndarray, np.ndarray]]]]:
-    """Yields blocks with the ids of each of their examples, in order, encoded by a thread for each core."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-    waiting: deque[tuple[Block, Future]] = deque()
-    block, size = [], 0
-    with ThreadPoolExecutor(cores()) as pool:
-        try:
-            for example in chain(examples, [None]):
-                if example is not None:
-                    block.append(example)
-                    size += len(example[0].text)
-                if block and (example is None or size >= BLOCK):
-                    waiting.append((block, pool.submit(tokenizer.encode, [example for example, _ in block])))
-                    block, size = [], 0
-                while len(waiting) > (cores() + 1 if example is not None else 0):
-                    first, result = waiting.popleft()
-                    yield first, result.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 class _Writer:
     """The files of one side of the folder, as they grow."""
 
-    def __init__(self, folder: Path, side: str, tokenizer: ChatTokenizer) -> None:
-        self.folder, self.side = folder, side
+    def __init__(self, folder: Path, side: str, tokenizer: ChatTokenizer, files: ExitStack) -> None:
         self.dtype = id_type(tokenizer.size)
-        self.tokens = self.learned = 0
+        self.tokens = 0
+        self.learned = 0
         self.learned_first = False
         """Whether any document has something to learn."""
-        self._starts, self._first = array("q", [0]), array("i")
+        self._path = folder / side
+        self._ids = files.enter_context(open(f"{self._path}.tokens.bin", "wb"))  # noqa: SIM115  (the stack closes it)
+        self._flags = files.enter_context(open(f"{self._path}.learned.bin", "wb"))  # noqa: SIM115  (likewise)
+        self._starts = array("q", [0])
+        self._first = array("i")
 
     @property
     def count(self) -> int:
         """Documents so far."""
         return len(self._first)
 
-    def __enter__(self) -> _Writer:
-        self._stack = ExitStack()
-        self._ids, self._flags, self._starts_file, self._first_file = (
-            self._stack.enter_context(open(self.folder / f"{self.side}.{name}", "wb"))  # noqa: SIM115  (the stack's)
-            for name in PARTS
-        )
-        return self
-
     def append(self, ids: np.ndarray, learned: np.ndarray) -> None:
         """Writes a document; its first token, which nothing comes before, is none to learn."""
         learned[:1] = False
         self._ids.write(ids.astype(self.dtype).data)
         self._flags.write(learned.astype(np.uint8).data)
-        self.tokens, self.learned = self.tokens + len(ids), self.learned + int(learned.sum())
+        self.tokens += len(ids)
+        self.learned += int(learned.sum())
         first = int(learned.argmax()) if learned.any() else NEVER
         self.learned_first |= first != NEVER
         self._starts.append(self.tokens)
         self._first.append(first)
 
-    def __exit__(self, *problem: Any) -> None:
-        with self._stack:
-            np.save(self._starts_file, np.array(self._starts))
-            np.save(self._first_file, np.array(self._first))
+    def finish(self) -> dict[str, int]:
+        """Writes where documents start, and returns the sizes."""
+        np.save(f"{self._path}.starts.npy", np.array(self._starts))
+        np.save(f"{self._path}.first.npy", np.array(self._first))
+        return {"tokens": self.tokens, "learned": self.learned}

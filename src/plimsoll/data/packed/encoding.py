@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +35,8 @@ LOCAL = "local"
 """The address of a Ray that is started for this command, on this machine."""
 CONNECT_SECONDS = 10
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Encoded = tuple[np.ndarray, np.ndarray]
 """int32 ids of the pieces of a block, end-of-text included, and how many each piece has."""
 
@@ -52,43 +53,60 @@ class Encoder(NamedTuple):
 @contextmanager
 def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Encoder]:
     """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
     if workers is None:
         workers = cores()
-    pool = ThreadPoolExecutor(workers)
-    try:
+    with threads(workers) as pool:
         yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Opens threads that encode; what has not begun at the end is not done."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yields the pieces in blocks of at least BLOCK characters; the last may be smaller."""
-    block, size = list[Piece](), 0
-    for piece in pieces:
-        block.append(piece)
-        size += len(piece.text)
-        if size >= BLOCK:
+def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
+    """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
+
+    def submit(block: list[Piece]) -> Callable[[], Encoded]:
+        return encoder.submit([piece.text for piece in block], [piece.last for piece in block])
+
+    blocks = in_blocks(pieces, lambda piece: len(piece.text), BLOCK)
+    for block, (ids, lengths) in in_order(blocks, submit, encoder.ahead):
+        yield block, ids, lengths
+
+
+def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Yields items in blocks of at least this size; the last may be smaller."""
+    block, size = list[Item](), 0
+    for item in items:
+        block.append(item)
+        size += size_of(item)
+        if size >= least:
             yield block
             block, size = [], 0
     if block:
         yield block
 
 
-def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
-    return in_order(blocks(pieces), encoder)
-
-
-def in_order(blocks: Iterable[list[Piece]], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Yields blocks with their ids, in their order; `encoder.ahead` blocks are held at most."""
-    waiting: deque[tuple[list[Piece], Callable[[], Encoded]]] = deque()
-    for block in chain(blocks, [None]):
-        if block is not None:
-            waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
-        while len(waiting) > (encoder.ahead if block is not None else 0):
+def in_order(
+    items: Iterable[Item], submit: Callable[[Item], Callable[[], Result]], ahead: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yields items with what was made of them, in their order; `ahead` are under way at most."""
+    waiting: deque[tuple[Item, Callable[[], Result]]] = deque()
+    for item in items:
+        waiting.append((item, submit(item)))
+        if len(waiting) > ahead:
             first, result = waiting.popleft()
-            yield first, *result()
+            yield first, result()
+    while waiting:
+        first, result = waiting.popleft()
+        yield first, result()
 
 
 def require_reachable(address: str) -> None:
