@@ -479,7 +479,7 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     codes, outputs = Several("text.jsonl", tmp_path / "run", folders=folders).ended()
     assert codes == [2, 2], outputs
     for _, errors in outputs:
-        assert "do not read the same data. process 1 says: text.jsonl changed since the run began" in errors
+        assert "do not read the same data. process 1 says: text.jsonl is not the data of this run any more" in errors
         assert "Traceback" not in errors
     assert not steps_saved(tmp_path / "run")
 
