@@ -178,7 +178,7 @@ def test_processes_at_once_tokenise_a_text_that_another_one_removes(text, byte_t
 
     arguments, read = json.loads(os.environ["ARGUMENTS"]), 0
     tokenizer = load_tokenizer(arguments["tokenizer"])
-    for _ in range(6):
+    for _ in range(60):
         packed = tokenised(open_documents(arguments["text"]), tokenizer, lambda words: None)
         try:
             file = open(packed.folder / "shard_00000/tokens.bin", "rb")
@@ -187,6 +187,8 @@ def test_processes_at_once_tokenise_a_text_that_another_one_removes(text, byte_t
         with file:
             assert hashlib.sha256(file.read()).hexdigest() == arguments["expected"]
         read += 1
+        if read == 3:
+            break
     print(read)
     """
     digest = hashlib.sha256(expected.astype("<u2").tobytes()).hexdigest()

@@ -18,8 +18,8 @@ from plimsoll.data.chat.encoded import NEVER, TRAIN, VALIDATION, Encoded, open_e
 from plimsoll.data.chat.examples import LossOn, read_example
 from plimsoll.data.chat.records import Records
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
+from plimsoll.data.in_order import encoding_pool, in_blocks, in_order
 from plimsoll.data.kept import MADE_ONCE, made_once, require_room
-from plimsoll.data.packed.encoding import in_blocks, in_order, threads
 from plimsoll.data.packed.packed import id_type
 from plimsoll.data.text.documents import HELD_OUT_SHARE
 from plimsoll.errors import DataError
@@ -103,7 +103,7 @@ def _make(
                 conversations |= read.example.whole
                 yield read.example, hold_out and read.held_out
 
-    with ExitStack() as files, threads(cores()) as pool:
+    with ExitStack() as files, encoding_pool(cores()) as pool:
         train = _Writer(folder, TRAIN, tokenizer, files)
         validation = _Writer(folder, VALIDATION, tokenizer, files)
 

@@ -13,17 +13,16 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plimsoll.data import cores, in_short
+from plimsoll.data.in_order import encoding_pool, in_blocks, in_order
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import PlimsollError
@@ -35,8 +34,6 @@ LOCAL = "local"
 """The address of a Ray that is started for this command, on this machine."""
 CONNECT_SECONDS = 10
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Encoded = tuple[np.ndarray, np.ndarray]
 """int32 ids of the pieces of a block, end-of-text included, and how many each piece has."""
 
@@ -55,19 +52,8 @@ def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Enc
     """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
     if workers is None:
         workers = cores()
-    with threads(workers) as pool:
+    with encoding_pool(workers) as pool:
         yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Opens threads that encode; what has not begun at the end is not done."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
@@ -79,34 +65,6 @@ def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Pi
     blocks = in_blocks(pieces, lambda piece: len(piece.text), BLOCK)
     for block, (ids, lengths) in in_order(blocks, submit, encoder.ahead):
         yield block, ids, lengths
-
-
-def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yields items in blocks of at least this size; the last may be smaller."""
-    block, size = list[Item](), 0
-    for item in items:
-        block.append(item)
-        size += size_of(item)
-        if size >= least:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def in_order(
-    items: Iterable[Item], submit: Callable[[Item], Callable[[], Result]], ahead: int
-) -> Iterator[tuple[Item, Result]]:
-    """Yields items with what was made of them, in their order; `ahead` are under way at most."""
-    waiting: deque[tuple[Item, Callable[[], Result]]] = deque()
-    for item in items:
-        waiting.append((item, submit(item)))
-        if len(waiting) > ahead:
-            first, result = waiting.popleft()
-            yield first, result()
-    while waiting:
-        first, result = waiting.popleft()
-        yield first, result()
 
 
 def require_reachable(address: str) -> None:
