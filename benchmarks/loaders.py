@@ -36,6 +36,10 @@ import numpy as np
 from measuring import ROOT, busy_seconds, verdict, write
 from peers.programs import resident_bytes
 
+from plimsoll.cache import cache_folder
+from plimsoll.files.facts import Facts
+from plimsoll.files.manifest import checksum, finish
+
 VOCABULARY = 8_192
 SLICE = 2**22
 PACKED_ROWS, PACKED_SHARE = 1_000_000, 0.5
@@ -126,17 +130,18 @@ def packed(given: argparse.Namespace) -> int:
 
 
 def write_packed(folder: Path, given: argparse.Namespace) -> None:
-    """A packed folder of random ids."""
-    random = np.random.default_rng(0)
-    with open(folder / "tokens.bin", "wb") as file:
+    """A packed folder of random ids, in one shard."""
+    random, shard = np.random.default_rng(0), folder / "shard_00000"
+    shard.mkdir()
+    with open(shard / "tokens.bin", "wb") as file:
         for first in range(0, given.tokens, SLICE):
             random.integers(0, VOCABULARY, min(SLICE, given.tokens - first), dtype=np.uint16).tofile(file)
-    (folder / "validation.bin").write_bytes(b"")
-    np.save(folder / "documents.npy", np.zeros(1, np.int64))
+    (shard / "validation.bin").write_bytes(b"")
     (folder / TOKENIZER).write_text("{}")
-    told = {"format": 1, "dtype": "uint16", "vocab_size": VOCABULARY, "end_of_text": 0, "source": "random ids"}
-    sizes = {"tokens": given.tokens, "validation_tokens": 0, "documents": 1}
-    (folder / "meta.json").write_text(json.dumps(told | sizes))
+    counts = {"dtype": "uint16", "vocab_size": VOCABULARY, "end_of_text": 0, "source": "random ids"}
+    counts |= {"tokenizer_sha256": checksum(folder / TOKENIZER), "shards": [{"tokens": given.tokens, "documents": 1}]}
+    (folder / "meta.json").write_text(json.dumps({"made_with": Facts().to_json(), "counts": counts}))
+    finish(folder)
 
 
 def packed_way(given: argparse.Namespace) -> dict[str, float]:
@@ -174,7 +179,7 @@ def prefetched(folder: Path, given: argparse.Namespace) -> tuple[int, Iterator[n
 
 
 def mapped(folder: Path, given: argparse.Namespace) -> tuple[int, Iterator[np.ndarray]]:
-    tokens = np.memmap(folder / "tokens.bin", np.uint16, "r").view(np.ndarray)
+    tokens = np.memmap(folder / "shard_00000/tokens.bin", np.uint16, "r").view(np.ndarray)
     table = tokens[: len(tokens) // given.seq_len * given.seq_len].reshape(-1, given.seq_len)
     return len(table), (table[rows] for rows in shuffled(len(table), given.batch))
 
@@ -295,11 +300,10 @@ def encode(given: argparse.Namespace, workers: int | None) -> dict[str, float]:
 
 
 def from_file(given: argparse.Namespace) -> Iterator[Any]:
-    from plimsoll.data.packed.kept import kept
+    from plimsoll.data.packed.packed import open_packed
     from plimsoll.data.packed.stream_order import stream_order_loader
 
-    packed = kept((Path(given.folder) / "name").read_text())
-    assert packed is not None
+    packed = open_packed(cache_folder() / "tokens" / (Path(given.folder) / "name").read_text())
     sizes = {"seq_len": given.seq_len, "stride": given.seq_len, "batch_size": given.batch}
     return stream_order_loader(packed, shuffle_buffer_size=given.shuffle, seed=42, prefetch=2, **sizes)
 

@@ -147,7 +147,7 @@ def puzzle_sets(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def packed_vocabulary(folder: str) -> int:
-    return json.loads((Path(folder) / "meta.json").read_text())["vocab_size"]
+    return json.loads((Path(folder) / "meta.json").read_text())["counts"]["vocab_size"]
 
 
 def label_of(configuration: Configuration) -> str:

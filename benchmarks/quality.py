@@ -331,7 +331,7 @@ def tuned(name: str, way: Way, words: list[Any], folder: Path, seconds: float) -
 def longcontext(given: argparse.Namespace, folder: Path) -> int:
     packed = folder / "packed"
     text = ["--dataset-id", given.text, "--max-examples", given.documents]
-    if not (packed / "meta.json").exists():
+    if not packed.exists():
         plimsoll("prepare", "longcontext", *text, "--vocab-size", given.vocab_size, "--out", packed)
     common: list[Any] = ["--seq-len", given.seq_len, "--batch-size", given.batch_size]
     common += ["--learning-rate", given.learning_rate, "--gradient-accumulation-steps", 1, "--memory", "2GiB"]

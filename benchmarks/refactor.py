@@ -3,7 +3,7 @@
     PYTHONPATH=src:benchmarks python benchmarks/refactor.py BEFORE_SRC AFTER_SRC [--only WORD] [--before-python PATH]
 
 A change that only moves, renames or removes code leaves every row "same". BEFORE_SRC and AFTER_SRC are the `src`
-folders of two checkouts (`git worktree add`). The data is made once, by the first of them.
+folders of two checkouts (`git worktree add`). Texts are written once; each side prepares its own data sets from them.
 
 Of a run, compared are the losses of its 20 steps, its fingerprint, and what commands say of it afterwards: `evaluate`,
 `sample`, and the SHA-256 of every file of an `export`. Of a plan, compared are its levers and the bytes of its
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +217,8 @@ class Side:
         return printed.replace(str(self.folder), "")
 
 
-def prepared_data(before: Side) -> dict[str, Path]:
-    """Writes one small data set of each kind, once for both sides, and returns their places."""
-    folder = before.folder
+def written_data(folder: Path) -> dict[str, Path]:
+    """Writes one small text, log and model for both sides, and returns their places."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 7))) for _ in range(120)]
 
@@ -238,14 +237,19 @@ def prepared_data(before: Side) -> dict[str, Path]:
     chats.write_text("".join(json.dumps(record) + "\n" for record in records))
 
     places = {"text": text, "chats": chats, "log": log, "examples": ROOT / "docs/examples"}
-    places |= {name: folder / name for name in ("packed", "sudoku", "interactions")}
-    places |= {"control": folder / "windows.h5", "model": made(folder / "model", _model())}
-    maker = Side(before.source, before.python, folder, places)
+    return places | {"model": made(folder / "model", _model())}
+
+
+def prepared(side: Side) -> Side:
+    """Returns the side with data sets of its own."""
+    places = {name: side.folder / name for name in ("packed", "sudoku", "interactions")}
+    places |= {"control": side.folder / "windows.h5"}
+    maker = replace(side, data={**side.data, **places})
     maker.answer("prepare longcontext --dataset-id {text} --vocab-size 300 --out {packed}")
     maker.answer("prepare control --samples 2000 --out {control}")
     maker.answer("prepare sudoku --size 4 --num-aug 1 --subsample-size 40 --out {sudoku}")
     maker.answer("prepare recommend --interactions {log} --out {interactions}")
-    return places
+    return maker
 
 
 def _model() -> dict[str, Any]:
@@ -361,10 +365,9 @@ def main() -> None:
         folder = Path(temporary).resolve()
         for name in ("before", "after"):
             (folder / name).mkdir()
-        first = Side(options.before.resolve(), options.before_python, folder / "before", {})
-        data = prepared_data(first)
-        before = Side(first.source, first.python, first.folder, data)
-        after = Side(options.after.resolve(), sys.executable, folder / "after", data)
+        data = written_data(folder)
+        before = prepared(Side(options.before.resolve(), options.before_python, folder / "before", data))
+        after = prepared(Side(options.after.resolve(), sys.executable, folder / "after", data))
         different = compare_runs(before, after, options.only) + compare_plans(before, after, options.only)
     print(f"\n{different} different")
     raise SystemExit(1 if different else 0)

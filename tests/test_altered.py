@@ -193,5 +193,5 @@ def test_a_text_that_changes_before_anything_is_planned_is_prepared_anew(tmp_pat
     assert prepare_data(folder, recipe, print) == found[1]
     folder.write("plan.json", {})
     text.write_text("one two three four\n\n" * 200)
-    with pytest.raises(DataError, match="changed since the run began"):
+    with pytest.raises(DataError, match=r"not the data of this run any more: text\.txt has 200 fewer bytes"):
         prepare_data(folder, recipe, print)

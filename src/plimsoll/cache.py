@@ -217,7 +217,8 @@ def _of_text(path: Path) -> Entry | None:
     status = _status(path)
     if status is None or not stat.S_ISDIR(status.st_mode):
         return None
-    files = [inside for file in _inside(path) if (inside := _status(file))]
+    places = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    files = [inside for file in places if (inside := _status(file))]
     size, used = sum(file.st_size for file in files), 0 if path.name.startswith(_REMOVED) else status.st_mtime_ns
     return Entry(part="tokens", path=path, size_bytes=size, used_ns=used, made_ns=used)
 
@@ -238,7 +239,7 @@ def _remove(entry: Entry) -> bool:
 
 def _remove_text(path: Path) -> bool:
     if not path.name.startswith(_REMOVED):
-        place = path.with_name(f"{path.name.removesuffix('.part')}.made.lock")  # as in data/packed/kept.py
+        place = path.with_name(f"{path.name.removesuffix('.partial')}.lock")  # as in files/folder.py
         gone = path.with_name(f"{_REMOVED}{path.name}-{os.getpid()}")
         with open(place, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: a process is making it

@@ -8,8 +8,8 @@ from commands import plimsoll
 from plimsoll import cache
 from plimsoll.api import accelerator
 from plimsoll.cli import doctor
-from plimsoll.data.disk import locked
 from plimsoll.errors import RecipeError
+from plimsoll.files.folder import locked
 from plimsoll.processes import request
 from plimsoll.units import GIB, MIB
 
@@ -180,7 +180,7 @@ def test_the_cache_is_emptied_and_nothing_is_examined(tmp_path, monkeypatch, cap
     assert doctor.disk(tmp_path)["cache_parts_bytes"] == {
         "compiled": 3000, "autotuning": 0, "tokens": 500, "answers": 20
     }  # fmt: skip
-    with locked(tmp_path / "tokens/t.made"):
+    with locked(tmp_path / "tokens/t"):
         assert doctor.doctor(["--empty-cache", *form]) == 0
     printed = capsys.readouterr().out
     if form:

@@ -114,10 +114,10 @@ def test_a_run_whose_model_was_changed_is_refused(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy")
     path = tmp_path / "copy/run/data.json"
     about = json.loads(path.read_text())
-    about["facts"]["model"]["sha256"] = "0" * 64
+    about["facts"]["model"]["files"]["config.json"]["sha256"] = "0" * 64
     path.write_text(json.dumps(about))
     run = tmp_path / "copy/run"
     for command in (["evaluate", run], ["sample", run], ["export", run, "--merged", tmp_path / "out"]):
         refused = called(*command)
         assert refused.returncode != 0
-        assert "model changed since the run began" in refused.stderr
+        assert "model is not the data of this run any more" in refused.stderr

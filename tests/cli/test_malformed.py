@@ -118,7 +118,7 @@ def damaged(draw, content):
 def test_a_damaged_file_is_inspected_or_refused(write, data):
     with tempfile.TemporaryDirectory() as folder:
         place = write(Path(folder))
-        files = [place] if place.is_file() else sorted(place.iterdir())
+        files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
         file = data.draw(st.sampled_from(files))
         file.write_bytes(data.draw(damaged(file.read_bytes())))
         require_done_or_refused(["inspect", str(place), "--json"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from plimsoll.files.facts import Facts
 from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.writer import write_interactions
 
@@ -14,6 +15,7 @@ def write_small(folder, sequences, *, items=None, clusters=2, width=4, seed=0):
     originals = [str(100 + item) for item in range(1, items + 1)]
     write_interactions(
         folder,
+        Facts(),
         sequences=np.concatenate(sequences).astype(np.int32),
         offsets=np.cumsum([0, *map(len, sequences)]),
         cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),

@@ -1,29 +1,51 @@
 """Packed folders for tests, written by NumPy alone: what the format says, and nothing of the code that makes them."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 
+from plimsoll.files.manifest import finish
 
-def write_packed(folder, tokens, *, validation=(), vocab_size=300, end_of_text=256, dtype="uint16", **others):
-    """`tokens` as given; a document ends where they have end-of-text, or at their end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokens = np.asarray(tokens)
-    for name, ids in (("tokens", tokens), ("validation", np.asarray(validation, int))):
-        ids.astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / f"{name}.bin")
-    ends = np.flatnonzero(tokens[:-1] == end_of_text) + 1
-    starts = np.concatenate([[0], ends]).astype(np.int64)
-    np.save(folder / "documents.npy", starts)
-    (folder / "tokenizer.json").write_text("{}")
-    meta = {
-        "format": 1,
+
+def write_packed(
+    folder,
+    tokens,
+    *,
+    validation=(),
+    vocab_size=300,
+    end_of_text=256,
+    dtype="uint16",
+    shard_tokens=None,
+    characters=0,
+    tokenizer=b"{}",
+):
+    """`tokens` as given, in shards of `shard_tokens`; a document ends where they have end-of-text, or at their end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    tokens = np.asarray(tokens, np.int64)
+    validation = np.asarray(validation, np.int64)
+    cuts = range(shard_tokens, len(tokens), shard_tokens) if shard_tokens else []
+    shards = []
+    for number, part in enumerate(np.split(tokens, list(cuts))):
+        place = folder / f"shard_{number:05}"
+        place.mkdir(parents=True)
+        held_out = validation if number == 0 else validation[:0]
+        for name, ids in (("tokens", part), ("validation", held_out)):
+            ids.astype(np.dtype(dtype).newbyteorder("<")).tofile(place / f"{name}.bin")
+        shards.append({"tokens": len(part), "validation_tokens": len(held_out)})
+    shards[0]["characters"] = characters
+    shards[0]["documents"] = 1 + int((tokens[:-1] == end_of_text).sum())
+    (folder / "tokenizer.json").write_bytes(tokenizer)
+    counts = {
         "dtype": dtype,
         "vocab_size": vocab_size,
         "end_of_text": end_of_text,
-        "tokens": len(tokens),
-        "validation_tokens": len(validation),
-        "documents": len(starts),
         "source": "a test",
+        "tokenizer_sha256": hashlib.sha256(tokenizer).hexdigest(),
+        "shards": shards,
     }
-    (folder / "meta.json").write_text(json.dumps(meta | others))
+    meta = {"made_with": {"files": {}, "options": {}}, "counts": counts}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    finish(folder)
     return folder

@@ -1,10 +1,12 @@
 """Sources of examples: files to documents to tokens to batches, in NumPy, with positions that are JSON."""
 
+import json
 import os
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import DataError, RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
@@ -29,3 +31,18 @@ def in_short(problem: Exception, *, kind: bool = False) -> str:
     """Returns the beginning of an error's text on one line, after its class where that says more (`kind`)."""
     text = " ".join((f"{type(problem).__name__}: {problem}" if kind else str(problem)).split())
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+def read_json(path: Path, *, absent: str, again: str) -> Any:
+    """Returns what a JSON file of a data set holds.
+
+    Args:
+        absent: The message of the DataError where there is no such file.
+        again: What to do about a file that cannot be read; it follows the reason.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(absent) from None
+    except (OSError, ValueError, RecursionError) as problem:
+        raise DataError(f"{path} cannot be read as JSON ({in_short(problem)}). {again}") from None

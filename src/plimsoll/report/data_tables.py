@@ -53,31 +53,27 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
 
 def packed_table(folder: Mapping[str, Any]) -> str:
     """Returns the description of a packed folder, as `data.packed.packed.describe_packed` gives it, as text."""
-    documents, held_out = folder["document_tokens"], folder["validation_tokens"]
+    held_out = folder["validation_tokens"]
     share = format_share(held_out, folder["tokens"] + held_out)
     rows = [
         ("made of", folder["source"]),
         ("to train on", f"{folder['tokens']:,} tokens of {folder['documents']:,} documents"),
         (
             "for validation",
-            f"{held_out:,} tokens ({share}) of {known(folder['validation_documents'], ',')} documents",
+            f"{held_out:,} tokens ({share}) of {folder['validation_documents']:,} documents",
         ),
-        (
-            "a document",
-            f"{documents['mean']:,.0f} tokens on average, {documents['shortest']:,} at least,"
-            f" {documents['longest']:,} at most",
-        ),
+        ("a document", f"{folder['document_tokens']:,.0f} tokens on average"),
         (
             "vocabulary",
             f"{folder['vocab_size']:,} ids, kept as {folder['dtype']}; end-of-text is {folder['end_of_text']:,};"
-            f" {known(folder['characters_per_token'], '.2f')} characters a token",
+            f" {folder['characters_per_token']:.2f} characters a token",
         ),
         (
             "looked at",
             f"{folder['sampled_tokens']:,} tokens from all over the files: all inside the vocabulary; to train on,"
             f" {folder['sampled_different_ids']:,} different ones, up to {folder['sampled_largest_id']:,}",
         ),
-        *(("begins", repr(text)) for text in folder["samples"]),
+        ("begins", repr(folder["sample"])),
     ]
     title = f"{folder['path']}: packed text, {format_bytes(folder['bytes'])} on disk"
     return "\n".join([title, "", *all_labelled(rows)])

@@ -8,13 +8,14 @@ import pytest
 
 from chat_files import CHATML, GEMMA, chats, turns, write_records, write_tokenizer
 from plimsoll.data.chat import kept as module
-from plimsoll.data.chat.encoded import NEVER, open_encoded
+from plimsoll.data.chat.encoded import NEVER
 from plimsoll.data.chat.examples import read_example
 from plimsoll.data.chat.kept import encoded_examples
 from plimsoll.data.chat.records import open_records
 from plimsoll.data.chat.tokenizer import load_chat_tokenizer
-from plimsoll.data.packed.kept import NotKept
+from plimsoll.data.kept import NotKept
 from plimsoll.errors import DataError
+from plimsoll.files.folder import partial_of
 
 COUNT = 400
 
@@ -121,7 +122,7 @@ def test_empty_texts_are_counted_and_in_no_document(path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    "name", ["train.tokens.bin", "train.learned.bin", "train.starts.npy", "meta.json", "checked.json"]
+    "name", ["train.tokens.bin", "train.learned.bin", "train.starts.npy", "meta.json", "manifest.json"]
 )
 @pytest.mark.parametrize("how", ["a bit", "shorter", "gone"])
 def test_a_damaged_folder_is_made_again(path, tokenizer, name, how):
@@ -141,23 +142,23 @@ def test_a_damaged_folder_is_made_again(path, tokenizer, name, how):
 
 
 def test_what_a_process_left_that_was_killed_is_made_anew(path, tokenizer):
-    name = made(path, tokenizer).name
     folder = made(path, tokenizer).folder
-    folder.rename(part := folder.with_name(f"{name}.part"))
-    (part / "meta.json").unlink()
-    assert made(path, tokenizer).name == name
-    assert not part.exists()
+    left = folder.rename(partial_of(folder))
+    (left / "manifest.json").unlink()
+    (left / "train.tokens.bin").write_bytes(b"")
+    assert made(path, tokenizer).train.tokens
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_file_that_changes_meanwhile_is_refused(path, tokenizer, monkeypatch):
     make = module._make
 
-    def changed(*arguments):
-        make(*arguments)
+    def changed(*arguments, **options):
         path.write_text(path.read_text() + json.dumps({"messages": turns("a", "b")}))
+        return make(*arguments, **options)
 
     monkeypatch.setattr(module, "_make", changed)
-    with pytest.raises(DataError, match=r"a\.jsonl changed while it was read"):
+    with pytest.raises(DataError, match=r"a\.jsonl changed while it was read, a\.jsonl has \d+ more bytes"):
         made(path, tokenizer)
     assert not list(path.parent.glob("cache/tokens/*"))
 
@@ -170,8 +171,8 @@ def test_a_full_disk_is_said_and_nothing_is_left(path, tokenizer, monkeypatch, h
     if how == "an error":
         monkeypatch.setattr(module.np, "save", full)
     else:
-        monkeypatch.setattr(module, "free_bytes", lambda folder: 5 * 2**20)
-    with pytest.raises(NotKept, match=r"(No space left on device|5\.0 MiB are free).*PLIMSOLL_CACHE"):
+        monkeypatch.setattr("plimsoll.data.kept.free_bytes", lambda folder: 5 * 2**20)
+    with pytest.raises(NotKept, match=r"(the disk is full|5\.0 MiB are free).*PLIMSOLL_CACHE"):
         made(path, tokenizer)
     assert not list(path.parent.glob("cache/tokens/*"))
 
@@ -182,8 +183,6 @@ def test_a_folder_that_is_shortened_while_it_is_read_is_refused(path, tokenizer)
         file.truncate(10)
     with pytest.raises(DataError, match="was changed while it was read"):
         encoded.train.read([5], 999)
-    with pytest.raises(DataError, match="is no folder of examples that is whole"):
-        open_encoded(encoded.folder)
 
 
 def test_the_day_that_a_template_was_told_is_kept(path, tmp_path):

@@ -82,10 +82,10 @@ def test_another_split_may_be_named(tmp_path):
 
 def test_a_stream_of_local_files_is_known_by_what_they_hold(tmp_path):
     write_splits(tmp_path)
-    before = open_records(str(tmp_path)).identity()
-    assert open_records(str(tmp_path)).identity() == before
+    before = open_records(str(tmp_path)).facts()
+    assert open_records(str(tmp_path)).facts() == before
     parquet.write_table(pa.Table.from_pylist(CHATS[::-1]), tmp_path / "train-0.parquet")
-    assert open_records(str(tmp_path)).identity() != before
+    assert open_records(str(tmp_path)).facts() != before
 
 
 def test_the_first_record_decides_the_kind(tmp_path):

@@ -76,21 +76,6 @@ def test_spread_spans_are_from_end_to_end(eleven, most, spans):
     assert list(eleven.spread_spans(most)) == spans
 
 
-def test_of_the_rows_four_spans_from_end_to_end_are_part_of_what_a_file_is(tmp_path):
-    """Ten chunks of one row: rows 0, 3, 6 and 9 are looked at, and the attributes."""
-
-    def digest(name, change=None, **attributes):
-        values = np.zeros(10)
-        if change is not None:
-            values[change] = 1
-        return Hdf5Rows(write(tmp_path / name, attributes, x=(values, (1,))), {"x": "x"}).identity()["sha256"]
-
-    same = digest("same.h5")
-    seen = [row for row in range(10) if digest(f"{row}.h5", row) != same]
-    assert seen == [0, 3, 6, 9]
-    assert digest("other.h5", made="here") != same
-
-
 def test_a_row_is_finite_where_all_of_it_in_all_columns_is():
     ones = np.ones((4, 2), np.float32)
     ones[1, 1] = np.nan

@@ -12,12 +12,14 @@ import pytest
 from plimsoll.data.hdf5 import writer
 from plimsoll.data.hdf5.writer import Column, new_file
 from plimsoll.errors import DataError, StoppedError
+from plimsoll.files.facts import Facts
 
 COLUMNS = {"x": Column((2,), "f4"), "n": Column((), "i8")}
 
 
 def writing(path, *, rows=10, chunk_rows=4, compression=None, **made_with):
-    return new_file(path, COLUMNS, rows=rows, made_with=made_with, chunk_rows=chunk_rows, compression=compression)
+    facts = Facts(options=made_with)
+    return new_file(path, COLUMNS, rows=rows, made_with=facts, chunk_rows=chunk_rows, compression=compression)
 
 
 def rows_of(begin, end):
@@ -42,7 +44,7 @@ def test_rows_come_back_in_their_order_from_chunks_with_a_checksum(tmp_path, com
         assert found["n"][()].tolist() == list(range(10))
         assert (found["x"].chunks, found["n"].chunks) == ((4, 2), (4,))
         assert (found["x"].compression, found["x"].fletcher32) == (compression, True)
-        assert dict(found.attrs) == {"made_with": '{"seed": 1}'}
+        assert dict(found.attrs) == {"made_with": '{"files": {}, "options": {"seed": 1}}'}
 
 
 def test_a_small_set_has_a_chunk_of_all_of_it(tmp_path):
@@ -73,7 +75,8 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from plimsoll.data.hdf5.writer import Column, new_file
-with new_file(Path(sys.argv[1]), {"x": Column((64,), "f4")}, rows=400, made_with={}, chunk_rows=100,
+from plimsoll.files.facts import Facts
+with new_file(Path(sys.argv[1]), {"x": Column((64,), "f4")}, rows=400, made_with=Facts(), chunk_rows=100,
               compression="lzf") as file:
     for at in range(0, 400, 100):
         file.append({"x": np.ones((100, 64), np.float32)})
@@ -112,14 +115,6 @@ def test_16_mib_stay_free_beside_twice_what_is_written(tmp_path, monkeypatch, la
     assert names(tmp_path) == ([] if stopped else ["x.h5"])
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
-    with writing(tmp_path / "x.h5") as file:
-        with pytest.raises(DataError, match="another process is writing"):
-            writing(tmp_path / "x.h5").__enter__()
-        file.append(rows_of(0, 10))
-    assert names(tmp_path) == ["x.h5"]
-
-
 def test_what_is_there_is_not_written_over(tmp_path):
     (tmp_path / "y.h5").write_text("mine")
     with pytest.raises(DataError, match=r"y\.h5 is there already"), writing(tmp_path / "y.h5"):
@@ -128,13 +123,13 @@ def test_what_is_there_is_not_written_over(tmp_path):
 
 
 def test_a_file_is_finished_where_it_is_there_and_made_with_the_same_options(tmp_path):
-    assert not writer.is_finished(tmp_path / "x.h5", {"seed": 1})
+    assert not writer.is_finished(tmp_path / "x.h5", Facts(options={"seed": 1}))
     with writing(tmp_path / "x.h5", seed=1) as file:
         file.append(rows_of(0, 10))
-    assert writer.is_finished(tmp_path / "x.h5", {"seed": 1})
-    with pytest.raises(DataError, match="made with other options, seed 1 there and 2 here"):
-        writer.is_finished(tmp_path / "x.h5", {"seed": 2})
+    assert writer.is_finished(tmp_path / "x.h5", Facts(options={"seed": 1}))
+    with pytest.raises(DataError, match="is there already, and seed was 1 and is 2"):
+        writer.is_finished(tmp_path / "x.h5", Facts(options={"seed": 2}))
     with h5py.File(tmp_path / "z.h5", "w") as file:
         file["x"] = 1
-    with pytest.raises(DataError, match="made with other options, which it does not name"):
-        writer.is_finished(tmp_path / "z.h5", {})
+    with pytest.raises(DataError, match="does not say what it was made with"):
+        writer.is_finished(tmp_path / "z.h5", Facts())

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from plimsoll.data import in_order
 from plimsoll.data.packed import encoding
 from plimsoll.data.packed.encoding import Encoder, encoded, in_threads, require_reachable
 from plimsoll.data.text.documents import Piece
@@ -21,7 +22,7 @@ class Tokenizer:
 @pytest.fixture
 def pools(monkeypatch):
     """The sizes of the pools of threads that were opened, and whether each was shut down."""
-    opened, pool = [], encoding.ThreadPoolExecutor
+    opened, pool = [], in_order.ThreadPoolExecutor
 
     class Noting(pool):
         def __init__(self, workers):
@@ -32,7 +33,7 @@ def pools(monkeypatch):
             opened[-1][1] = ("shut down", wait, cancel_futures)
             super().shutdown(wait, cancel_futures=cancel_futures)
 
-    monkeypatch.setattr(encoding, "ThreadPoolExecutor", Noting)
+    monkeypatch.setattr(in_order, "ThreadPoolExecutor", Noting)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     return opened
 

@@ -7,26 +7,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from hypotheses import examples
-from plimsoll.data.disk import locked
-from plimsoll.data.packed import prepare as text
-from plimsoll.data.packed import writer
+from plimsoll.data.packed import prepare, shards
 from plimsoll.data.packed.encoding import encoded
 from plimsoll.data.packed.options import TextSet
 from plimsoll.data.packed.packed import open_packed
-from plimsoll.data.packed.prepare import Extent, build
-from plimsoll.data.packed.writer import Counts, TextFolder
+from plimsoll.data.packed.prepare import build
 from plimsoll.data.text.documents import Piece, is_held_out
+from plimsoll.data.text.extent import Extent
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.errors import DataError, RecipeError, StoppedError
@@ -34,7 +28,6 @@ from plimsoll.errors import DataError, RecipeError, StoppedError
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(400)]
 TEXTS[17] = "one long line after the other\n" * 8_000  # 240 KB: four pieces
 TEXTS[203] = "long and without a break " * 4_000
-FILES = ("tokens.bin", "validation.bin", "documents.npy", "tokenizer.json", "tokenizer_config.json", "meta.json")
 
 
 def write_texts(folder, texts=TEXTS):
@@ -61,20 +54,19 @@ def whole(made, tmp_path_factory):
 
 
 def content(folder):
-    return {name: (folder / name).read_bytes() for name in sorted(os.listdir(folder))}
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def documents_of(folder):
-    """Texts to train on, by their starts, and those that are held out, by end-of-text."""
+    """Texts to train on, and those that are held out, by end-of-text."""
     packed, tokenizer = open_packed(folder), load_tokenizer(folder)
-    ids = packed.read("tokens.bin", 0, packed.tokens)
-    parts = np.split(ids, packed.starts()[1:])
-    assert all(part[-1] == packed.end_of_text for part in parts)
-    held_out = packed.read("validation.bin", 0, packed.validation_tokens)
-    ends = np.flatnonzero(held_out == packed.end_of_text)
-    others = np.split(held_out, ends + 1)
-    assert not len(others[-1])
-    return [tokenizer.decode(part[:-1]) for part in parts], [tokenizer.decode(part[:-1]) for part in others[:-1]]
+    sides = []
+    for name, tokens in (("tokens.bin", packed.tokens), ("validation.bin", packed.validation_tokens)):
+        ids = packed.read(name, 0, tokens)
+        *parts, rest = np.split(ids, np.flatnonzero(ids == packed.end_of_text) + 1)
+        assert not len(rest)
+        sides.append([tokenizer.decode(part[:-1]) for part in parts])
+    return sides
 
 
 def test_the_folder_is_the_token_stream_of_the_documents(whole):
@@ -83,12 +75,31 @@ def test_the_folder_is_the_token_stream_of_the_documents(whole):
     train, others = documents_of(whole)
     assert train == [text for text in TEXTS if text not in held_out]
     assert others == held_out
-    meta = json.loads((whole / "meta.json").read_text())
-    assert meta["dtype"] == "uint16"
-    assert meta["vocab_size"] == 400
-    assert (meta["documents"], meta["validation_documents"]) == (len(train), len(others))
-    assert sorted(os.listdir(whole)) == sorted(FILES)
-    assert not list(whole.parent.glob("*.lock"))
+    packed = open_packed(whole)
+    assert (packed.dtype, packed.vocab_size) == ("uint16", 400)
+    assert (packed.documents, packed.validation_documents) == (len(train), len(others))
+    assert packed.characters == sum(map(len, TEXTS))
+    files = {"meta.json", "manifest.json", "tokenizer.json", "tokenizer_config.json", "shard_00000"}
+    assert set(os.listdir(whole)) == files
+    assert os.listdir(whole.parent) == ["packed"]
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Shards of a block or two; a long document lies in several."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1_500)
+    monkeypatch.setattr("plimsoll.data.packed.encoding.BLOCK", 500)
+
+
+def test_shards_are_the_same_stream(made, whole, tmp_path, small_shards):
+    build(made, tmp_path / "packed")
+    packed, expected = open_packed(tmp_path / "packed"), open_packed(whole)
+    assert len(packed.shards) > 5
+    for name in ("tokens.bin", "validation.bin"):
+        both = (each.read(name, 0, each.tokens) for each in (packed, expected))
+        np.testing.assert_array_equal(*both)
+    for name in ("tokens", "validation_tokens", "documents", "validation_documents", "characters"):
+        assert getattr(packed, name) == getattr(expected, name)
 
 
 def test_the_number_of_threads_changes_nothing(made, whole, tmp_path):
@@ -99,75 +110,74 @@ def test_the_number_of_threads_changes_nothing(made, whole, tmp_path):
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from plimsoll.data.packed import encoding
-from plimsoll.data.packed import prepare as text
-from plimsoll.data.packed.writer import TextFolder
+from plimsoll.data.packed import encoding, shards
 from plimsoll.data.packed.options import TextSet
-text.MARK_SECONDS = float(sys.argv[3])
-encoding.BLOCK = 500
-append = TextFolder.append
+from plimsoll.data.packed.prepare import build
+shards.SHARD_BYTES, encoding.BLOCK = 1_500, 500
+add = shards.Shard.add
 def slow(self, *rows):
-    append(self, *rows)
-    print(self.counts.tokens, flush=True)
+    add(self, *rows)
+    print(flush=True)
     time.sleep(0.004)
-TextFolder.append = slow
-text.build(TextSet(dataset_id=sys.argv[1], vocab_size=400), Path(sys.argv[2]), workers=2)
+shards.Shard.add = slow
+build(TextSet(dataset_id=sys.argv[1], vocab_size=400), Path(sys.argv[2]), workers=2)
 """
 
 
-def test_a_folder_whose_making_is_killed_again_and_again_is_the_same_folder(dataset, whole, tmp_path):
-    """Marked after every block or hardly ever; killed inside of long documents, too: blocks there are single pieces."""
-    out, continued = tmp_path / "packed", []
-    for after, every in ((1, 0), (3, 0), (2, 1000), (4, 0), (5, 0.01), (7, 0), (None, 0)):
-        command = [sys.executable, "-c", SLOWLY, dataset, str(out), str(every)]
+def test_a_folder_whose_making_is_killed_again_and_again_loses_no_shard_and_is_the_same_folder(
+    made, dataset, tmp_path, small_shards
+):
+    """Killed inside of long documents, too: blocks there are single pieces."""
+    out, finished = tmp_path / "packed", 0
+    for after in (1, 4, 8, None):
+        command = [sys.executable, "-c", SLOWLY, dataset, str(out)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for seen, line in enumerate(process.stdout, 1):
-            if seen == 1:
-                continued.append(int(line))
+        for seen, _ in enumerate(process.stdout, 1):
             if seen == after:
                 time.sleep(0.001 * after)  # somewhere in the next block
                 process.send_signal(signal.SIGKILL)
                 break
         process.stdout.close()
         assert process.wait() == (0 if after is None else -signal.SIGKILL)
-        assert (out / "meta.json").exists() == (after is None)
-    assert continued == sorted(continued)
-    assert continued[-1] > continued[0]
-    assert content(out) == content(whole)
+        assert out.exists() == (after is None)
+        there = len(list((tmp_path / "packed.partial").glob("shard_?????/manifest.json")))
+        assert there >= finished or after is None
+        finished = there
+    build(made, tmp_path / "alone")
+    assert content(out) == content(tmp_path / "alone")
 
 
 def test_a_folder_that_is_finished_is_left_as_it_is(made, whole):
-    before = {name: os.stat(whole / name).st_mtime_ns for name in FILES}
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     found = build(made, whole)
     assert found["finished_before"]
     assert found["tokens"] == found["tokens_before"] == open_packed(whole).tokens
-    assert {name: os.stat(whole / name).st_mtime_ns for name in FILES} == before
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
-def test_a_folder_of_other_options_is_neither_continued_nor_overwritten(made, whole, dataset, tmp_path, monkeypatch):
+def test_a_folder_of_other_options_is_neither_continued_nor_overwritten(
+    made, whole, dataset, tmp_path, monkeypatch, small_shards
+):
     other = TextSet(dataset_id=dataset, vocab_size=401)
-    with pytest.raises(DataError, match="vocab_size 400 there and 401 here"):
+    with pytest.raises(DataError, match=r"packed is there already, and .*vocab_size was 400 and is 401: name another"):
         build(other, whole)
     interrupted(made, tmp_path / "packed", monkeypatch)
-    with pytest.raises(DataError, match="was begun with other options, vocab_size 400 there and 401 here"):
+    with pytest.raises(DataError, match=r"shard_00000 is there already, and .*vocab_size was 400 and is 401"):
         build(other, tmp_path / "packed")
-    build(made, tmp_path / "packed")
-    assert content(tmp_path / "packed") == content(whole)
+    assert build(made, tmp_path / "packed")["tokens_before"] > 0
 
 
-def interrupted(made, out, monkeypatch, *, after=2):
-    """As Ctrl-C leaves it: some blocks marked, the last one not."""
+def interrupted(made, out, monkeypatch, *, after=6):
+    """As Ctrl-C leaves it: some shards complete, the last one not."""
 
-    def stopping(self, *rows, append=TextFolder.append, count=[0]):  # noqa: B006  (counts over calls)
+    def stopping(self, *rows, add=shards.Shard.add, count=[0]):  # noqa: B006  (counts over calls)
         count[0] += 1
         if count[0] > after:
             raise KeyboardInterrupt
-        append(self, *rows)
+        add(self, *rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TextFolder, "append", stopping)
-        patch.setattr(text, "MARK_SECONDS", 0)
-        patch.setattr("plimsoll.data.packed.encoding.BLOCK", 2_000)
+        patch.setattr(shards.Shard, "add", stopping)
         with pytest.raises(KeyboardInterrupt):
             build(made, out)
     with pytest.raises(DataError, match="is not finished"):
@@ -192,69 +202,55 @@ def write_splits(folder):
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_gz, write_splits])
-def test_it_continues_in_every_kind_of_file(write, tmp_path, monkeypatch):
+def test_it_continues_in_every_kind_of_file(write, tmp_path, monkeypatch, small_shards):
     (tmp_path / "texts").mkdir()
     made = TextSet(dataset_id=str(write(tmp_path / "texts")), vocab_size=400)
-    for after in (1, 9):
+    for after in (5, 9):
         interrupted(made, tmp_path / "packed", monkeypatch, after=after)
     assert build(made, tmp_path / "packed")["tokens_before"] > 0
     build(made, tmp_path / "whole")
-    assert content(tmp_path / "packed") == content(tmp_path / "whole")
+    assert ids_of(tmp_path / "packed") == ids_of(tmp_path / "whole")
 
 
-def test_texts_that_changed_since_it_was_begun_are_refused(tmp_path, monkeypatch):
+def ids_of(folder):
+    """Of a stream, positions after a break are other words for the same place."""
+    return {path: ids for path, ids in content(folder).items() if path.suffix == ".bin"}
+
+
+def test_texts_that_changed_since_it_was_begun_are_refused(tmp_path, monkeypatch, small_shards):
     made = TextSet(dataset_id=write_texts(tmp_path), vocab_size=400)
     interrupted(made, tmp_path / "packed", monkeypatch)
     write_texts(tmp_path, TEXTS[:-1])
-    with pytest.raises(DataError, match="belongs to other files"):
+    size = len(json.dumps({"text": TEXTS[-1]})) + 1
+    with pytest.raises(DataError, match=f"shard_00000 is there already, and texts.jsonl has {size} fewer bytes"):
         build(made, tmp_path / "packed")
-
-
-def test_what_cannot_be_continued_is_said(made, tmp_path, monkeypatch):
-    out = tmp_path / "packed"
-    interrupted(made, out, monkeypatch)
-    os.truncate(out / "tokens.bin", 10)
-    with pytest.raises(DataError, match=r"tokens\.bin is shorter than the .* bytes that progress\.json knows of"):
-        build(made, out)
-    for damage in ("{", "[]", '{"made_with": 3}', '{"made_with": {}, "counts": {"x": 1}}'):
-        (out / "progress.json").write_text(damage)
-        with pytest.raises(DataError, match=r"progress\.json is damaged"):
-            build(made, out)
 
 
 def test_a_folder_or_file_of_somebody_else_is_not_touched(made, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/a.txt").write_text("dear reader")
-    with pytest.raises(DataError, match=r"letters is there already, and holds a\.txt"):
-        build(made, tmp_path / "letters")
-    with pytest.raises(DataError, match="is there already, and holds no folder, but a file"):
-        build(made, tmp_path / "letters/a.txt")
+    for out in ("letters", "letters/a.txt"):
+        with pytest.raises(DataError, match="is there already, and is no complete data set: name another --out"):
+            build(made, tmp_path / out)
     assert (tmp_path / "letters/a.txt").read_text() == "dear reader"
 
 
-def test_two_writers_are_one_too_many(made, tmp_path):
-    lock = locked(tmp_path / "packed")
-    with pytest.raises(DataError, match=r"another process is writing .*packed: wait for it"):
-        build(made, tmp_path / "packed")
-    lock.close()
-
-
 def test_a_disk_without_room_is_refused_before_the_first_token(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "free_bytes", lambda path: 10_000)
+    monkeypatch.setattr(prepare, "free_bytes", lambda path: 10_000)
     with pytest.raises(DataError, match=r"takes about .* KiB of ids, and 9\.8 KiB are free.*--max-examples"):
         build(made, tmp_path / "packed")
 
 
-def test_a_disk_that_becomes_full_stops_it_and_room_continues_it(made, whole, tmp_path, monkeypatch):
-    left = iter([10**9, 10**9, 0, 0])
+def test_a_disk_that_becomes_full_stops_it_and_room_continues_it(made, tmp_path, monkeypatch, small_shards):
+    left = iter([10**9] * 8 + [0, 0])
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "free_bytes", lambda path: next(left))
-        patch.setattr("plimsoll.data.packed.encoding.BLOCK", 2_000)
+        patch.setattr(shards, "free_bytes", lambda path: next(left))
         with pytest.raises(StoppedError, match=r"the disk is full \(0 B free at .*run the same command again"):
             build(made, tmp_path / "packed")
     found = build(made, tmp_path / "packed")
     assert 0 < found["tokens_before"] < found["tokens"]
-    assert content(tmp_path / "packed") == content(whole)
+    build(made, tmp_path / "whole")
+    assert content(tmp_path / "packed") == content(tmp_path / "whole")
 
 
 def test_a_tokenizer_that_is_given_is_kept_with_its_end_of_text(dataset, tmp_path):
@@ -267,7 +263,7 @@ def test_a_tokenizer_that_is_given_is_kept_with_its_end_of_text(dataset, tmp_pat
     ids = packed.read("tokens.bin", 0, packed.tokens)
     assert set(ids.tolist()) == {69_999, 70_000}
     given.write_text(given.read_text().replace("69999", "69998"))
-    with pytest.raises(DataError, match=r"tokenizer .* there and .* here"):
+    with pytest.raises(DataError, match=r"tokenizer_sha256 was .* and is "):
         build(TextSet(dataset_id=dataset, tokenizer=str(given), max_examples=5), out)
 
 
@@ -293,8 +289,7 @@ def test_nothing_but_held_out_documents_are_no_folder(tmp_path):
     given, _ = wide_tokenizer(tmp_path, ids=300)
     with pytest.raises(DataError, match=r"none of its .* documents is left to train on"):
         build(TextSet(dataset_id=write_texts(tmp_path, only), tokenizer=str(given)), tmp_path / "packed")
-    with pytest.raises(DataError, match="is not finished"):
-        open_packed(tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
 
 
 @pytest.mark.parametrize(
@@ -341,46 +336,6 @@ def test_no_more_blocks_are_held_than_the_encoder_looks_ahead(monkeypatch):
     pieces = (Piece(str(place), {}, True, False) for place in range(50))
     assert [block[0].text for block, *_ in encoded(pieces, encoder)] == [str(place) for place in range(50)]
     assert encoder.most == Counting.ahead + 1
-
-
-@settings(max_examples=examples(50))
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 5)), min_size=1, max_size=30), st.data())
-def test_starts_and_sums_do_not_depend_on_how_pieces_are_put_together(tmp_path_factory, drawn, data):
-    """Pieces of documents that end and are held out at random, in blocks of random sizes, with a break in between."""
-    pieces, held_out = [], None
-    for place, (last, hold, _) in enumerate(drawn):
-        held_out = hold if held_out is None else held_out
-        position = {"place": place, "held_out": None if last else held_out}
-        pieces.append(Piece("x", position, last, held_out))
-        held_out = None if last else held_out
-    lengths = np.array([length for *_, length in drawn])
-    values = [np.full(length, place % 256, np.int32) for place, length in enumerate(lengths)]
-    out = tmp_path_factory.mktemp("made") / "packed"
-    tokenizer = load_tokenizer(wide_tokenizer(tmp_path_factory.mktemp("t"), ids=300)[0])
-    todo, expected = deque(range(len(pieces))), Counts()
-    while todo:
-        with TextFolder(out, {}) as folder:
-            folder.begin(tokenizer)
-            for _ in range(data.draw(st.integers(1, 3))):
-                take = [todo.popleft() for _ in range(min(len(todo), data.draw(st.integers(1, 4))))]
-                if take:
-                    ids = np.concatenate([values[place] for place in take])
-                    folder.append([pieces[place] for place in take], ids, lengths[take])
-            folder.mark()
-            counts = folder.counts
-    starts, at, begins = [], 0, True
-    for piece, length in zip(pieces, lengths, strict=True):
-        if begins and not piece.held_out:
-            starts.append(at)
-        expected.documents += begins and not piece.held_out
-        expected.validation_documents += begins and piece.held_out
-        at += 0 if piece.held_out else int(length)
-        begins = piece.last
-    expected.tokens, expected.validation_tokens, expected.characters = at, int(lengths.sum()) - at, len(pieces)
-    assert counts == expected
-    assert np.fromfile(out / "documents.npy", "<i8", offset=128).tolist() == starts
-    flat = [value for piece, ids in zip(pieces, values, strict=True) if not piece.held_out for value in ids]
-    assert np.fromfile(out / "tokens.bin", "<u2").tolist() == flat
 
 
 def test_the_share_that_is_read_grows_to_all_of_it(dataset, tmp_path):

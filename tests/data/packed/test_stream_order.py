@@ -85,17 +85,16 @@ def test_a_text_shorter_than_a_window_is_refused(packed):
 
 
 def test_a_file_that_is_cut_short_or_has_other_ids_is_noticed_where_it_is_read(packed, tmp_path):
-    tokens = np.fromfile(packed.folder / "tokens.bin", np.uint16)
-    write_packed(tmp_path / "x", tokens, vocab_size=257, end_of_text=256)
-    changed = open_packed(tmp_path / "x")
+    tokens = packed.read("tokens.bin", 0, packed.tokens)
+    changed = open_packed(write_packed(tmp_path / "x", tokens, vocab_size=257, end_of_text=256))
     in_order = OPTIONS | {"shuffle_buffer_size": 0, "prefetch": 0}
     tokens[70] = 300
-    tokens.tofile(tmp_path / "x/tokens.bin")
+    tokens.tofile(tmp_path / "x/shard_00000/tokens.bin")
     loader = stream_order_loader(changed, **in_order)
     next(loader)
     with pytest.raises(DataError, match="has the id 300 at token 70"):
         next(loader)
-    tokens[:60].tofile(tmp_path / "x/tokens.bin")
+    tokens[:60].tofile(tmp_path / "x/shard_00000/tokens.bin")
     with pytest.raises(DataError, match="ends before token 65"):
         next(stream_order_loader(changed, **in_order))
 

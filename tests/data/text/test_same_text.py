@@ -2,13 +2,10 @@
 
 import dataclasses
 import os
-import shutil
 
 import pytest
 
 from plimsoll.api.train import prepare_data
-from plimsoll.data import same_data
-from plimsoll.data.same_data import files_facts, require_same_files
 from plimsoll.data.text.opening import open_documents
 from plimsoll.errors import DataError, RunError
 from plimsoll.files.run_folder import RunFolder
@@ -32,31 +29,6 @@ def flip(path, at):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_copy_is_the_same_text(text):
-    then = files_facts([text])
-    shutil.copyfile(text, text.with_name("b.txt"))
-    require_same_files("it", [text.with_name("b.txt")], then)
-    assert files_facts([text.with_name("b.txt")]) == then
-
-
-@pytest.mark.parametrize("at", [0, 4321, -1])
-def test_a_single_bit_is_noticed(text, at):
-    then = files_facts([text])
-    flip(text, at)
-    with pytest.raises(DataError, match=r"changed since the run began: then 1 files and [\d,]+ bytes.*--run"):
-        require_same_files("it", [text], then)
-
-
-def test_of_a_large_text_some_places_are_looked_at(text, monkeypatch):
-    monkeypatch.setattr(same_data, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(same_data, "PLACE_BYTES", 100)
-    size = text.stat().st_size
-    for at, noticed in ((50, True), (size // 2 + 50, True), (size - 50, True), (size // 4, False)):
-        then = files_facts([text])
-        flip(text, at)
-        assert (files_facts([text]) != then) is noticed
-
-
 def begun(text, folder):
     recipe = dataclasses.replace(preset("stories"), dataset_id=str(text), **SIZES)
     folder.create()
@@ -70,7 +42,7 @@ def test_a_run_whose_text_has_another_bit_is_not_continued(text, tmp_path):
     recipe = begun(text, folder)
     prepare_data(folder, recipe, lambda words: None)
     flip(text, 999)
-    with pytest.raises(DataError, match="changed since the run began"):
+    with pytest.raises(DataError, match=r"a.txt is not the data of this run any more: a.txt has other content"):
         prepare_data(folder, recipe, lambda words: None)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from packed_files import write_packed
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.manifest import finish
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.longcontext.recipe import BY_POSITION, LongContext
 from plimsoll.recipes.registry import preset
@@ -86,7 +87,8 @@ def test_a_run_goes_on_with_its_own_data_alone(packed, tmp_path):
     prepared = Prepared(**json.loads(json.dumps(asdict(recipe.prepare(tmp_path, lambda _: None)))))
     assert recipe.data_changed(prepared) is None
     meta = json.loads((packed / "meta.json").read_text())
-    (packed / "meta.json").write_text(json.dumps(meta | {"vocab_size": 400}))
+    (packed / "meta.json").write_text(json.dumps({**meta, "counts": meta["counts"] | {"vocab_size": 400}}))
+    finish(packed)
     with pytest.raises(DataError, match="not the data of this run any more: vocab_size was 300 and is 400"):
         small(packed).data_changed(prepared)
 

@@ -1,7 +1,6 @@
 """From a file to a folder: what is kept, what items begin with, and which are put together."""
 
 import errno
-import json
 import sys
 
 import numpy as np
@@ -237,9 +236,10 @@ def test_a_disk_that_becomes_full_stops_it(file, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_catalogue_json_says_what_it_was_made_with(file, tmp_path):
+def test_the_set_says_what_it_was_made_with(file, tmp_path):
     build(made(file, min_rating=1, seed=5), tmp_path / "set")
-    told = json.loads((tmp_path / "set/catalogue.json").read_text())
-    assert told["made_with"]["seed"] == 5
-    assert told["made_with"]["interactions"] == str(file)
+    data = Interactions(tmp_path / "set")
+    assert data.made_with.options["seed"] == 5
+    assert data.made_with.options["interactions"] == str(file)
+    told = data.about
     assert (told["form"], told["clustering"], told["embeddings"]) == ("movielens-csv", "kmeans", "factorisation")

@@ -8,7 +8,6 @@ import pytest
 from interaction_files import write_small
 from plimsoll.errors import DataError, StoppedError
 from plimsoll.recipes.recommend import writer
-from plimsoll.recipes.recommend.interactions import Interactions
 
 SEQUENCES = [[1, 2, 3], [3, 2]]
 
@@ -18,26 +17,6 @@ def test_a_set_that_is_there_is_not_written_over(tmp_path):
     with pytest.raises(DataError, match="set is there already: name another --out"):
         write_small(tmp_path / "set", SEQUENCES)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-
-
-@pytest.mark.parametrize("file", ["offsets.npy", "sequences.npy", "embeddings.npy", "catalogue.json"])
-def test_what_was_killed_leaves_no_folder_that_opens_and_is_made_anew(tmp_path, file):
-    partial = tmp_path / "set.partial"
-    write_small(partial, SEQUENCES)
-    (partial / file).write_bytes(b"")
-    with pytest.raises(DataError, match=r"no catalogue\.json"):
-        Interactions(tmp_path / "set")
-    write_small(tmp_path / "set", SEQUENCES)
-    Interactions(tmp_path / "set").check()
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]
-
-
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
-    (tmp_path / "set.partial").mkdir()
-    (tmp_path / "set.partial/letters.txt").write_text("dear")
-    with pytest.raises(DataError, match="no half-made data set"):
-        write_small(tmp_path / "set", SEQUENCES)
-    assert (tmp_path / "set.partial/letters.txt").read_text() == "dear"
 
 
 def test_a_disk_without_room_is_refused_before_the_first_byte(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@
     train.first.npy     int32, the first token of each document that is to be learned and has one before it; NEVER for
                         none
     validation.*        the same of the held-out documents
-    meta.json           sizes, and what all of it follows from; written last
+    meta.json           sizes, and what all of it follows from
 
 Documents are read as they are needed, and nothing of the tokens stays in memory.
 """
@@ -15,23 +15,18 @@ Documents are read as they are needed, and nothing of the tokens stays in memory
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from plimsoll.data.disk import read_json
 from plimsoll.data.token_table import loaded
-from plimsoll.data.unchanged import opened
 from plimsoll.errors import DataError
+from plimsoll.files.facts import Facts
+from plimsoll.files.folder import Counts, opened
 
-FORMAT = 1
-META = "meta.json"
 TRAIN, VALIDATION = "train", "validation"
-PARTS = ("tokens.bin", "learned.bin", "starts.npy", "first.npy")
-FILES = tuple(f"{side}.{part}" for side in (TRAIN, VALIDATION) for part in PARTS)
 NEVER = 2**31 - 1
 """First token to be learned of a document that has none."""
 
@@ -103,8 +98,10 @@ class Encoded:
     """Records that hold nothing but white space, and are in neither side."""
     day: str | None
     """Day, like 2026-11-25, that the chat template was told; None if it asks for none."""
-    about: Mapping[str, Any] = field(repr=False, compare=False)
-    """All of meta.json."""
+    source: str
+    """Description of the records."""
+    made_with: Facts
+    """All that it follows from."""
 
     @property
     def name(self) -> str:
@@ -116,53 +113,34 @@ def open_encoded(folder: Path) -> Encoded:
     """Opens a folder of examples.
 
     Raises:
-        DataError: A file of it is missing, cut short, or not of the others' sizes.
+        DataError: It is no such folder, or a file of it is missing.
     """
-    damaged = "It is damaged: remove the folder, and run the same command again"
-    meta = read_json(folder / META, absent=f"there is no {folder / META}. {damaged}", again=damaged)
-    try:
-        if meta["format"] != FORMAT:
-            raise ValueError(f"format {meta['format']}")
-        sides = {side: _side(folder, side, meta) for side in (TRAIN, VALIDATION)}
-        return Encoded(
-            folder=folder,
-            **sides,
-            vocab_size=meta["vocab_size"],
-            kind=meta["kind"],
-            conversations=meta["conversations"],
-            empty=meta["empty"],
-            day=meta["made_with"]["day"],
-            about=meta,
-        )
-    except (KeyError, TypeError, ValueError, OSError) as problem:
-        raise DataError(
-            f"{folder} is no folder of examples that is whole ({type(problem).__name__}: {problem}). {damaged}"
-        ) from None
+    contents = opened(folder)
+    if contents is None:
+        raise DataError(f"{folder} is no folder of examples that is complete: run the same command again")
+    counts = contents.counts
+    return Encoded(
+        folder=folder,
+        train=_side(folder, TRAIN, counts),
+        validation=_side(folder, VALIDATION, counts),
+        vocab_size=counts["vocab_size"],
+        kind=counts["kind"],
+        conversations=counts["conversations"],
+        empty=counts["empty"],
+        source=counts["source"],
+        day=counts["day"],
+        made_with=contents.made_with,
+    )
 
 
-def open_kept(folder: Path) -> Encoded | None:
-    """Opens a folder of the cache, and notes its use; returns None if there is none.
-
-    Raises:
-        DataError: It is damaged.
-    """
-    return opened(folder, META, open_encoded)
-
-
-def _side(folder: Path, side: str, meta: Mapping[str, Any]) -> EncodedDocuments:
-    counts = meta[side]
-    starts, first = (loaded(folder / f"{side}.{name}.npy", mapped=False) for name in ("starts", "first"))
-    sizes = [(folder / f"{side}.{name}").stat().st_size for name in ("tokens.bin", "learned.bin")]
-    expected = [counts["tokens"] * np.dtype(meta["dtype"]).itemsize, counts["tokens"]]
-    if sizes != expected or len(starts) != len(first) + 1 or starts[-1] != counts["tokens"]:
-        raise ValueError(f"{side} has files of {sizes} bytes, and {expected} were expected")
+def _side(folder: Path, side: str, counts: Counts) -> EncodedDocuments:
     return EncodedDocuments(
         folder=folder,
         side=side,
-        dtype=meta["dtype"],
-        end_of_text=meta["end_of_text"],
-        tokens=counts["tokens"],
-        learned=counts["learned"],
-        starts=starts,
-        first=first,
+        dtype=counts["dtype"],
+        end_of_text=counts["end_of_text"],
+        tokens=counts[side]["tokens"],
+        learned=counts[side]["learned"],
+        starts=loaded(folder / f"{side}.starts.npy"),
+        first=loaded(folder / f"{side}.first.npy"),
     )

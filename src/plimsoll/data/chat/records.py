@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from plimsoll.data import require_sizes
 from plimsoll.data.hub import HubStream
-from plimsoll.data.packed.kept import contents
 from plimsoll.data.text.formats import File, json_lines, open_table
 from plimsoll.data.text.opening import named_files
 from plimsoll.data.text.pieces import not_text
 from plimsoll.errors import DataError
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.units import MIB, format_bytes
 
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -64,14 +64,15 @@ class Records:
         paths = [file.path for file in self.files if isinstance(file, File)]
         return paths if len(paths) == len(self.files) else None
 
-    def identity(self) -> dict[str, Any]:
-        """Returns what tells these records from others, as JSON; of a stream, its name and its revision's files."""
+    def facts(self, **options: Any) -> Facts:
+        """Returns what tells these records from others, with options; of a stream, its revision's files."""
         if (paths := self.paths) is not None:
-            return contents(paths) | {"formats": sorted({path.suffix for path in paths})}
+            formats = sorted({path.suffix for path in paths})
+            return facts_of(paths, exact=True, formats=formats, **options)
         (stream,) = [file for file in self.files if isinstance(file, HubStream)]
         files = stream.files()
-        local = contents([Path(file) for file in files]) if all(Path(file).is_file() for file in files) else None
-        return {"stream": [stream.name, stream.config, stream.split, files], "local": local}
+        local = [Path(file) for file in files if Path(file).is_file()]
+        return facts_of(local, exact=True, stream=[stream.name, stream.config, stream.split, files], **options)
 
     def describe(self) -> str:
         """Returns one line: files, their formats and sizes."""

@@ -123,31 +123,10 @@ class Hdf5(ExampleSet):
         chunks = self._rows.chunk_rows * ((mixed + 1) * row + self._rows.row_bytes)
         return chunks + (READER_BYTES if training else 0)
 
-    def identity(self) -> dict[str, Any]:
-        """Returns a dict that identifies the file's content, saved with a run so that changes to the file are noticed.
-
-        Returns:
-            Size in `bytes`, time of modification in nanoseconds (`modified_ns`), and a hash (`sha256`) of attributes,
-            shapes and a few chunks of rows.
-        """
-        return self._rows.identity()
-
-    def require_same(self, then: Mapping[str, Any]) -> str | None:
-        """Checks that the file is still the one that a run was started with.
-
-        A file of the same size and modification time is taken for the same. Otherwise its attributes, shapes and a few
-        chunks are compared, so that changes to other rows are not noticed.
-
-        Args:
-            then: Result of `identity` at the start of the run.
-
-        Returns:
-            A warning if the file was written or copied since then but looks the same; None if it was not.
-
-        Raises:
-            DataError: The file has other content.
-        """
-        return self._rows.require_same(then)
+    @property
+    def path(self) -> Path:
+        """Path of the file, as it was found."""
+        return self._rows.path
 
     @property
     def warning(self) -> str | None:

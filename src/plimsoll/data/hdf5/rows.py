@@ -6,7 +6,6 @@ A compressed chunk is decompressed whole whatever is read of it, so rows are onl
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +24,6 @@ WITHOUT_CHUNKS = 512
 CACHE_BYTES = MIB
 """HDF5's cache of a dataset: chunks are read whole and once, so none is worth keeping."""
 HUGE_CHUNK = 8 * MIB
-DIGESTED_CHUNKS = 4
-"""Chunks from all over the file that `Hdf5Rows.identity` reads, the first and the last among them."""
 
 Rows = dict[str, np.ndarray]
 
@@ -110,44 +107,6 @@ class Hdf5Rows:
                     " lower --mix-chunks"
                 )
         return None
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what `require_same` compares, as JSON."""
-        status, digest = self.path.stat(), hashlib.sha256()
-        for name, value in sorted(self.attributes.items()):
-            digest.update(f"{name} {np.asarray(value).tolist()!r}\n".encode())
-        digest.update(f"{self._count} {sorted(self.row_spec.items())!r}\n".encode())
-        for begin, end in self.spread_spans(DIGESTED_CHUNKS):
-            for name, values in sorted(self.read(begin, end).items()):
-                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest.hexdigest()}
-
-    def require_same(self, then: Mapping[str, Any]) -> str | None:
-        """Compares the file with its `identity` at the start of the run.
-
-        Size and time of writing decide where they are what they were. Otherwise what the file says of itself and some
-        of its rows do: a copy is the same file, one that was made anew is not. Rows that were changed between those
-        few are not noticed.
-
-        Returns:
-            A sentence where the file was written since and looks the same; None where it was not touched.
-
-        Raises:
-            DataError: It is another file.
-        """
-        status = self.path.stat()
-        if (status.st_size, status.st_mtime_ns) == (then["bytes"], then["modified_ns"]):
-            return None
-        if self.identity()["sha256"] != then["sha256"]:
-            raise DataError(
-                f"{self.path} changed since the run began: it has {len(self):,} rows and {status.st_size:,} bytes (then"
-                f" {then['bytes']:,}), and other attributes, shapes or rows. Put the old file back to go on, or start a"
-                " new --run"
-            )
-        return (
-            f"{self.path} was written or copied since the run began; its attributes, its shapes and {DIGESTED_CHUNKS}"
-            " chunks of its rows are what they were"
-        )
 
 
 @contextmanager

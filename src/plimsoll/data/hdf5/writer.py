@@ -1,25 +1,25 @@
 """An HDF5 file of known length that is filled from its first row to its last: complete, or absent.
 
-While it is written it is called `NAME.partial`, and a lock file beside it admits one writing process at a time. What a
-killed process left is begun again by the next one.
+While it is written it is called `NAME.partial`, and another process waits. What a killed process left is begun again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import h5py
 import numpy as np
 
-from plimsoll.data.disk import free_bytes, other_options, writing
 from plimsoll.data.hdf5.rows import opened
 from plimsoll.errors import DataError, StoppedError
-from plimsoll.units import MIB, format_bytes
+from plimsoll.files.facts import Facts
+from plimsoll.files.folder import disk_full, free_bytes, locked, partial_of, stopped_if_full
+from plimsoll.units import MIB
 
 MADE_WITH = "made_with"
 """Attribute of a file that holds, as JSON, what its content follows from."""
@@ -41,27 +41,26 @@ def new_file(
     columns: Mapping[str, Column],
     *,
     rows: int,
-    made_with: Mapping[str, Any],
+    made_with: Facts,
     chunk_rows: int,
     compression: str | None,
 ) -> Iterator[RowWriter]:
     """Yields a writer of a file. All its rows must be written when the block ends; the file gets its name then.
 
     Args:
-        made_with: Options that the content follows from (`is_finished`).
+        made_with: All that the content follows from (`is_finished`).
         compression: A filter that h5py knows; None stores the chunks as they are.
 
     Raises:
-        DataError: The file exists, or another process is writing it.
+        DataError: The file exists.
         StoppedError: The disk became full. Nothing is kept.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    with writing(path, lambda: _disk_full(path)) as files:
+    partial = partial_of(path)
+    with locked(path), stopped_if_full(path), ExitStack() as files:
         if path.exists():
             raise DataError(f"{path} is there already: name another --out, or remove it")
         files.callback(partial.unlink, missing_ok=True)
-        file = h5py.File(partial, "w", libver="latest")
-        files.callback(file.close)
+        file = files.enter_context(h5py.File(partial, "w", libver="latest"))
 
         # LZF unpacks damaged chunks to other numbers without an error: so each has a checksum.
         for name, column in columns.items():
@@ -73,7 +72,7 @@ def new_file(
                 compression=compression,
                 fletcher32=True,
             )
-        file.attrs[MADE_WITH] = json.dumps(made_with, sort_keys=True)
+        file.attrs[MADE_WITH] = json.dumps(made_with.to_json(), sort_keys=True)
         writer = RowWriter(path, file)
         yield writer
 
@@ -98,7 +97,7 @@ class RowWriter:
         """Writes the next rows of every column. Whole chunks are fastest."""
         size = sum(values.nbytes for values in rows.values())
         if free_bytes(self.path) < LEAST_FREE + 2 * size:
-            raise StoppedError(_disk_full(self.path))
+            raise StoppedError(disk_full(self.path))
 
         end = self.done + len(next(iter(rows.values())))
         for name, values in rows.items():
@@ -107,21 +106,15 @@ class RowWriter:
         self.done = end
 
 
-def _disk_full(path: Path) -> str:
-    return (
-        f"the disk became full while {path} was written ({format_bytes(free_bytes(path))} free at {path.parent}): make"
-        " room, or name an --out on another disk. Nothing was kept"
-    )
-
-
-def is_finished(path: Path, made_with: Mapping[str, Any]) -> bool:
+def is_finished(path: Path, made_with: Facts) -> bool:
     """Tells whether the file is there, whole, and made with these options. DataError where it was made with others."""
     if not path.exists():
         return False
     with opened(path) as file:
-        others = "which it does not name"
+        difference = "does not say what it was made with"
         if MADE_WITH in file.attrs:
-            others = other_options(json.loads(str(file.attrs[MADE_WITH])), made_with)
-    if others:
-        raise DataError(f"{path} is there already, made with other options, {others}: name another --out, or remove it")
+            then = Facts.from_json(json.loads(str(file.attrs[MADE_WITH])))
+            difference = then.difference(made_with)
+    if difference:
+        raise DataError(f"{path} is there already, and {difference}: name another --out, or remove it")
     return True

@@ -13,18 +13,16 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plimsoll.data import cores, in_short
+from plimsoll.data.in_order import encoding_pool, in_blocks, in_order
 from plimsoll.data.text.documents import Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import PlimsollError
@@ -52,43 +50,21 @@ class Encoder(NamedTuple):
 @contextmanager
 def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Encoder]:
     """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
     if workers is None:
         workers = cores()
-    pool = ThreadPoolExecutor(workers)
-    try:
+    with encoding_pool(workers) as pool:
         yield Encoder(workers + 1, lambda texts, ends: pool.submit(tokenizer.encode_each, texts, ends).result)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yields the pieces in blocks of at least BLOCK characters; the last may be smaller."""
-    block, size = list[Piece](), 0
-    for piece in pieces:
-        block.append(piece)
-        size += len(piece.text)
-        if size >= BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
     """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
-    return in_order(blocks(pieces), encoder)
 
+    def submit(block: list[Piece]) -> Callable[[], Encoded]:
+        return encoder.submit([piece.text for piece in block], [piece.last for piece in block])
 
-def in_order(blocks: Iterable[list[Piece]], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Yields blocks with their ids, in their order; `encoder.ahead` blocks are held at most."""
-    waiting: deque[tuple[list[Piece], Callable[[], Encoded]]] = deque()
-    for block in chain(blocks, [None]):
-        if block is not None:
-            waiting.append((block, encoder.submit([piece.text for piece in block], [piece.last for piece in block])))
-        while len(waiting) > (encoder.ahead if block is not None else 0):
-            first, result = waiting.popleft()
-            yield first, *result()
+    blocks = in_blocks(pieces, lambda piece: len(piece.text), BLOCK)
+    for block, (ids, lengths) in in_order(blocks, submit, encoder.ahead):
+        yield block, ids, lengths
 
 
 def require_reachable(address: str) -> None:
@@ -111,7 +87,7 @@ def _no_cluster(address: str, problem: Exception) -> PlimsollError:
 
 
 @contextmanager
-def on_ray(tokenizer: TextTokenizer, *, address: str, workers: int | None) -> Iterator[Encoder]:
+def on_ray(tokenizer: TextTokenizer, address: str, *, workers: int | None) -> Iterator[Encoder]:
     """Opens an encoder on a Ray cluster."""
     ray = _imported()
     started_here = address == LOCAL

@@ -1,46 +1,41 @@
-"""A packed folder: text that was tokenised once, as one flat file of ids. `plimsoll prepare longcontext` makes it.
+"""A packed folder: text that was tokenised once, as a stream of ids. `plimsoll prepare longcontext` makes it.
 
-    tokens.bin       the documents one after another, end-of-text after each: little-endian uint16, or uint32 where the
-                     vocabulary is larger than 65,536
-    validation.bin   the same of the held-out documents (`documents.is_held_out`)
-    documents.npy    int64, where each document starts in tokens.bin
+    shard_00000/     the first ids, 256 MB of them, and so on (shards.py)
     tokenizer.json   what made the ids
-    meta.json        the sizes of all of them; written last, so a folder without it is not finished
+    meta.json        the sizes of all of them
 
-Opening it reads some kilobytes. Windows are read as they are needed (windows.py), and nothing of the file stays in
-memory.
+An id is a little-endian uint16, or uint32 where the vocabulary is larger than 65,536. Opening a folder reads some
+kilobytes. Windows are read as they are needed (windows.py), and nothing of the files stays in memory.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plimsoll.data.disk import read_json
 from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
+from plimsoll.data.packed.shards import TOKENS, VALIDATION, Shard
 from plimsoll.data.text.survey import count_windows
-from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
+from plimsoll.files.folder import META, opened, partial_of
+from plimsoll.files.manifest import checksum
 from plimsoll.units import KIB
 
-FORMAT = 1
-META, TOKENIZER = "meta.json", "tokenizer.json"
-TOKENS, VALIDATION, DOCUMENTS = "tokens.bin", "validation.bin", "documents.npy"
+TOKENIZER = "tokenizer.json"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
 """Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
 SAMPLES, SAMPLE_BYTES = 64, 4 * KIB
-"""Places of the file whose ids are checked when it is opened, and bytes of each."""
-
-SLICE = 2**18
-"""Starts of documents that are read at a time, where all of them are."""
-SHOWN, WORDS = 3, 40
-"""Documents whose beginnings are shown, and tokens of each."""
+"""Places of the stream whose ids are checked when it is opened, and bytes of each."""
+WORDS = 120
+"""Tokens from the beginning that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +48,45 @@ class Packed:
     vocab_size: int
     end_of_text: int
     """The id after every document."""
-    tokens: int
-    """Tokens to train on."""
-    validation_tokens: int
-    documents: int
-    """Documents to train on."""
     source: str
     """Description of what was packed."""
-    tokenizer_sha256: str | None = None
-    """Digest of tokenizer.json, which may be exchanged by mistake; None for a folder that was made by hand."""
-    about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All of meta.json: a folder that was made by hand may leave out the rest."""
+    tokenizer_sha256: str
+    """Digest of tokenizer.json, which may be exchanged by mistake."""
+    shards: tuple[Shard, ...]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens to train on."""
+        return self._ends[TOKENS][-1]
+
+    @cached_property
+    def validation_tokens(self) -> int:
+        return self._ends[VALIDATION][-1]
 
     @property
+    def documents(self) -> int:
+        """Documents to train on."""
+        return sum(shard.documents for shard in self.shards)
+
+    @property
+    def validation_documents(self) -> int:
+        return sum(shard.validation_documents for shard in self.shards)
+
+    @property
+    def characters(self) -> int:
+        return sum(shard.characters for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    @property
+    def files(self) -> list[Path]:
+        """Files of ids, and of the tokenizer."""
+        return [*sorted(self.folder.rglob("*.bin")), self.folder / TOKENIZER]
+
+    @cached_property
     def on_disk(self) -> np.dtype:
         return np.dtype(self.dtype).newbyteorder("<")
 
@@ -73,29 +94,51 @@ class Packed:
         """Returns the windows of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
         return count_windows(self.tokens, seq_len=seq_len, stride=seq_len)
 
-    def starts(self) -> np.ndarray:
-        """Returns where the documents start, memory-mapped."""
-        starts = loaded(self.folder / DOCUMENTS, mapped=True)
-        if starts.shape != (self.documents,) or starts.dtype != np.int64:
-            raise DataError(
-                f"{self.folder / DOCUMENTS} holds {starts.dtype} of shape {starts.shape}, and {META} says"
-                f" {self.documents:,} documents: they are not of the same folder. Prepare it again"
-            )
-        return starts
+    def path(self, shard: int, name: str) -> Path:
+        return self.folder / f"shard_{shard:05}" / name
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
         """Returns at most `count` ids of `tokens.bin` or `validation.bin`, from token `first` on."""
-        ids = np.fromfile(self.folder / name, self.on_disk, count, offset=first * self.on_disk.itemsize)
+        ids = np.empty(min(count, self._ends[name][-1] - first), self.on_disk)
+        self.fill(ids, name, first)
         return ids.astype(self.dtype, copy=False)
 
-    def require_ids(self, ids: np.ndarray, *, name: str, at: int) -> None:
+    def fill(self, place: np.ndarray, name: str, first: int) -> None:
+        """Reads the ids from token `first` on into `place`, from the shards that hold them.
+
+        Raises:
+            DataError: A file became shorter, or has an id outside of the vocabulary.
+        """
+        ends = self._ends[name]
+        shard = bisect_right(ends, first)
+        while len(place):
+            begin = ends[shard - 1] if shard else 0
+            part = place[: ends[shard] - first]
+            path = self.path(shard, name)
+            with open(path, "rb", buffering=0) as file:
+                size = os.preadv(file.fileno(), [part.data], (first - begin) * part.itemsize)
+            if size != part.nbytes:
+                raise DataError(f"{path} ends before token {first + len(part):,}: it was changed while it was read")
+            self._require_ids(part, path, first - begin)
+            place = place[len(part) :]
+            first += len(part)
+            shard += 1
+
+    @cached_property
+    def _ends(self) -> dict[str, list[int]]:
+        """Tokens before the end of each shard, by the names of the files."""
+        tokens = accumulate(shard.tokens for shard in self.shards)
+        validation = accumulate(shard.validation_tokens for shard in self.shards)
+        return {TOKENS: list(tokens), VALIDATION: list(validation)}
+
+    def _require_ids(self, ids: np.ndarray, path: Path, at: int) -> None:
         """Raises DataError where an id is outside of the vocabulary; `at` is the place of the first id in the file."""
         if ids.size and int(ids.max()) >= self.vocab_size:
             wrong = int(np.argmax(ids >= self.vocab_size))
             raise DataError(
-                f"{self.folder / name} has the id {int(ids[wrong]):,} at token {at + wrong:,}, and the vocabulary of"
-                f" {META} has {self.vocab_size:,} (0 to {self.vocab_size - 1:,}): it was packed with another tokenizer,"
-                " or is damaged. Prepare it again"
+                f"{path} has the id {int(ids[wrong]):,} at token {at + wrong:,}, and the vocabulary of {META} has"
+                f" {self.vocab_size:,} (0 to {self.vocab_size - 1:,}): it was packed with another tokenizer, or is"
+                " damaged. Prepare it again"
             )
 
 
@@ -106,45 +149,72 @@ def open_packed(folder: str | Path) -> Packed:
         DataError: It is none, not finished, cut short, or has ids outside of its vocabulary or another's tokenizer.
     """
     folder = Path(folder).expanduser()
-    packed = _described(folder)
-    for name, tokens in ((TOKENS, packed.tokens), (VALIDATION, packed.validation_tokens)):
-        path = folder / name
-        if not path.is_file():
-            raise DataError(f"there is no {name} in {folder}: the folder is not whole. Prepare it again")
-        size, expected = path.stat().st_size, tokens * packed.on_disk.itemsize
-        if size != expected:
-            what = "it was cut short" if size < expected else f"more was written to it than {META} knows of"
-            raise DataError(
-                f"{path} has {size:,} bytes, and {META} says {tokens:,} tokens of {packed.dtype}, {expected:,} bytes:"
-                f" {what}. Copy the folder again, or prepare it again"
-            )
-        for first, ids in sampled(packed, name):
-            packed.require_ids(ids, name=name, at=first)
-    packed.starts()
-    path = folder / TOKENIZER
-    if not path.is_file():
-        raise DataError(f"there is no {TOKENIZER} in {folder}: nobody could read its ids. Prepare it again")
-    expected = packed.tokenizer_sha256
-    if expected is not None and hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+    contents = opened(folder)
+    if contents is None:
+        raise _absent(folder)
+    try:
+        shards = tuple(Shard(**shard) for shard in contents.counts["shards"])
+        packed = Packed(folder=folder, **{**contents.counts, "shards": shards})
+    except (LookupError, TypeError):
         raise DataError(
-            f"{path} is not the tokenizer that {folder} was packed with: its SHA-256 is another than in {META}."
-            " Put the old one back, or prepare the folder again with this one"
+            f"{folder} is no packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out packed/` makes one of"
+            " a text"
+        ) from None
+
+    # Whole files, with ids of the vocabulary, and the tokenizer that made them.
+    for number, shard in enumerate(packed.shards):
+        for name, tokens in ((TOKENS, shard.tokens), (VALIDATION, shard.validation_tokens)):
+            _require_size(packed.path(number, name), tokens * packed.on_disk.itemsize)
+    for name in (TOKENS, VALIDATION):
+        for _ in sampled(packed, name):
+            pass
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file() or checksum(tokenizer) != packed.tokenizer_sha256:
+        raise DataError(
+            f"{tokenizer} is not the tokenizer that {folder} was packed with: put the old one back, or prepare the"
+            " folder again with this one"
         )
     return packed
 
 
-def sampled(packed: Packed, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields places in a file and the ids from there on: the beginning and the end are among them."""
+def _require_size(path: Path, expected: int) -> None:
+    size = path.stat().st_size if path.is_file() else None
+    if size != expected:
+        raise DataError(
+            f"{path} has {'no' if size is None else f'{size:,}'} bytes, and {META} says {expected:,}: copy the folder"
+            " again, or prepare it again"
+        )
+
+
+def _absent(folder: Path) -> DataError:
+    """Returns how far a folder is from being a packed one."""
+    advice = f"`plimsoll prepare longcontext --dataset-id TEXT --out {folder}` makes one of a text"
+    if partial_of(folder).exists():
+        return DataError(f"{folder} is not finished: run the same `plimsoll prepare longcontext` again to complete it")
+    if folder.exists():
+        return DataError(f"{folder} is no packed folder: {advice}")
+    return DataError(f"there is no folder {folder}: {advice}")
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Returns the smallest type on disk that holds all ids."""
+    name = next(name for name, most in WIDEST.items() if vocab_size <= most)
+    return np.dtype(name).newbyteorder("<")
+
+
+def sampled(packed: Packed, name: str) -> Iterator[np.ndarray]:
+    """Yields ids from all over the stream, its beginning and its end among them."""
     count = SAMPLE_BYTES // packed.on_disk.itemsize
-    last = max(0, (packed.tokens if name == TOKENS else packed.validation_tokens) - count)
+    tokens = packed.tokens if name == TOKENS else packed.validation_tokens
+    last = max(0, tokens - count)
     for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
-        yield first, packed.read(name, first, count)
+        yield packed.read(name, first, count)
 
 
 def is_packed(folder: str | Path) -> bool:
     """Tells whether a folder looks like a packed one, finished or not."""
     folder = Path(folder).expanduser()
-    return (folder / META).is_file() or (folder / TOKENS).is_file()
+    return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
 
 
 def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:
@@ -163,63 +233,6 @@ def run_windows(seq_len: int, itemsize: int) -> int:
     return max(1, RUN_BYTES // (seq_len * itemsize))
 
 
-def _described(folder: Path) -> Packed:
-    """Reads meta.json; a field that was typed by hand or cut short is refused by its name.
-
-    Where there is none, the DataError says how far the folder is from being a packed one.
-    """
-    absent = (
-        f"{folder} is no packed folder: it has no {META}. `plimsoll prepare longcontext --dataset-id TEXT --out"
-        " packed/` makes one of a text"
-    )
-    if not folder.exists():
-        absent = f"there is no folder {folder}: `plimsoll prepare longcontext --out {folder}` makes one"
-    elif (folder / TOKENS).exists():
-        absent = (
-            f"{folder} is not finished: it has no {META}, which is written last. Run the same `plimsoll prepare"
-            " longcontext` again to complete it"
-        )
-    meta = read_json(folder / META, absent=absent, again="It is damaged: prepare the folder again")
-    if not isinstance(meta, dict):
-        raise DataError(
-            f"{folder / META} holds a {type(meta).__name__}, not an object: it is damaged. Prepare it again"
-        )
-
-    def wrong(name: str, expected: str) -> DataError:
-        given = repr(meta.get(name))
-        given = given if len(given) <= 60 else given[:60] + "..."
-        return DataError(f"{folder / META}: {name} is {given}, and {expected} was expected. Prepare the folder again")
-
-    def whole(name: str, least: int, most: int) -> int:
-        value = meta.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise wrong(name, f"a whole number from {least:,} to {most:,}")
-        return value
-
-    if meta.get("format") != FORMAT or isinstance(meta["format"], bool):
-        raise wrong("format", f"{FORMAT}, the one this version of plimsoll reads,")
-    dtype = meta.get("dtype")
-    if not isinstance(dtype, str) or dtype not in WIDEST:
-        raise wrong("dtype", " or ".join(WIDEST))
-    for name in ("source", "tokenizer_sha256"):
-        if not isinstance(meta.get(name, "" if name == "tokenizer_sha256" else None), str):
-            raise wrong(name, "text")
-    vocab_size = whole("vocab_size", 1, WIDEST[dtype])
-    tokens = whole("tokens", 1, 2**62)
-    return Packed(
-        folder=folder,
-        dtype=dtype,
-        vocab_size=vocab_size,
-        end_of_text=whole("end_of_text", 0, vocab_size - 1),
-        tokens=tokens,
-        validation_tokens=whole("validation_tokens", 0, 2**62),
-        documents=whole("documents", 1, tokens),
-        source=meta["source"],
-        tokenizer_sha256=meta.get("tokenizer_sha256"),
-        about=meta,
-    )
-
-
 def describe_packed(folder: Path | str) -> dict[str, Any]:
     """Returns what `plimsoll inspect` prints. Refuses what is not whole, as a run would.
 
@@ -229,36 +242,26 @@ def describe_packed(folder: Path | str) -> dict[str, Any]:
 
     packed = open_packed(folder)
     tokenizer = load_tokenizer(packed.folder)
-    seen = np.unique(np.concatenate([ids for _, ids in sampled(packed, TOKENS)]))
-    all_tokens, characters = packed.tokens + packed.validation_tokens, packed.about.get("characters")
-    starts, shortest, longest = packed.starts(), packed.tokens, 0
-    ends = [*starts[: SHOWN + 1].tolist(), packed.tokens]
-    shown = [(first, min(end - first, WORDS)) for first, end in pairwise(ends)][:SHOWN]
-    for first in range(0, len(starts), SLICE):
-        end = [packed.tokens] if first + SLICE >= len(starts) else []
-        lengths = np.diff(starts[first : first + SLICE + 1], append=end)
-        shortest, longest = min(shortest, int(lengths.min())), max(longest, int(lengths.max()))
+    samples = list(sampled(packed, TOKENS))
+    different = np.unique(np.concatenate(samples))
+    all_tokens = packed.tokens + packed.validation_tokens
     return {
         "path": str(packed.folder),
-        "bytes": sum(path.stat().st_size for path in packed.folder.iterdir() if path.is_file()),
+        "bytes": packed.bytes,
         "source": packed.source,
         "tokens": packed.tokens,
         "documents": packed.documents,
         "validation_tokens": packed.validation_tokens,
-        "validation_documents": packed.about.get("validation_documents"),
+        "validation_documents": packed.validation_documents,
         "held_out_share": packed.validation_tokens / all_tokens,
-        "document_tokens": {
-            "shortest": shortest,
-            "mean": packed.tokens / packed.documents,
-            "longest": longest,
-        },
+        "document_tokens": packed.tokens / packed.documents,
         "dtype": packed.dtype,
         "vocab_size": packed.vocab_size,
         "tokenizer_vocab_size": tokenizer.size,
         "end_of_text": packed.end_of_text,
-        "characters_per_token": characters / all_tokens if isinstance(characters, int) else None,
-        "sampled_tokens": sum(len(ids) for name in (TOKENS, VALIDATION) for _, ids in sampled(packed, name)),
-        "sampled_different_ids": len(seen),
-        "sampled_largest_id": int(seen[-1]),
-        "samples": [tokenizer.decode(packed.read(TOKENS, first, count)) for first, count in shown],
+        "characters_per_token": packed.characters / all_tokens,
+        "sampled_tokens": sum(map(len, samples)),
+        "sampled_different_ids": len(different),
+        "sampled_largest_id": int(different[-1]),
+        "sample": tokenizer.decode(packed.read(TOKENS, 0, WORDS)),
     }

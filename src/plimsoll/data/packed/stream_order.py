@@ -6,7 +6,6 @@ alone, and read from the file. So a position is one number, and a run that conti
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -15,7 +14,8 @@ import numpy as np
 
 from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import BatchSource, Positioned
-from plimsoll.data.packed.packed import TOKENS, Packed
+from plimsoll.data.packed.packed import Packed
+from plimsoll.data.packed.shards import TOKENS
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
 
@@ -51,17 +51,12 @@ class StreamOrder(Positioned):
         return (buffers * self.shuffled + int(place or 0)) % self.count
 
     def walk(self, at: dict[str, Any]) -> Iterator[dict[str, np.ndarray]]:
-        path = self.packed.folder / TOKENS
         room = np.empty((self.batch_size, self.seq_len + 1), self.packed.on_disk)
-        with open(path, "rb", buffering=0) as file:
-            while True:
-                for row, ids in enumerate(room):
-                    first = self.window(at["window"] + row) * self.stride
-                    if os.preadv(file.fileno(), [ids.data], first * ids.itemsize) != ids.nbytes:
-                        raise DataError(f"{path} ends before token {first + len(ids):,}: it was changed meanwhile")
-                    self.packed.require_ids(ids, name=TOKENS, at=first)
-                at["window"] += self.batch_size
-                yield {"input_ids": room[:, :-1].astype(np.int32), "labels": room[:, 1:].astype(np.int32)}
+        while True:
+            for row, ids in enumerate(room):
+                self.packed.fill(ids, TOKENS, self.window(at["window"] + row) * self.stride)
+            at["window"] += self.batch_size
+            yield {"input_ids": room[:, :-1].astype(np.int32), "labels": room[:, 1:].astype(np.int32)}
 
 
 class StreamOrderLoader(BatchSource):

@@ -12,7 +12,6 @@ rate. One positioned read for each window has a quarter of it. Runs come near to
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,8 @@ import numpy as np
 from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import BatchSource, Positioned
 from plimsoll.data.loader_bytes import RUNS_MIXED
-from plimsoll.data.packed.packed import TOKENS, VALIDATION, Packed, open_packed, run_windows
+from plimsoll.data.packed.packed import Packed, open_packed, run_windows
+from plimsoll.data.packed.shards import TOKENS, VALIDATION
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
@@ -47,28 +47,21 @@ class PackedWindows(Positioned):
         self.run = run_windows(seq_len, packed.on_disk.itemsize)
         self.runs = -(-self.count // self.run)
         self.groups = -(-self.runs // RUNS_MIXED)
-        self.checked = packed.vocab_size <= np.iinfo(packed.on_disk).max
-        """Whether ids are checked: one can be outside of the vocabulary."""
 
     def fill(self, room: np.ndarray, runs: np.ndarray) -> np.ndarray:
         """Reads the runs into the rows of `room`, and returns it."""
-        path = self.packed.folder / TOKENS
 
         def read(place: np.ndarray, run: int) -> None:
-            first = run * self.run * self.seq_len
-            wanted = place[: min(self.run, self.count - run * self.run) * self.seq_len + 1]
-            if os.preadv(file.fileno(), [wanted.data], first * room.itemsize) != wanted.nbytes:
-                raise DataError(f"{path} ends before token {first + len(wanted):,}: it was changed while it was read")
-            if self.checked:
-                self.packed.require_ids(wanted, name=TOKENS, at=first)
+            first = run * self.run
+            windows = min(self.run, self.count - first)
+            self.packed.fill(place[: windows * self.seq_len + 1], TOKENS, first * self.seq_len)
 
-        with open(path, "rb", buffering=0) as file:
-            if self.workers > 1:
-                with ThreadPoolExecutor(self.workers) as threads:
-                    list(threads.map(read, room, runs.tolist()))
-            else:
-                for place, run in zip(room, runs.tolist(), strict=False):
-                    read(place, run)
+        if self.workers > 1:
+            with ThreadPoolExecutor(self.workers) as threads:
+                list(threads.map(read, room, runs.tolist()))
+        else:
+            for place, run in zip(room, runs.tolist(), strict=False):
+                read(place, run)
         return room
 
     def mixed(self, epoch: int, group: int, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +129,6 @@ def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> I
     for first in range(0, windows, batch_size):
         count = min(batch_size, windows - first)
         ids = packed.read(VALIDATION, first * seq_len, count * seq_len + 1)
-        packed.require_ids(ids, name=VALIDATION, at=first * seq_len)
         tokens = np.full((batch_size, seq_len + 1), packed.end_of_text, packed.dtype)
         tokens[:count] = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1)[::seq_len]
         yield {"tokens": tokens, COUNTED: np.arange(batch_size) < count}

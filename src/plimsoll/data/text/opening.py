@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from plimsoll.data import STANDARD_LIBRARY
-from plimsoll.data.disk import read_json
+from plimsoll.data import STANDARD_LIBRARY, read_json
 from plimsoll.data.hub import HubStream, looks_like_hub_id
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import KNOWN, File, format_of

@@ -50,7 +50,9 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
             " prepare control`"
         )
     known = {field.name for field in dataclasses.fields(ControlSet)}
-    options = ControlSet(**{name: value for name, value in json.loads(str(made_with)).items() if name in known})
+    options = ControlSet(
+        **{name: value for name, value in json.loads(str(made_with))["options"].items() if name in known}
+    )
     first = options.variants_used - options.held_out_variants if options.held_out_variants else 0
     variants = list(range(first, options.variants_used))[:VARIANTS]
     every = systems(variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed)

@@ -20,11 +20,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from plimsoll.data.disk import free_bytes
 from plimsoll.data.hdf5.rows import joined
 from plimsoll.data.hdf5.writer import Column, RowWriter, is_finished, new_file
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
+from plimsoll.files.facts import Facts
+from plimsoll.files.folder import free_bytes, partial_of
 from plimsoll.recipes.control.lqr import systems
 from plimsoll.recipes.control.prepare_options import ROW_BYTES, Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
@@ -52,7 +53,7 @@ Simulation = tuple[Array, Array]
 def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
     """Writes the set, unless it is there, and returns what `prepare --json` prints."""
     started = time.perf_counter()
-    made_with = dataclasses.asdict(options) | {"method": METHOD}
+    made_with = Facts(options=dataclasses.asdict(options) | {"method": METHOD})
     finished_before = is_finished(out, made_with)
     maker = None
     seconds = 0.0
@@ -76,7 +77,7 @@ def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, ro
     }
 
 
-def _write(options: ControlSet, out: Path, made_with: dict[str, Any], progress: Progress) -> Maker:
+def _write(options: ControlSet, out: Path, made_with: Facts, progress: Progress) -> Maker:
     """Writes all rows, and returns what made them."""
     columns = {
         "input_sequences": Column((options.window, FEATURES), "float32"),
@@ -107,7 +108,7 @@ def require_room(options: ControlSet, out: Path) -> None:
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
-    left = out.with_name(f"{out.name}.partial")
+    left = partial_of(out)
     needed = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
     free = free_bytes(folder / out.name)
     if left.exists():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import facts_of, require_same
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
@@ -179,12 +180,12 @@ class Control(AdamWRecipe):
         if warning := rows.warning(mix=self.mix_chunks):
             say(warning)
         facts = {"description": description, "rows": len(rows), "training_rows": count, "families": rows.families}
-        facts |= {"file": rows.identity()}
+        facts |= {"file": facts_of([rows.path]).to_json()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        then = prepared.facts.get("file")
-        return self.rows.require_same(then) if then else None
+        require_same(self.data, prepared.facts["file"], facts_of([self.rows.path]))
+        return None
 
     def data_advice(self) -> str:
         if self.rows.has_huge_chunks:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import Facts, require_same
 from plimsoll.models.pretrained.find import HUB_ID, find_folder
 
 if TYPE_CHECKING:
@@ -106,47 +106,32 @@ def held_out_of_run(recipe: Any, folder: Path) -> EncodedDocuments:
 
 def _noted(folder: Path, fact: str, encoded: Encoded, source: str) -> Encoded:
     """Returns what was encoded again, where that is what was noted when the run began."""
-    if _facts(folder).get(fact) in (None, encoded.name):
-        return encoded
-    raise DataError(
-        f"{source} would be encoded otherwise than when {folder} began, and the cache has that no longer: put the old"
-        " records back, or start a new --run"
-    )
+    if then := _facts(folder).get(fact):
+        require_same(source, then, encoded.made_with)
+    return encoded
 
 
 def _of_run(folder: Path, fact: str) -> Encoded | None:
     """Returns the folder of the cache that was made when a run began; None where it is gone, or damaged."""
-    from plimsoll import cache
-    from plimsoll.data.chat.encoded import open_kept
+    from plimsoll.data.chat.encoded import open_encoded
+    from plimsoll.data.kept import kept
 
-    name = _facts(folder).get(fact)
-    if name is None:  # noted nowhere yet, or by an earlier version
-        return None
-    with suppress(PlimsollError, OSError):  # what is damaged is made again
-        return open_kept(cache.cache_folder() / "tokens" / name)
-    return None
+    then = _facts(folder).get(fact)
+    place = None if then is None else kept(Facts.from_json(then).digest)
+    return None if place is None else open_encoded(place)
 
 
 def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:
     """Raises DataError where the records would be encoded otherwise than when the run began."""
-    from plimsoll.data.chat.kept import name_of_examples
+    from plimsoll.data.chat.kept import examples_of
     from plimsoll.data.chat.records import open_records
 
     tokenizer = tokenizer_of_model(recipe, find_folder(recipe.pretrained), day=facts["day"])
-    if name_of_examples(records(recipe), tokenizer, **_reading(recipe)) != facts["data"]:
-        raise DataError(
-            f"{recipe.dataset_id}, the tokenizer of {recipe.pretrained} or its chat template is not that of this run"
-            " any more: put the old one back, or start a new --run"
-        )
-    then = facts.get("validation")  # an earlier version noted none
-    if then is None or recipe.validation_id is None:
-        return
-    given = open_records(recipe.validation_id)
-    if name_of_examples(given, tokenizer, loss_on=recipe.loss_on, hold_out=False) != then:
-        raise DataError(
-            f"{recipe.validation_id} is not that of this run any more, and its losses could not be compared: put the"
-            " old one back, or start a new --run"
-        )
+    require_same(recipe.dataset_id, facts["data"], examples_of(records(recipe), tokenizer, **_reading(recipe)))
+    if recipe.validation_id is not None:
+        given = open_records(recipe.validation_id)
+        now = examples_of(given, tokenizer, loss_on=recipe.loss_on, hold_out=False)
+        require_same(recipe.validation_id, facts["validation"], now)
 
 
 def require_batch(recipe: Any, packing: Packing) -> None:
@@ -204,7 +189,7 @@ def _reading(recipe: Any) -> dict[str, Any]:
 
 def _kept(records: Records, tokenizer: ChatTokenizer, say: Say | None, **how: Any) -> Encoded:
     from plimsoll.data.chat.kept import encoded_examples
-    from plimsoll.data.packed.kept import NotKept
+    from plimsoll.data.kept import NotKept
 
     try:
         return encoded_examples(records, tokenizer, say=say or _quiet, **how)

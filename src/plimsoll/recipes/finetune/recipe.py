@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from plimsoll.data.same_data import files_facts, require_same_files
 from plimsoll.errors import RecipeError
+from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
@@ -290,9 +290,9 @@ class Finetune(AdamWRecipe):
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
-            "model": files_facts(data.weight_files(model)),
-            "data": encoded.name,
-            "validation": None if validation is None else validation.name,
+            "model": facts_of(data.weight_files(model)).to_json(),
+            "data": encoded.made_with.to_json(),
+            "validation": None if validation is None else validation.made_with.to_json(),
             "conversations": encoded.conversations,
             "day": encoded.day,
         }
@@ -304,7 +304,7 @@ class Finetune(AdamWRecipe):
 
     def data_changed(self, prepared: Prepared) -> str | None:
         files = data.weight_files(find_folder(self.pretrained))
-        require_same_files(self.pretrained, files, prepared.facts["model"])
+        require_same(self.pretrained, prepared.facts["model"], facts_of(files))
         return None
 
     def training_data_changed(self, prepared: Prepared) -> str | None:

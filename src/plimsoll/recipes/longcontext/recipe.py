@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data import require_sizes
-from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.models.sizing import HEAD_WIDTHS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
@@ -35,8 +35,6 @@ GPT2_VOCABULARY = 50_257
 LARGEST_VOCABULARY = 2**31
 DEFAULT_EPOCHS = 1.0
 TOKENIZER = "tokenizer.json"
-IDENTITY = ("tokens", "documents", "vocab_size", "dtype", "end_of_text", "tokenizer_sha256")
-"""What distinguishes a packed folder from another that has taken its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,16 +235,18 @@ class LongContext(AdamWRecipe):
         )
         if not held_out and self.validation_tokens:
             say("validation: none, the held-out documents have fewer tokens than one window")
-        identity = {name: getattr(packed, name) for name in IDENTITY}
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts={"description": description, "packed": identity})
+        facts = {"description": description, "packed": self._facts().to_json()}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        identity = {name: getattr(self.packed, name) for name in IDENTITY}
-        require_same_facts(self.data, prepared.facts["packed"], identity)
+        require_same(self.data, prepared.facts["packed"], self._facts())
         return None
 
+    def _facts(self) -> Facts:
+        return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)
+
     def without_data(self, prepared: Prepared) -> LongContext:
-        return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["vocab_size"])
+        return replace(self, data="", vocab_size=self.vocab_size or prepared.facts["packed"]["options"]["vocab_size"])
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.packed.windows import packed_loader

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.same_data import files_facts
 from plimsoll.errors import DataError
+from plimsoll.files.facts import facts_of
 from plimsoll.recipes.own import pickled
 from plimsoll.units import format_bytes
 
@@ -84,7 +84,7 @@ def _place(given: Any) -> tuple[tuple[str, dict[str, Any]], str]:
         and not isinstance(given.base, np.ndarray)
     ):
         how = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}
-        return (str(file), how), f"{files_facts([Path(file)])['sha256']} {how}"
+        return (str(file), how), f"{facts_of([Path(file)]).digest} {how}"
     array = np.ascontiguousarray(given)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise DataError(f"an array of the data is of {array.dtype}: give numbers")

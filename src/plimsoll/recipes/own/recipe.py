@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError, did_you_mean
+from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import plain_compute
@@ -199,7 +200,7 @@ class OwnRecipe(Recipe):
             self.require_sound()
         self._keep_source(folder)
         facts: dict[str, Any] = {"description": description, "examples": count}
-        facts |= {"validation_examples": len(held_out or ()), "files": [file.identity() for file in self._files]}
+        facts |= {"validation_examples": len(held_out or ()), "files": self._file_facts().to_json()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def require_sound(self) -> None:
@@ -222,8 +223,11 @@ class OwnRecipe(Recipe):
         require_sound(task, batch, called=self.called, seed=self.seed, of_a_mean=self.of_a_mean)
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        pairs = zip(self._files, prepared.facts.get("files", ()), strict=False)
-        return "; ".join(note for file, then in pairs if (note := file.require_same(then))) or None
+        require_same("the data", prepared.facts["files"], self._file_facts())
+        return None
+
+    def _file_facts(self) -> Facts:
+        return facts_of([file.path for file in self._files])
 
     def data_advice(self) -> str:
         return "a smaller `mix` of plimsoll.Hdf5" if self._files else ""

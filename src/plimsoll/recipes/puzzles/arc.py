@@ -29,7 +29,7 @@ from plimsoll.recipes.puzzles.arc_grids import (
 from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.vote_counts import key_of
-from plimsoll.recipes.puzzles.writer import FIXED_BYTES, PuzzleFolder, SplitFiles, puzzle_folder
+from plimsoll.recipes.puzzles.writer import FIXED_BYTES, PuzzleFolder, SplitFiles, write_puzzles
 
 TRIES = 5
 """Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
@@ -63,7 +63,9 @@ def make(options: ArcOptions) -> dict[str, Any]:
     needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + len(names) * NAME_BYTES) + FIXED_BYTES
     few = unknown = 0
     tests: dict[str, Any] = {}
-    with puzzle_folder(options.out, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed) as folder:
+
+    def fill(folder: PuzzleFolder) -> None:
+        nonlocal few, unknown
         for number, task in enumerate(task for files in subsets.values() for task in tasks(files)):
             random = np.random.default_rng([options.seed, _TASK, number])
             augmentations = unique(task, options.num_aug, random)
@@ -75,7 +77,8 @@ def make(options: ArcOptions) -> dict[str, Any]:
             unknown += sum(output is None for _, output in task.test)
             progress(number + 1, len(names))
         (folder.partial / "test_puzzles.json").write_text(json.dumps(tests), "utf-8")
-        answer = folder.finish(options)
+
+    answer = write_puzzles(options, fill, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed)
     return answer | {
         "tasks": len(names),
         "test_tasks": len(tests),

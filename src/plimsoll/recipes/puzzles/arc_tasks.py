@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.disk import read_json
+from plimsoll.data import read_json
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc_grids import CANVAS, COLOURS, Grid
 

@@ -12,7 +12,6 @@ puzzle with all its augmentations. The format is that of Tiny Recursive Models, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.disk import read_json
+from plimsoll.data import read_json
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED, IGNORED_LABEL
@@ -29,9 +28,6 @@ SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Names of the arrays of a batch."""
 NAMES = "identifiers.json"
-
-LOOKED_AT = 64
-"""Number of examples, spread over a split, that are hashed to distinguish it from another."""
 
 _COUNTS = ("seq_len", "vocab_size", "num_puzzle_identifiers", "total_groups")
 
@@ -112,16 +108,6 @@ class PuzzleSet:
         for table in (self.inputs, self.labels):
             for _ in table.slices():
                 pass
-
-    def digest(self) -> str:
-        """Returns a hash of its sizes, all its offsets and identifiers, and some of its examples."""
-        digest = hashlib.sha256(f"{self.examples} {self.seq_len} {self.vocab_size} {self.identifiers}".encode())
-        for values in (self.puzzle_offsets, self.group_offsets, self.puzzle_identifiers):
-            digest.update(np.ascontiguousarray(values).tobytes())
-        some = np.unique(np.linspace(0, self.examples - 1, LOOKED_AT).round().astype(int))
-        for table in (self.inputs, self.labels):
-            digest.update(table.take(some).tobytes())
-        return digest.hexdigest()
 
     def names(self) -> list[str]:
         """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.recipes.base import Count, Prepared, Recipe, Say, warmup
@@ -293,24 +294,18 @@ class Puzzles(Recipe):
             steps=steps,
             steps_per_epoch=training.groups * training.mean_puzzle_examples / self.effective_batch,
             evaluate_every=max(1, steps_of(epochs_per_iteration=self.eval_interval)),
-            facts=facts | {"test_examples": tested, "digests": self._digests()},
+            facts=facts | {"test_examples": tested, "arrays": self._facts().to_json()},
         )
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        then = prepared.facts.get("digests")
-        if then and then != self._digests():
-            raise DataError(
-                f"{self.data} is not the data of this run any more: it holds other puzzles than when the run began, so"
-                " that some which are held out now may have been trained on. Put the old set back, or start a new --run"
-            )
+        require_same(self.data, prepared.facts["arrays"], self._facts())
         return None
 
     def without_data(self, prepared: Prepared) -> Puzzles:
         return replace(self, data="", identifiers=prepared.facts["identifiers"])
 
-    def _digests(self) -> dict[str, str]:
-        """Returns the digests of the splits that exist."""
-        return {"train": self.training_set.digest()} | ({"test": self.test_set.digest()} if self.has_tests else {})
+    def _facts(self) -> Facts:
+        return facts_of(sorted(Path(self.data).expanduser().glob("*/*.npy")))
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.recipes.puzzles.sampler import PuzzleLoader

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from plimsoll.files.folder import opened
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, SPLITS, PuzzleSet
 from plimsoll.report.layout import columns, labelled
 from plimsoll.units import format_bytes, format_seconds
@@ -50,7 +50,7 @@ def describe_puzzles(folder: Path | str) -> dict[str, Any]:
             "mean_puzzle_examples": split.mean_puzzle_examples,
             "first": {name: first[name][0].tolist() for name in (INPUTS, LABELS, IDENTIFIERS)},
         }
-    made_with = folder / "made_with.json"
+    ours = opened(folder)
     return {
         "path": str(folder),
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
@@ -59,7 +59,7 @@ def describe_puzzles(folder: Path | str) -> dict[str, Any]:
         "identifiers": sets[0].identifiers,
         "names": sets[0].names()[1 : 1 + SHOWN],
         "splits": splits,
-        "made_with": json.loads(made_with.read_text("utf-8")) if made_with.is_file() else None,
+        "made_with": None if ours is None else ours.made_with.options,
     }
 
 

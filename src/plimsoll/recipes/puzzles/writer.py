@@ -1,17 +1,11 @@
-"""Writer of a data set of puzzles: group by group, in bounded memory, and complete or not at all.
-
-It grows in `NAME.partial`, which is renamed after its dataset.json files were written last. The rest of a killed
-process is removed by the next one: the same seed makes the same set.
-"""
+"""Writer of a data set of puzzles: group by group, in bounded memory, and complete or not at all."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.disk import free_bytes, is_full, locked
 from plimsoll.data.progress import Spoken
-from plimsoll.errors import DataError, StoppedError
+from plimsoll.errors import DataError
+from plimsoll.files.facts import facts_of
+from plimsoll.files.folder import free_bytes, made
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, NAMES, SPLITS
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions, MazeOptions, SudokuOptions
 from plimsoll.units import format_bytes
@@ -52,8 +47,6 @@ class GrowingArray:
     def finish(self) -> None:
         self._file.seek(0)
         self._write_header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
     def _write_header(self) -> None:
         about = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.rows, *self._shape)}
@@ -102,11 +95,11 @@ class SplitFiles:
 
 
 class PuzzleFolder:
-    """Set of puzzles that is being written; `puzzle_folder` makes it."""
+    """Set of puzzles that is being written; `write_puzzles` makes it."""
 
-    def __init__(self, out: Path, partial: Path, files: ExitStack, *, seq_len: int, vocab_size: int) -> None:
-        self.partial, self.identifiers = partial, 1
-        self._out, self._files, self._started = out, files, time.perf_counter()
+    def __init__(self, partial: Path, files: ExitStack, *, seq_len: int, vocab_size: int) -> None:
+        self.partial = partial
+        self.identifiers = 1
         self._sizes = {"seq_len": seq_len, "vocab_size": vocab_size}
         self._names = files.enter_context(open(partial / NAMES, "w", encoding="utf-8"))  # noqa: SIM115  (likewise)
         self._names.write(f'["{BLANK}"')
@@ -118,90 +111,84 @@ class PuzzleFolder:
         self.identifiers += 1
         return self.identifiers - 1
 
-    def finish(self, options: SudokuOptions | MazeOptions | ArcOptions) -> dict[str, Any]:
-        """Renames the complete set, and returns its sizes, time and bytes: what `prepare --json` prints."""
-        counts = {
-            name: {
+    def finish(self) -> dict[str, Any]:
+        """Completes all files, and returns the sizes of the set."""
+        self._names.write("]")
+        counts = {}
+        for name, split in self.splits.items():
+            counts[name] = {
                 "groups": split.arrays["group_indices"].rows - 1,
                 "puzzles": split.arrays[IDENTIFIERS].rows,
                 "examples": split.arrays[INPUTS].rows,
             }
-            for name, split in self.splits.items()
-        }
-        for name, split in counts.items():
-            if not split["examples"]:
-                raise DataError(f"no puzzle is left for the {name} split of {self._out}: nothing was kept")
-        self._names.write("]")
-        made_with = {name: value for name, value in asdict(options).items() if name != "out"}
-        (self.partial / "made_with.json").write_text(json.dumps(made_with), "utf-8")
-        for split in self.splits.values():
+            if not counts[name]["examples"]:
+                raise DataError(f"no puzzle is left for the {name} split: nothing was kept")
             for array in split.arrays.values():
                 array.finish()
-        self._files.close()
-        for name, split in counts.items():
             about = {
                 **self._sizes,
                 "pad_id": 0,
                 "ignore_label_id": 0,
                 "blank_identifier_id": 0,
                 "num_puzzle_identifiers": self.identifiers,
-                "total_groups": split["groups"],
-                "mean_puzzle_examples": split["examples"] / split["puzzles"],
-                "total_puzzles": split["puzzles"],
+                "total_groups": counts[name]["groups"],
+                "mean_puzzle_examples": counts[name]["examples"] / counts[name]["puzzles"],
+                "total_puzzles": counts[name]["puzzles"],
                 "sets": ["all"],
             }
             (self.partial / name / "dataset.json").write_text(json.dumps(about), "utf-8")
-        size = sum(path.stat().st_size for path in self.partial.rglob("*") if path.is_file())
-        self.partial.rename(self._out)
-        seconds = time.perf_counter() - self._started
-        examples = sum(split["examples"] for split in counts.values())
-        return {
-            "path": str(self._out),
-            "examples": examples,
-            "seconds": seconds,
-            "examples_per_second": examples / seconds,
-            "bytes": size,
-            **counts,
-            **self._sizes,
-            "identifiers": self.identifiers,
-        }
+        return {**counts, **self._sizes, "identifiers": self.identifiers}
 
 
-@contextmanager
-def puzzle_folder(out: str, *, seq_len: int, vocab_size: int, needed_bytes: int) -> Iterator[PuzzleFolder]:
-    """Yields a set that grows next to `out`; what was not finished is removed at the end.
+def write_puzzles(
+    options: SudokuOptions | MazeOptions | ArcOptions,
+    fill: Callable[[PuzzleFolder], None],
+    *,
+    seq_len: int,
+    vocab_size: int,
+    needed_bytes: int,
+) -> dict[str, Any]:
+    """Writes a set, and returns its sizes, time and bytes: what `prepare --json` prints.
+
+    Args:
+        options: Options with the folder's name, `out`.
+        fill: Adds all groups to the set.
+        seq_len: Tokens of a question.
+        vocab_size: Tokens, with that of padding.
+        needed_bytes: Upper bound of its size.
 
     Raises:
-        DataError: `out` exists or is being written, or `needed_bytes`, an upper bound, are not free.
+        DataError: `out` exists, or `needed_bytes` are not free.
         StoppedError: The disk became full.
     """
-    path = Path(out).expanduser().absolute()
-    if path.exists():
-        raise DataError(f"{path} is there already: name another --out, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if needed_bytes > free_bytes(path):
-        raise DataError(
-            f"the data set takes up to {format_bytes(needed_bytes)}, and {format_bytes(free_bytes(path))} are free at"
-            f" {path.parent}: ask for fewer puzzles or augmentations, or name another disk"
-        )
-    partial = path.with_name(f"{path.name}.partial")
-    with locked(path):
-        if partial.exists() and not (partial / NAMES).exists():
-            raise DataError(f"{partial} is there, and no half-made data set: name another --out, or remove it")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        try:
-            with ExitStack() as files:
-                yield PuzzleFolder(path, partial, files, seq_len=seq_len, vocab_size=vocab_size)
-        except OSError as problem:
-            if not is_full(problem):
-                raise
-            raise StoppedError(
-                f"the disk became full while {path} was written ({format_bytes(free_bytes(path))} free at"
-                f" {path.parent}): make room, or name an --out on another disk. Nothing was kept"
-            ) from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    started = time.perf_counter()
+    out = Path(options.out).expanduser().absolute()
+    if out.exists():
+        raise DataError(f"{out} is there already: name another --out, or remove it")
+
+    def make(partial: Path) -> dict[str, Any]:
+        if needed_bytes > free_bytes(out):
+            raise DataError(
+                f"the data set takes up to {format_bytes(needed_bytes)}, and {format_bytes(free_bytes(out))} are free"
+                f" at {out.parent}: ask for fewer puzzles or augmentations, or name another disk"
+            )
+        with ExitStack() as files:
+            folder = PuzzleFolder(partial, files, seq_len=seq_len, vocab_size=vocab_size)
+            fill(folder)
+            return folder.finish()
+
+    made_with = facts_of([], **{name: value for name, value in asdict(options).items() if name != "out"})
+    counts = made(out, made_with, make).counts
+    seconds = time.perf_counter() - started
+    examples = sum(counts[name]["examples"] for name in SPLITS)
+    return {
+        "path": str(out),
+        "examples": examples,
+        "seconds": seconds,
+        "examples_per_second": examples / seconds,
+        "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
+        **counts,
+    }
 
 
 def write_boards(
@@ -214,7 +201,7 @@ def write_boards(
     copies: int,
     test_copies: int = 1,
 ) -> dict[str, Any]:
-    """Writes a set whose puzzles have no identifiers, and returns what `PuzzleFolder.finish` does.
+    """Writes a set whose puzzles have no identifiers, and returns what `write_puzzles` does.
 
     Args:
         options: Options with the folder's name, `out`.
@@ -226,12 +213,14 @@ def write_boards(
         test_copies: Puzzles of a group to test on.
     """
     cells, progress = options.size**2, Spoken("puzzles")
-    needed = (trains * copies + tests * test_copies) * (2 * cells + ROW_BYTES) + FIXED_BYTES
-    with puzzle_folder(options.out, seq_len=cells, vocab_size=vocab_size, needed_bytes=needed) as folder:
+
+    def fill(folder: PuzzleFolder) -> None:
         for number, (split, inputs, labels) in enumerate(groups, 1):
             rows = len(inputs)
             one_each, blank = np.ones(rows, np.int32), np.zeros(rows, np.int32)
             tokens = (inputs.reshape(rows, cells), labels.reshape(rows, cells))
             folder.splits[split].add_group(*tokens, sizes=one_each, identifiers=blank)
             progress(number, trains + tests)
-        return folder.finish(options)
+
+    needed = (trains * copies + tests * test_copies) * (2 * cells + ROW_BYTES) + FIXED_BYTES
+    return write_puzzles(options, fill, seq_len=cells, vocab_size=vocab_size, needed_bytes=needed)

@@ -76,7 +76,7 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         "embeddings": data.about.get("embeddings"),
         "most_taken": [{"name": names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
         "counts": data.about.get("counts", {}),
-        "made_with": data.about.get("made_with"),
+        "made_with": data.made_with.options,
     }
 
 
@@ -98,13 +98,10 @@ def interactions_table(about: Mapping[str, Any]) -> str:
     lines = [f"{about['path']}: interactions, {format_bytes(about['bytes'])} on disk", "", *all_labelled(rows)]
     if remarks := _remarks(about["counts"]):
         lines += ["", "  of the file it was made from", *(f"  {line}" for line in remarks)]
-    if about["made_with"] is not None:
-        options = [
-            (f"  --{name.replace('_', '-')}", str(value))
-            for name, value in about["made_with"].items()
-            if value is not None
-        ]
-        lines += ["", *labelled("made with", ""), *columns(options, align="ll")]
+    options = [
+        (f"  --{name.replace('_', '-')}", str(value)) for name, value in about["made_with"].items() if value is not None
+    ]
+    lines += ["", *labelled("made with", ""), *columns(options, align="ll")]
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
+from plimsoll.files.facts import facts_of
 from plimsoll.recipes.family import content_of
 from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.clusters import clustered, require_clustering
@@ -21,14 +22,14 @@ from plimsoll.recipes.recommend.formats import form_of, rows
 from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
 from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, without_repeats
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, RecommendSet
-from plimsoll.recipes.recommend.writer import require_free, write_interactions
+from plimsoll.recipes.recommend.writer import require_absent, write_interactions
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Writes the folder `out` and returns what `prepare --json` prints."""
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
-    require_free(out.expanduser().absolute())
+    require_absent(out.expanduser().absolute())
     require_clustering(options.clustering)
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
@@ -53,12 +54,13 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     }
     size = write_interactions(
         out,
+        facts_of([path], **dataclasses.asdict(options)),
         sequences=sequences,
         offsets=offsets,
         cluster_of=cluster_of,
         catalogue=Catalogue(originals),
         embeddings=embeddings,
-        about=description | {"made_with": dataclasses.asdict(options)},
+        about=description,
     )
     seconds = time.perf_counter() - started
     sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(log)}

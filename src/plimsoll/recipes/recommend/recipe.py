@@ -11,7 +11,6 @@ expect.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plimsoll.data.same_data import require_same_facts
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
@@ -393,7 +392,7 @@ class Recommend(AdamWRecipe):
             steps=steps,
             steps_per_epoch=per_epoch,
             evaluate_every=max(1.0, per_epoch * self.eval_interval),
-            facts={"description": description, "interactions": self._identity()},
+            facts={"description": description, "interactions": self._facts().to_json()},
         )
 
     def _embeddings(self) -> Any:
@@ -401,26 +400,16 @@ class Recommend(AdamWRecipe):
         data = self.interactions
         return data.embeddings() if data.about["embedding_size"] == self.item_width else None
 
-    def _identity(self) -> dict[str, Any]:
-        """Returns what distinguishes one data set from another, wherever it is kept, and one language model's shape
-        from another."""
-        about = self.interactions.about
-        names = ("users", "items", "interactions", "clusters", "catalogue", "clusters_sha256")
-        identity = {name: about[name] for name in names} | {"sequences_sha256": self.interactions.sha256()}
+    def _facts(self) -> Facts:
+        """Returns what distinguishes one data set from another, and one language model's shape from another."""
+        options = {}
         if self.published is not None:
-            identity["language_model"] = json.dumps(self.published.described(), sort_keys=True)
-        return identity
+            described = self.published.described()
+            options |= {f"{name} of the language model": value for name, value in described.items()}
+        return facts_of(self.interactions.files, **options)
 
     def data_changed(self, prepared: Prepared) -> str | None:
-        then, now = prepared.facts["interactions"], self._identity()
-        noted = {name: now[name] for name in now if name in then and name != "language_model"}  # older runs noted fewer
-        require_same_facts(self.data, then, noted)
-        if then.get("language_model", now.get("language_model")) != now.get("language_model"):
-            raise DataError(
-                f"{self.pretrained} is not the language model of this run any more: its config.json says"
-                f" {now.get('language_model')}, and said {then['language_model']}. Put the old one back, or start a new"
-                " --run"
-            )
+        require_same(self.data, prepared.facts["interactions"], self._facts())
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:

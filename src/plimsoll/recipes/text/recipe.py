@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import facts_of, require_same
 from plimsoll.models.sizing import DecoderShape, inner_width, sized
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.verbs import Shown, Verb
@@ -208,8 +209,8 @@ class Text(AdamWRecipe):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         import numpy as np
 
-        from plimsoll.data.packed.kept import NotKept, tokenised
-        from plimsoll.data.same_data import files_facts
+        from plimsoll.data.kept import NotKept
+        from plimsoll.data.packed.kept import tokenised
         from plimsoll.data.text.survey import collect_held_out
 
         if self.is_stream and self.steps is None and self.max_examples is None:
@@ -226,7 +227,7 @@ class Text(AdamWRecipe):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
         if documents.paths is not None:
-            facts["text"] = files_facts(documents.paths)
+            facts["text"] = facts_of(documents.paths).to_json()
         packed = None
         if self._kept_in_cache:
             try:
@@ -246,11 +247,9 @@ class Text(AdamWRecipe):
         return KEPT not in prepared.facts
 
     def training_data_changed(self, prepared: Prepared) -> str | None:
-        from plimsoll.data.same_data import require_same_files
-
         then = prepared.facts.get("text")
         if then and (paths := self._documents().paths) is not None:
-            require_same_files(self.dataset_id, paths, then)
+            require_same(self.dataset_id, then, facts_of(paths))
         return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
@@ -343,8 +342,10 @@ class Text(AdamWRecipe):
 
     def _packed(self, folder: Path) -> Packed | None:
         """Returns the tokenised text of a prepared folder; None where it is read as training goes, or at once."""
-        from plimsoll.data.disk import read_json
-        from plimsoll.data.packed.kept import kept, tokenised
+        from plimsoll.data import read_json
+        from plimsoll.data.kept import kept
+        from plimsoll.data.packed.kept import tokenised
+        from plimsoll.data.packed.packed import open_packed
         from plimsoll.data.text.tokenizer import load_tokenizer
 
         if not (path := folder / "data.json").is_file():
@@ -352,9 +353,9 @@ class Text(AdamWRecipe):
         name = read_json(path, absent=f"there is no {path}", again="Start a new --run")["facts"].get(KEPT)
         if name is None:
             return None
-        return kept(name) or tokenised(
-            self._documents(), load_tokenizer(folder / TOKENIZER), partial(print, flush=True)
-        )
+        if (there := kept(name)) is not None:
+            return open_packed(there)
+        return tokenised(self._documents(), load_tokenizer(folder / TOKENIZER), partial(print, flush=True))
 
     def _documents(self) -> Documents:
         from plimsoll.data.text.opening import open_documents

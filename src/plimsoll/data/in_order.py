@@ -1,0 +1,52 @@
+"""Work that threads do on the items of a stream, taken in the order of the items."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def encoding_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Opens threads that encode; what has not begun at the end is not done."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Yields items in blocks of at least this size; the last may be smaller."""
+    block, size = list[Item](), 0
+    for item in items:
+        block.append(item)
+        size += size_of(item)
+        if size >= least:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def in_order(
+    items: Iterable[Item], submit: Callable[[Item], Callable[[], Result]], ahead: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yields items with what was made of them, in their order; `ahead` are under way at most."""
+    waiting: deque[tuple[Item, Callable[[], Result]]] = deque()
+    for item in items:
+        waiting.append((item, submit(item)))
+        if len(waiting) > ahead:
+            first, result = waiting.popleft()
+            yield first, result()
+    while waiting:
+        first, result = waiting.popleft()
+        yield first, result()

@@ -1,0 +1,131 @@
+"""Text becomes shards: folders of ids of about 256 MB, each complete or absent. Packing goes on after the last of them.
+
+shard_00012/tokens.bin      ids to train on, end-of-text after each document
+shard_00012/validation.bin  ids of the documents that are held out
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll.data.packed.encoding import Encoder, encoded
+from plimsoll.data.text.documents import Documents, Piece
+from plimsoll.data.text.extent import Extent
+from plimsoll.errors import StoppedError
+from plimsoll.files.facts import Facts
+from plimsoll.files.folder import free_bytes, made, opened
+from plimsoll.units import MIB, format_bytes
+
+TOKENS, VALIDATION = "tokens.bin", "validation.bin"
+SHARD_BYTES = 256 * MIB
+LEAST_FREE = 16 * MIB
+"""Bytes of the disk that stay free."""
+PROGRESS_SECONDS = 2.0
+
+Progress = Callable[[float | None, str], None]
+"""Called with the share that is done, None where it is unknown, and with words."""
+Blocks = Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]
+"""Pieces, their ids, and how many ids each has."""
+
+
+@dataclass(kw_only=True)
+class Shard:
+    """What a shard holds. A document counts where it ends."""
+
+    tokens: int = 0
+    validation_tokens: int = 0
+    documents: int = 0
+    validation_documents: int = 0
+    characters: int = 0
+    position: dict[str, Any] | None = None
+    """Position in the documents after the last piece; None for their beginning."""
+    last: bool = False
+    """Whether the documents end with it."""
+
+    def add(self, pieces: list[Piece], tokens: int, validation_tokens: int) -> None:
+        self.tokens += tokens
+        self.validation_tokens += validation_tokens
+        held_out = [piece.held_out for piece in pieces if piece.last]
+        self.documents += held_out.count(False)
+        self.validation_documents += held_out.count(True)
+        self.characters += sum(len(piece.text) for piece in pieces)
+        self.position = pieces[-1].position
+
+
+@dataclass(kw_only=True)
+class Packing:
+    """The shards of a text in a folder: those that were there, and those that are added."""
+
+    folder: Path
+    made_with: Facts
+    documents: Documents
+    encoder: Encoder
+    dtype: np.dtype
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.shards: list[Shard] = []
+        self.tokens_before = 0
+        """Tokens of shards that were there."""
+        self._extent = Extent(self.documents)
+        self._blocks: Blocks | None = None
+        self._told = time.monotonic()
+
+    @property
+    def words(self) -> str:
+        """The tokens and documents of all shards."""
+        tokens = sum(shard.tokens for shard in self.shards)
+        documents = sum(shard.documents for shard in self.shards)
+        return f"{tokens:,} tokens of {documents:,} documents"
+
+    def run(self) -> None:
+        """Makes all shards that are missing."""
+        while not self.shards or not self.shards[-1].last:
+            path = self.folder / f"shard_{len(self.shards):05}"
+            was_there = opened(path) is not None
+            shard = Shard(**made(path, self.made_with, self._write).counts)
+            if was_there:
+                self.tokens_before += shard.tokens
+                self._blocks = None
+            self.shards.append(shard)
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Writes the next blocks until the shard is full, or the text ends."""
+        if self._blocks is None:
+            position = self.shards[-1].position if self.shards else None
+            self._blocks = encoded(self.documents.pieces(position), self.encoder)
+
+        shard = Shard()
+        with (folder / TOKENS).open("wb") as tokens, (folder / VALIDATION).open("wb") as validation:
+            for pieces, ids, lengths in self._blocks:
+                self._require_room(ids)
+                held_out = np.repeat([piece.held_out for piece in pieces], lengths)
+                ids = ids.astype(self.dtype)
+                count = tokens.write(ids[~held_out].data)
+                others = validation.write(ids[held_out].data)
+                shard.add(pieces, count // ids.itemsize, others // ids.itemsize)
+                self._tell(shard)
+                if tokens.tell() + validation.tell() >= SHARD_BYTES:
+                    return asdict(shard)
+        shard.last = True
+        return asdict(shard)
+
+    def _require_room(self, ids: np.ndarray) -> None:
+        free = free_bytes(self.folder)
+        if free < LEAST_FREE + 2 * ids.nbytes:
+            raise StoppedError(
+                f"the disk is full ({format_bytes(free)} free at {self.folder.parent}): {len(self.shards):,} shards are"
+                f" complete in {self.folder}. Make room, and run the same command again to continue"
+            )
+
+    def _tell(self, shard: Shard) -> None:
+        if time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            words = f"{self.words}, {shard.tokens:,} more tokens"
+            self.progress(self._extent.share(shard.position), words)
