@@ -63,21 +63,6 @@ def test_golden_ledger_table():
     assert ledger_table(LEDGER) == golden("ledger.txt")
 
 
-def test_a_run_of_several_processes_has_a_line_for_each():
-    each = {"step_seconds": 1.5, "data_seconds": 0.3, "peak_bytes": 200 * MIB}
-    processes = [
-        {"process": 1, "host": "b", "own_seconds": 1.5} | each,
-        {"process": 0, "host": "a", "own_seconds": 1} | each,
-    ]
-    lines = runs_table([RUNS[0] | {"processes": processes, "straggler": 1}, RUNS[0]]).splitlines()
-    assert len(lines) == 7
-    assert [line.split() for line in lines[2:4]] == [
-        ["process", "host", "peak", "a", "step", "of", "it,", "waiting", "for", "data", "by", "itself"],
-        ["1", "b", "200.0", "MiB", "1.5", "s", "20.0", "%", "1.5", "s"],
-    ]
-    assert lines[5] == "    the others wait for process 1"
-
-
 def test_golden_runs_table():
     assert runs_table(RUNS) == golden("runs.txt")
 

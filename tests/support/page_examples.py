@@ -111,7 +111,6 @@ def full_plan():
 
 def full_run():
     """A run with everything that a page can say about one."""
-    process = {"host": "a", "step_seconds": 1.5, "data_seconds": 0.3, "peak_bytes": 200 * MIB, "own_seconds": 1.5}
     values = {
         "loss": {9: NAN, 30: NAN},
         "step_seconds": {17: 4.0},
@@ -121,7 +120,6 @@ def full_run():
         planned=full_plan(),
         exhibits=EXHIBITS,
         left_out=["what it drives: no file"],
-        processes={"processes": [process | {"process": 1}, process | {"process": 0}], "straggler": 1},
         columns=columns_of(rows(**values)),
         commands={"Uses it": "plimsoll sample runs/stories\nplimsoll export runs/stories"},
         chosen={"width": 64},

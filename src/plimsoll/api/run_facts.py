@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import PlimsollError, RunError, as_written
-from plimsoll.files.run_folder import PROCESSES, RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.report.metrics import read_rows
 
 
@@ -85,7 +85,6 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         "peak_bytes": ledger.get("measured", {}).get("peak_bytes"),
         "budget_bytes": planned.get("budget_bytes"),
         "state": state,
-        **optional(folder, PROCESSES),
     }
 
 

@@ -14,7 +14,7 @@ from plimsoll.api.pins import read_plan_file
 from plimsoll.api.run_facts import ledger_of, optional
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.files import provenance
-from plimsoll.files.run_folder import PROCESSES, RunFolder
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
@@ -87,7 +87,6 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         steps=data.get("steps"),
         data=data.get("facts", {}).get("description", ""),
         sessions=provenance.sessions(folder),
-        processes=optional(folder, PROCESSES),
         columns=columns_of(read_rows(folder.metrics)),
         chosen=commands.chosen_fields(recipe, planned.recipe) if planned else {},
         commands=_commands(folder, recipe) if planned else {},

@@ -35,7 +35,6 @@ OF_TRAINING = (
     "mlflow",  # the file with its id
     "mlruns",
     "trackio",
-    "processes",
 )
 """Prefixes of the names of files that training writes, and preparation does not."""
 
@@ -44,8 +43,6 @@ READ_BY_TRAINING: Mapping[str, type] = {
 }  # fmt: skip
 """Names in plan.json, besides the plan itself, without which a run cannot go on, with the types of their values."""
 
-PROCESSES = "processes.json"
-"""What the processes of the last session said of themselves, the slowest first, where there were several."""
 STEP = "step-"
 """Beginning of the names of checkpoints."""
 POSITION = "position.json"

@@ -4,7 +4,7 @@ There are no colours and no line-drawing characters in them. Shares of the compo
 share of the peak is of the budget; each says so.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
@@ -312,8 +312,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     Args:
         rows: Mappings with `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`,
             `budget_bytes` and `state`; a missing value or None prints as unknown. Runs of puzzles have
-            `exact_accuracy` at the best validation loss, which adds a column. Runs of several processes have
-            `processes`, the slowest first, and the number of a `straggler`; below the line, each has its own.
+            `exact_accuracy` at the best validation loss, which adds a column.
     """
     if not rows:
         return "no runs here"
@@ -331,28 +330,4 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     }
     if not any(row.get("exact_accuracy") for row in rows):
         del cells["exact at best"]
-    header, *lines = table(rows, cells).lines(indent=0)
-    text = [header]
-    for row, line in zip(rows, lines, strict=True):
-        text.append(line)
-        if "processes" in row:
-            processes = processes_table(row["processes"], row.get("straggler"))
-            text += [*processes.lines(indent=4), f"    {processes.title}"]
-    return "\n".join(text)
-
-
-def processes_table(processes: Iterable[Mapping[str, Any]], straggler: int | None) -> Table:
-    """Returns the processes of a run, the slowest first.
-
-    By itself is what a step would take if all were as fast as that one.
-    """
-    cells: Cells = {
-        "process": ("r", lambda row: str(row["process"])),
-        "host": ("l", lambda row: row["host"]),
-        "peak": ("r", lambda row: format_known_bytes(row["peak_bytes"])),
-        "a step": ("r", lambda row: format_seconds(row["step_seconds"])),
-        "of it, waiting for data": ("r", lambda row: format_share(row["data_seconds"], row["step_seconds"])),
-        "by itself": ("r", lambda row: format_seconds(row["own_seconds"])),
-    }
-    title = "no process holds up the others" if straggler is None else f"the others wait for process {straggler}"
-    return table(processes, cells, title=title)
+    return "\n".join(table(rows, cells).lines(indent=0))

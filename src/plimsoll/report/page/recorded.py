@@ -71,8 +71,6 @@ class Recorded:
     """Description of its data."""
     sessions: Sequence[Facts] = ()
     """Time, versions and machine of each start."""
-    processes: Facts = field(default_factory=dict)
-    """Content of processes.json; empty for a run of one process."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset's."""

@@ -13,7 +13,7 @@ from plimsoll.report.page.plans import plan_section
 from plimsoll.report.page.recorded import Facts, Recorded, time_axis
 from plimsoll.report.page.section import Page, Section
 from plimsoll.report.picture import Bar, Bars, Chart, Line, byte_axis
-from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words, processes_table
+from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 SLOW = 2
@@ -192,7 +192,7 @@ def exhibited_curves(shown: Facts) -> Chart:
 
 
 def speed(run: Recorded) -> Section:
-    """Returns the throughput, the pace of the steps, and the processes of the last session."""
+    """Returns the throughput and the pace of the steps."""
     sentences = pace(run) if run.column("step_seconds").finite else ["No step was timed yet."]
     rate = f"{run.rate_unit}_per_second"
     chart = Chart(
@@ -202,10 +202,7 @@ def speed(run: Recorded) -> Section:
         lines=[run.column(rate).line(run.rate_unit)],
         from_zero=True,
     )
-    tables = []
-    if run.processes:
-        tables.append(processes_table(run.processes["processes"], run.processes.get("straggler")))
-    return Section(title="How fast", sentences=sentences, charts=[chart], tables=tables)
+    return Section(title="How fast", sentences=sentences, charts=[chart])
 
 
 def pace(run: Recorded) -> list[str]:
