@@ -114,7 +114,7 @@ class Packed:
         while len(place):
             begin = ends[shard - 1] if shard else 0
             part = place[: ends[shard] - first]
-            path = self.path(shard, name)
+            path = self._paths[name][shard]
             with open(path, "rb", buffering=0) as file:
                 size = os.preadv(file.fileno(), [part.data], (first - begin) * part.itemsize)
             if size != part.nbytes:
@@ -131,7 +131,13 @@ class Packed:
         validation = accumulate(shard.validation_tokens for shard in self.shards)
         return {TOKENS: list(tokens), VALIDATION: list(validation)}
 
-    def _require_ids(self, ids: np.ndarray, path: Path, at: int) -> None:
+    @cached_property
+    def _paths(self) -> dict[str, list[str]]:
+        """Files of the shards, by their names: a `Path` takes longer to make than to open."""
+        shards = range(len(self.shards))
+        return {name: [str(self.path(shard, name)) for shard in shards] for name in (TOKENS, VALIDATION)}
+
+    def _require_ids(self, ids: np.ndarray, path: str, at: int) -> None:
         """Raises DataError where an id is outside of the vocabulary; `at` is the place of the first id in the file."""
         if ids.size and int(ids.max()) >= self.vocab_size:
             wrong = int(np.argmax(ids >= self.vocab_size))
