@@ -18,6 +18,7 @@ from plimsoll.api import extend, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
+from plimsoll.files.facts import Facts
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import defaults, plain
@@ -60,7 +61,9 @@ def begun(path, recipe, *, taken, prepared=None):
     folder = RunFolder(path)
     folder.create()
     folder.write("recipe.json", to_dict(recipe))
-    folder.write("data.json", dataclasses.asdict(prepared or Prepared(steps=recipe.steps, steps_per_epoch=50)))
+    facts = {"arrays": Facts().to_json()} if recipe is SUDOKU else {}
+    prepared = prepared or Prepared(steps=recipe.steps, steps_per_epoch=50, facts=facts)
+    folder.write("data.json", dataclasses.asdict(prepared))
     folder.write("plan.json", {})
     folder.seal()
     saved(folder.checkpoints / f"step-{taken:08d}")

@@ -127,6 +127,7 @@ def test_runs_says_how_far_each_came(tiny_run, copied):
         "steps": 6,
         "loss": [row for row in read_rows(tiny_run / "metrics.jsonl") if "loss" in row][-1]["loss"],
         "best_validation_loss": best_evaluation(tiny_run).validation_loss,
+        "exact_accuracy": None,
         "peak_bytes": json.loads((tiny_run / "ledger.json").read_text())["measured"]["peak_bytes"],
         "budget_bytes": json.loads((tiny_run / "ledger.json").read_text())["budget_bytes"],
         "state": "finished",

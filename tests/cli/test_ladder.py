@@ -124,7 +124,7 @@ def test_a_ladder_that_is_stopped_leaves_no_process_and_no_folder(climbed, comma
     ("words", "said"),
     [
         (["--rungs", "ramat"], "--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"),
-        (["--picture", "rungs.pdf"], "a picture is written as .png or .svg, and 'rungs.pdf' is neither"),
+        (["--picture", "rungs.pdf"], "is written as .png or .svg, and 'rungs.pdf' is neither"),
         (["--rung-steps", "2"], "--rung-steps must be 3 or more, got 2: one has to come after the restore"),
         (["--run", "."], "is there already: name a new folder for the runs of a ladder"),
         (["--micro-batch", "2"], "there is no option --micro-batch"),

@@ -309,7 +309,7 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
     path = Path(path).expanduser()
     folder = path.parent
     if path.suffix.lower() not in formats:
-        raise PlimsollError(f"this is written as {' or '.join(formats)}, and {path.name!r} is neither")
+        raise PlimsollError(f"a picture or page is written as {' or '.join(formats)}, and {path.name!r} is neither")
     if not folder.is_dir():
         why = f"there is no folder {folder}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
