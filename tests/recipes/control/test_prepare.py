@@ -163,7 +163,7 @@ def test_a_set_that_is_finished_is_left_alone_and_that_is_no_error(made, capfd):
     assert path.stat().st_mtime_ns == before
     words = [*SMALL, "--seed", "3", "--out", str(path)]
     assert main(["prepare", "control", *words]) == 2
-    assert "seed was 42 and is 3: name another --out" in capfd.readouterr().err
+    assert "windows.h5 is there already, and seed was 42 and is 3: name another --out" in capfd.readouterr().err
 
 
 def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):

@@ -55,6 +55,7 @@ def build(
     out = out.expanduser().absolute()
 
     # What it is made of.
+    tokenizer = None if options.tokenizer is None else _named_tokenizer(options.tokenizer)
     documents = open_documents(
         options.dataset_id,
         config=options.dataset_config,
@@ -63,7 +64,9 @@ def build(
         max_examples=options.max_examples,
     )
     say(f"data: {documents.describe()}")
-    tokenizer = _tokenizer(options, documents, say)
+    if tokenizer is None:
+        tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)
+        say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
     made_with = tokens_of(documents, tokenizer, options=options)
 
     # What is not there yet.
@@ -153,21 +156,15 @@ def counts_of(packing: Packing, tokenizer: TextTokenizer) -> dict[str, Any]:
     }
 
 
-def _tokenizer(options: TextSet, documents: Documents, say: Say) -> TextTokenizer:
-    """Returns the tokenizer that is named, else one that is trained on the beginning of the text."""
-    if options.tokenizer is None:
-        tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)
-        say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
-        return tokenizer
-
-    size = tokenizer_vocab_size(options.tokenizer)
+def _named_tokenizer(path: str) -> TextTokenizer:
+    size = tokenizer_vocab_size(path)
     largest = max(WIDEST.values())
     if size > largest:  # before it is loaded: the library takes minutes over such ids
         raise DataError(
-            f"--tokenizer {options.tokenizer} has ids up to {size - 1:,}, and the largest vocabulary that is packed"
-            f" has {largest:,}: choose another"
+            f"--tokenizer {path} has ids up to {size - 1:,}, and the largest vocabulary that is packed has {largest:,}:"
+            " choose another"
         )
-    return load_tokenizer(options.tokenizer)
+    return load_tokenizer(path)
 
 
 def _require_room(documents: Documents, tokenizer: TextTokenizer, out: Path) -> None:
