@@ -312,6 +312,8 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
         raise PlimsollError(f"a picture or page is written as {' or '.join(formats)}, and {path.name!r} is neither")
     if not folder.is_dir():
         why = f"there is no folder {folder}"
+    elif path.is_dir():
+        why = "it is a folder"
     elif not os.access(path if path.exists() else folder, os.W_OK):
         why = "you may not write there"
     else:
