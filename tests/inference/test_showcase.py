@@ -63,10 +63,9 @@ def test_driving_is_left_out_unless_it_is_asked_for(run, drives):
 @pytest.mark.parametrize(
     "metrics", [{"unexplained": {"0": 0.25, "1": 0.1}}, {"unexplained_0": 0.25, "unexplained_1": 0.1}]
 )
-def test_the_last_evaluation_is_shown_whether_or_not_the_model_is_asked(run, metrics):
-    found = show(asked(run, model=False, metrics=metrics))
+def test_the_last_evaluation_is_shown(run, metrics):
+    found = show(asked(run, metrics=metrics))
     assert found["exhibits"][0]["rows"] == [["B", "0.900"], ["A", "0.750"]]
-    assert found["left_out"] == []
 
 
 @pytest.mark.parametrize(
