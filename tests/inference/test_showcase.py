@@ -15,7 +15,7 @@ from plimsoll.recipes.verbs import resolved
 
 
 def asked(run, **changes):
-    return {"run": str(run.path), "metrics": {}, "limit_bytes": 2**40, "model": True, "closed_loop": False, **changes}
+    return {"run": str(run.path), "metrics": {}, "limit_bytes": 2**40, "closed_loop": False, **changes}
 
 
 @pytest.fixture
