@@ -18,6 +18,7 @@ import json
 import logging
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -277,7 +278,8 @@ def silence_tracebacks() -> None:
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    # Callbacks of TensorStore then meet an event loop that is closed.
+    # What had not begun is never awaited, and callbacks of TensorStore meet an event loop that is closed.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     report = sys.unraisablehook
 
     def report_others(event: Any) -> None:
