@@ -233,8 +233,8 @@ def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     saved = {path: ON_DISK for path, shape, _ in Position.read(folder).leaves if prod(shape)}
     with orbax_options(wanted.values()):
-        found = ocp.load(str((folder / STATE).absolute()), saved | dict(wanted))
-    return {path: found[path] for path in wanted}
+        arrays = ocp.load(str((folder / STATE).absolute()), saved | dict(wanted))
+    return {path: arrays[path] for path in wanted}
 
 
 def require_fitting(folder: Path, wanted: Mapping[str, Any], *, only: str | tuple[str, ...] = "") -> None:
