@@ -168,8 +168,9 @@ class RunFolder:
 
     def saved_steps(self) -> list[int]:
         """Returns the steps of the checkpoints that were finished, in ascending order."""
-        folders = self.checkpoints.glob(f"{STEP}*")
-        return sorted(int(folder.name.removeprefix(STEP)) for folder in folders if is_finished(folder))
+        folders = [folder for folder in self.checkpoints.glob(f"{STEP}*") if is_finished(folder)]
+        names = [folder.name.removeprefix(STEP) for folder in folders]
+        return sorted(int(name) for name in names if name.isdigit())
 
     def checkpoint(self, step: int) -> Path:
         """Returns the folder of the checkpoint of a step."""
