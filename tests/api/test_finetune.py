@@ -72,7 +72,7 @@ def test_it_is_planned_trained_continued_and_exported(tmp_path):
     assert (tmp_path / "whole/model.safetensors").is_file()
     learned, settings = read_adapter(tmp_path / "adapter", SHAPE, rank=4)
     assert (settings.base, answer["step"]) == (str(tmp_path / "model"), 2)
-    saved = load(
+    saved = load_arrays(
         newest_checkpoint(run.path), {"params": {"trainable": jax.eval_shape(lambda: learned)}}, only="['params']"
     )
     jax.tree.map(np.testing.assert_array_equal, learned, saved["params"]["trainable"])
