@@ -14,6 +14,7 @@ from plimsoll.api.plan import unpinned
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.saved import from_dict, to_dict
+from plimsoll.training.checkpoints import load_arrays
 from small_runs import newest_checkpoint
 from tuning_files import SHAPE, write_chats, write_model
 
