@@ -227,17 +227,15 @@ def changed(where, value):
 
 
 BAD = {
-    "too tall": (changed(("train", 1, "output"), [[0]] * 31), "t.json, train pair 2, output has 31x1 .* at most 30x30"),
-    "too wide": (changed(("test", 0, "input"), [[0] * 31]), "test pair 1, input has 1x31"),
-    "a colour too many": (changed(("train", 0, "input"), [[1], [10]]), "train pair 1, input, row 2 has the cell 10"),
-    "no number": (changed(("train", 0, "input"), [["1"]]), "row 1 has the cell '1'"),
-    "ragged": (changed(("train", 0, "input"), [[1], [1, 2]]), "train pair 1, input is no grid: rows of one length"),
-    "empty": (changed(("train", 0, "input"), []), "is no grid"),
-    "no output": (changed(("train", 0, "output"), None), "a train pair has no output"),
-    "no train": ({"test": TINY["test"]}, "is no ARC task"),
+    "too tall": (changed(("train", 1, "output"), [[0]] * 31), r"t.json is no ARC task .*\(31, 1\).* 30x30"),
+    "a colour too many": (changed(("train", 0, "input"), [[1], [10]]), r"begins with \[\[1\], \[10\]\]"),
+    "no number": (changed(("train", 0, "input"), [["1"]]), "is no ARC task"),
+    "ragged": (changed(("train", 0, "input"), [[1], [1, 2]]), "is no ARC task .*rows of one length"),
+    "empty": (changed(("train", 0, "input"), []), "is no ARC task"),
+    "no output": (changed(("train", 0, "output"), None), "is no ARC task"),
+    "no train": ({"test": TINY["test"]}, "is no ARC task .*train"),
     "no pairs": ({"train": [], "test": TINY["test"]}, "is no ARC task"),
-    "no input": ({"train": [{}], "test": TINY["test"]}, "train pair 1 has no input"),
-    "a list": ([1], "is no ARC task"),
+    "a list": ([1], "is no JSON object"),
 }
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from plimsoll.data import cores, require_sizes
 from plimsoll.data.batch_source import Positioned
+from plimsoll.data.in_order import encoding_pool, in_order
 from plimsoll.data.loader_bytes import MOST_THREADS
 from plimsoll.data.text.documents import Documents, Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
@@ -38,6 +37,10 @@ class Block(NamedTuple):
     after: dict
 
 
+Unencoded = tuple[list[Piece], dict | None, dict]
+"""Pieces of a block, and the positions before and after it."""
+
+
 def encoding_threads() -> int:
     """Returns the threads that encode a stream: one for each core that this process may use, MOST_THREADS at most.
 
@@ -47,12 +50,6 @@ def encoding_threads() -> int:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return 1
     return min(MOST_THREADS, cores())
-
-
-class _Unencoded(NamedTuple):
-    pieces: list[Piece]
-    start: dict | None
-    after: dict
 
 
 def token_blocks(
@@ -68,36 +65,21 @@ def token_blocks(
     With several `threads`, each encodes a block, and one more is read ahead. The blocks are the same, in their order.
     """
 
-    def block(of: _Unencoded) -> Block:
-        return Block(tokenizer.encode_pieces(of.pieces).astype(tokenizer.dtype), of.start, of.after)
+    def encoded(pieces: list[Piece]) -> np.ndarray:
+        return tokenizer.encode_pieces(pieces).astype(tokenizer.dtype)
 
     unencoded = _unencoded(documents, held_out, start)
     if threads == 1:
-        yield from map(block, unencoded)
+        for pieces, before, after in unencoded:
+            yield Block(encoded(pieces), before, after)
         return
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="plimsoll-encode")
-
-    def submitted() -> Iterator[Future[Block]]:
-        try:
-            for of in unencoded:
-                yield pool.submit(block, of)
-        except Exception as problem:  # it comes after the blocks that were read before it
-            failed = Future[Block]()
-            failed.set_exception(problem)
-            yield failed
-
-    try:
-        coming = submitted()
-        waiting = deque(islice(coming, threads + 1))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(islice(coming, 1))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with encoding_pool(threads) as pool:
+        blocks = in_order(unencoded, lambda block: pool.submit(encoded, block[0]).result, threads)
+        for (_, before, after), ids in blocks:
+            yield Block(ids, before, after)
 
 
-def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) -> Iterator[_Unencoded]:
+def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) -> Iterator[Unencoded]:
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
@@ -109,10 +91,10 @@ def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) 
             start = piece.position  # nothing to encode up to here
         position = piece.position
         if characters >= BLOCK:
-            yield _Unencoded(pieces, start, position)
+            yield pieces, start, position
             pieces, characters, start = [], 0, position
     if pieces:
-        yield _Unencoded(pieces, start, position)
+        yield pieces, start, position
 
 
 class TokenWindows(Positioned):
