@@ -56,11 +56,10 @@ def token_blocks(
     documents: Documents,
     tokenizer: TextTokenizer,
     *,
-    held_out: bool | None = False,
     start: dict | None = None,
     threads: int = 1,
 ) -> Iterator[Block]:
-    """Yields the ids of the training documents; of the held-out ones if `held_out`; of all if it is None.
+    """Yields the ids of the training documents.
 
     With several `threads`, each encodes a block, and one more is read ahead. The blocks are the same, in their order.
     """
@@ -68,7 +67,7 @@ def token_blocks(
     def encoded(pieces: list[Piece]) -> np.ndarray:
         return tokenizer.encode_pieces(pieces).astype(tokenizer.dtype)
 
-    unencoded = _unencoded(documents, held_out, start)
+    unencoded = _unencoded(documents, start)
     if threads == 1:
         for pieces, before, after in unencoded:
             yield Block(encoded(pieces), before, after)
@@ -79,12 +78,12 @@ def token_blocks(
             yield Block(ids, before, after)
 
 
-def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) -> Iterator[Unencoded]:
+def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
     for piece in documents.pieces(start):
-        if held_out is None or piece.held_out == held_out:
+        if not piece.held_out:
             pieces.append(piece)
             characters += len(piece.text)
         elif not pieces:
@@ -112,21 +111,19 @@ class TokenWindows(Positioned):
         seq_len: int,
         stride: int | None = None,
         epochs: int | None = None,
-        held_out: bool | None = False,
         threads: int = 1,
     ) -> None:
-        """Checks the sizes. `epochs=None` repeats without end; `held_out` and `threads` as for `token_blocks`."""
+        """Checks the sizes. `epochs=None` repeats without end; `threads` as for `token_blocks`."""
         super().__init__(size={})
         require_sizes(seq_len=seq_len, stride=stride, epochs=epochs, threads=threads)
         self.documents, self.tokenizer = documents, tokenizer
-        self.seq_len, self.stride, self.epochs, self.held_out = seq_len, stride or seq_len, epochs, held_out
+        self.seq_len, self.stride, self.epochs = seq_len, stride or seq_len, epochs
         self.threads = threads
 
     def walk(self, at: dict[str, Any]) -> Iterator[np.ndarray]:
         while self.epochs is None or at["epoch"] < self.epochs:
             ids, kept = np.empty(0, self.tokenizer.dtype), deque[Block]()  # `ids` are those of the blocks `kept`
-            options = {"held_out": self.held_out, "threads": self.threads}
-            for block in token_blocks(self.documents, self.tokenizer, start=at["position"], **options):
+            for block in token_blocks(self.documents, self.tokenizer, start=at["position"], threads=self.threads):
                 kept.append(block)
                 ids = _without_skipped(np.concatenate([ids, block.ids]), kept, at)
                 while len(ids) > at["skip"] + self.seq_len:
@@ -137,10 +134,9 @@ class TokenWindows(Positioned):
                     ids = _without_skipped(ids, kept, at)
                     yield window
             if not at["windows"]:
-                kind = {False: "for training", True: "held out", None: "in all"}[self.held_out]
                 raise DataError(
-                    f"{self.documents.name} has {len(ids)} tokens {kind}, fewer than the {self.seq_len + 1} of one"
-                    " window: use a smaller --seq-len, or more text."
+                    f"{self.documents.name} has {len(ids)} tokens for training, fewer than the {self.seq_len + 1} of"
+                    " one window: use a smaller --seq-len, or more text."
                 )
             at["dropped"] += max(0, len(ids) - at["skip"])
             at |= {"epoch": at["epoch"] + 1, "position": None, "skip": 0, "windows": 0}
