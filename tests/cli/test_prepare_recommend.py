@@ -75,4 +75,4 @@ def test_a_damaged_set_is_said_with_the_file(file, tmp_path, capsys):
     typed(capsys, "prepare", "recommend", *words)
     path = tmp_path / "set/clusters.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    assert "clusters.npy cannot be read as an array of numbers" in typed(capsys, "inspect", tmp_path / "set", code=2)
+    assert "clusters.npy has changed since it was written" in typed(capsys, "inspect", tmp_path / "set", code=2)
