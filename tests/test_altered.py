@@ -14,8 +14,6 @@ from plimsoll.api.train import prepare_data
 from plimsoll.cli.main import main
 from plimsoll.data.examples import Examples
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.tokenizer import tokenizer_vocab_size
-from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
 from plimsoll.files.provenance import note_session, sessions
 from plimsoll.files.run_folder import RunFolder
@@ -24,7 +22,6 @@ from plimsoll.recipes.puzzles.arc_tasks import tasks
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
-from puzzle_files import write_split
 from report_examples import PLANNED
 
 DEEP = "[" * 200_000 + "]" * 200_000  # Python 3.13 reads 5,000
@@ -49,8 +46,6 @@ def test_json_that_is_nested_too_deeply_is_damaged(tmp_path):
     path.write_text(DEEP)
     with pytest.raises(RunError, match="is damaged"):
         RunFolder(tmp_path).read("plan.json")
-    with pytest.raises(DataError):
-        tokenizer_vocab_size(path)
     with pytest.raises(RecipeError, match="cannot be read"):
         levers_of(str(path), preset("stories"), {})
     with pytest.raises(PlimsollError, match="cannot be read"):
@@ -97,15 +92,6 @@ def test_a_recipe_that_is_none_is_refused(saved):
         from_dict(saved)
 
 
-def test_an_array_whose_header_is_cut_is_refused(tmp_path):
-    path = tmp_path / "a.npy"
-    np.save(path, np.arange(6))
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"}", b"(", 1))
-    with pytest.raises(DataError, match="no array of numbers"):
-        loaded(path)
-
-
 def test_a_file_of_arrow_with_offsets_beyond_its_end_is_refused(tmp_path):
     """Read as they stand, they end the process: Arrow trusts them."""
     table = pyarrow.table({"text": [f"document {n} with some words" for n in range(50)]})
@@ -119,21 +105,6 @@ def test_a_file_of_arrow_with_offsets_beyond_its_end_is_refused(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     with pytest.raises(DataError, match="damaged"):
         list(open_documents(str(tmp_path)).pieces())
-
-
-@pytest.mark.parametrize("state", [[], {"_data_files": 3}, {"_data_files": ["data.arrow"]}])
-def test_a_saved_set_that_lists_no_files_is_refused(tmp_path, state):
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match=r"Save or copy it again|Copy the folder again"):
-        open_documents(str(tmp_path))
-
-
-def test_a_set_of_puzzles_names_its_arrays_and_no_other_place(tmp_path):
-    write_split(tmp_path / "train", groups=[[2]])
-    about = json.loads((tmp_path / "train/dataset.json").read_text())
-    for sets in (["../../elsewhere"], [["all"]], [3]):
-        (tmp_path / "train/dataset.json").write_text(json.dumps(about | {"sets": sets}))
-        assert main(["inspect", str(tmp_path)]) == 2
 
 
 def test_hdf5_that_is_damaged_inside_is_refused_by_every_reader(tmp_path, capsys):

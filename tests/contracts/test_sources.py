@@ -17,7 +17,7 @@ from packed_files import write_packed
 from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.chat.kept import encoded_examples
 from plimsoll.data.chat.records import open_records
-from plimsoll.data.chat.rows import DTYPES, rows_loader
+from plimsoll.data.chat.rows import DTYPES, PackedRows
 from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
@@ -162,7 +162,8 @@ def make_from_chats(folder):
     records = open_records(str(write_records(folder / "a.jsonl", chats(17))))
     tokenizer = load_chat_tokenizer(write_tokenizer(folder / "tokenizer"))
     encoded = encoded_examples(records, tokenizer, hold_out=False, say=lambda words: None)
-    return lambda: rows_loader(encoded.train, seq_len=SEQ_LEN_OF_CHATS, batch_size=4, seed=7, prefetch=2)
+    options = {"seq_len": SEQ_LEN_OF_CHATS, "batch_size": 4, "seed": 7}
+    return lambda: BatchSource(PackedRows(encoded.train, **options), prefetch=2)
 
 
 OTHERS = ["chats", "kept text", "python sources", "memory", "arrays", "hdf5", "puzzles", "packed", "interactions"]

@@ -135,9 +135,9 @@ ODD = {
     "a number among arrays": ({"x": np.zeros(3), "y": 1.0}, "(x 3, y no rows)"),
     "tuples": ([(1, 2)], "example 0 is a tuple: it must be a dict"),
     "words": ([{"x": "word"}], "'x' of example 0 is a str, not numbers"),
-    "unequal names": ([{"x": 1}, {"y": 1}], "example 1 has y, the first one x"),
-    "unequal shapes": ([{"x": np.zeros(2)}, {"x": np.zeros(3)}], "is float32 of shape (3,), of the first one float32 of shape (2,)"),
-    "unequal types": ([{"x": 1}, {"x": 1.5}], "'x' of example 1 is one float32, of the first one one int32"),
+    "unequal names": ([{"x": 1}, {"y": 1}], "example 1 has y int32, and the first one x int32"),
+    "unequal shapes": ([{"x": np.zeros(2)}, {"x": np.zeros(3)}], "example 1 has x float32[3], and the first one x float32[2]"),
+    "unequal types": ([{"x": 1}, {"x": 1.5}], "example 1 has x float32, and the first one x int32"),
     "too large a number": ([{"x": 2**31}], "has 2,147,483,648, and the largest that a int32 holds is 2,147,483,647"),
     "a name that is taken": ([{COUNTED: 1}], "the name 'counted' is taken"),
 }  # fmt: skip

@@ -44,5 +44,5 @@ def read_json(path: Path, *, absent: str, again: str) -> Any:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise DataError(absent) from None
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         raise DataError(f"{path} cannot be read as JSON ({in_short(problem)}). {again}") from None

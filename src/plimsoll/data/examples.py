@@ -97,13 +97,11 @@ class Examples(ExampleSet, Sequence[Example]):
         self._arrays: dict[str, np.ndarray] = {}
         if isinstance(given, Mapping):
             self._arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
-            sizes = {name: len(value) if value.ndim else None for name, value in self._arrays.items()}
-            if len(set(sizes.values())) != 1 or None in sizes.values():
-                words = ", ".join(
-                    f"{name} {'no rows' if size is None else f'{size:,}'}" for name, size in sizes.items()
-                )
+            sizes = {name: f"{len(value):,}" if value.ndim else "no rows" for name, value in self._arrays.items()}
+            if len(set(sizes.values())) != 1 or "no rows" in sizes.values():
+                lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
                 raise DataError(
-                    f"{called} is a dict of arrays of unequal lengths ({words or 'it has none'}): their first axis"
+                    f"{called} is a dict of arrays of unequal lengths ({lengths or 'it has none'}): their first axis"
                     " counts the examples"
                 )
         if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
@@ -114,7 +112,7 @@ class Examples(ExampleSet, Sequence[Example]):
         self._count = len(next(iter(self._arrays.values()), given))
         if not self._count:
             raise DataError(f"{called} is empty: it has no example to learn from")
-        self.spec = {name: (value.shape, value.dtype.name) for name, value in self._read(0).items()}
+        self.spec = _spec(self._read(0))
         plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
         self._rows_are_checked = bool(self._arrays) and all(plain)
         """True of arrays whose rows have one shape and type by themselves: not of objects."""
@@ -124,20 +122,12 @@ class Examples(ExampleSet, Sequence[Example]):
 
     def __getitem__(self, index: Any) -> Any:
         example = self._read(index)
-        if example.keys() != self.spec.keys():
+        spec = _spec(example)
+        if spec != self.spec:
             raise DataError(
-                f"{self.called}: example {index:,} has {', '.join(example)}, the first one {', '.join(self.spec)}:"
-                " every example needs the same names"
+                f"{self.called}: example {index:,} has {_in_words(spec)}, and the first one {_in_words(self.spec)}: a"
+                " batch needs the same names, shapes and types. Pad or crop them to one"
             )
-        for name, value in example.items():
-            shape, dtype = self.spec[name]
-            if value.shape != shape or value.dtype != dtype:
-                both = (value.shape, value.dtype.name), (shape, dtype)
-                this, first = (f"{kind} of shape {size}" if size else f"one {kind}" for size, kind in both)
-                raise DataError(
-                    f"{self.called}: {name!r} of example {index:,} is {this}, of the first one {first}: a batch needs"
-                    " one shape. Pad or crop them to one"
-                )
         return example
 
     def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
@@ -194,6 +184,14 @@ class Examples(ExampleSet, Sequence[Example]):
     def held_bytes(self, *, training: bool) -> int:
         """Returns the bytes of arrays on disk: training brings them into the resident set, a rehearsal does not."""
         return sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
+
+
+def _spec(example: Example) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (value.shape, value.dtype.name) for name, value in example.items()}
+
+
+def _in_words(spec: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{name} {dtype}{list(shape) if shape else ''}" for name, (shape, dtype) in spec.items())
 
 
 def narrow(dtype: np.dtype) -> np.dtype:

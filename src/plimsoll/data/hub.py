@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,61 +51,58 @@ class HubStream:
         """Opens the stream. DataError where it cannot be streamed, or has no such column."""
         stream = self._open()
         if stream.column_names and self.column not in stream.column_names:
-            raise no_column(f"split {self.split!r} of {self.name}", self.column, stream.column_names)
+            raise no_column(self._where, self.column, stream.column_names)
         return stream
-
-    def _open(self) -> Any:
-        import datasets
-
-        try:
-            return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
-        except Exception as problem:  # the library raises a dozen unrelated classes here
-            raise self._unreadable(problem) from problem
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yields the rows with all of their columns, from the first on."""
-        stream = self._open()
-        try:
-            yield from stream
-        except PlimsollError:
-            raise
-        except Exception as problem:  # of the network, or of a file in the middle of the stream
-            raise self._unreadable(problem) from problem
+        with self._refusing():
+            yield from self._open()
 
     def files(self) -> list[str]:
         """Returns paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
         import datasets
 
-        try:
+        with self._refusing():
             files = datasets.load_dataset_builder(self.name, self.config).config.data_files
-        except Exception as problem:  # the library raises a dozen unrelated classes here
-            raise self._unreadable(problem) from problem
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
     def read(self, at: dict) -> Iterator[Part]:
         """Yields the documents after a place in the stream."""
-        stream, inside = self.open(), at.get("inside", 0)
+        stream = self.open()
+        inside = at.get("inside", 0)
         before = at.get("state") or stream.state_dict()
         if at:
             stream.load_state_dict(before)
-        where = f"split {self.split!r} of {self.name}"
-        try:
+        with self._refusing():
             for row in stream:
                 after = stream.state_dict()
-                if self.column not in row:
-                    raise no_column(where, self.column, list(row))
-                text = text_of(row[self.column], self.column, where)
+                text = text_of(row, self.column, self._where)
                 yield from record_parts(text, inside, {"state": before}, {"state": after})
-                before, inside = after, 0
+                before = after
+                inside = 0
+
+    @property
+    def _where(self) -> str:
+        return f"split {self.split!r} of {self.name}"
+
+    def _open(self) -> Any:
+        import datasets
+
+        with self._refusing():
+            return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raises DataError for what `datasets` raises: a dozen unrelated classes, also in the middle of a stream."""
+        try:
+            yield
         except PlimsollError:
             raise
-        except Exception as problem:  # of the network, or of a file in the middle of the stream
-            raise self._unreadable(problem) from problem
-
-    def _unreadable(self, problem: Exception) -> DataError:
-        config = f", config {self.config!r}" if self.config else ""
-        return DataError(
-            f"split {self.split!r} of data set {self.name}{config} cannot be streamed"
-            f" ({in_short(problem, kind=True)}). Check the id, --dataset-config and --split, and that huggingface.co"
-            " can be reached; a copy on this machine can be named by its path."
-        )
+        except Exception as problem:
+            config = f", config {self.config!r}" if self.config else ""
+            raise DataError(
+                f"split {self.split!r} of data set {self.name}{config} cannot be streamed"
+                f" ({in_short(problem, kind=True)}). Check the id, --dataset-config and --split, and that"
+                " huggingface.co can be reached; a copy on this machine can be named by its path."
+            ) from problem

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 def encoding_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Opens threads that encode; what has not begun at the end is not done."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-    pool = ThreadPoolExecutor(threads)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="plimsoll-encode")
     try:
         yield pool
     finally:

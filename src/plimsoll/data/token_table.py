@@ -9,7 +9,6 @@ leave nothing behind but the batch, and cost more time: 1.1 ms for 768 rows of 8
 from __future__ import annotations
 
 import os
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,28 +21,16 @@ from plimsoll.units import MIB
 
 SLICE_BYTES = 4 * MIB
 """Bytes that are read at a time where all of a file is read."""
-NOT_READ = (ValueError, OSError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError, OverflowError)
-"""Errors that NumPy raises for a damaged `.npy` file: its header is a line of Python's literals."""
 
 
-def loaded(path: Path, *, mapped: bool = False, kinds: str = "iu") -> np.ndarray:
-    """Loads the numbers of a `.npy` file, whole ones unless `kinds` (NumPy's letters) allows others.
-
-    Pickled objects are refused: to load one is to run it.
-    """
-    if not path.is_file():
-        raise DataError(f"there is no {path.name} in {path.parent}: the data set is not whole. Prepare it again")
+def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
+    """Loads a `.npy` file. Pickled objects are refused: to load one is to run it."""
     try:
-        values = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except NOT_READ as problem:
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
         raise DataError(
-            f"{path} is no array of numbers that can be read ({in_short(problem)}): it was cut off, or"
-            " holds Python objects, which are never loaded. Prepare the data set again"
+            f"{path} cannot be read as an array of numbers ({in_short(problem)}): prepare the data set again"
         ) from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
-        kind = values.dtype if isinstance(values, np.ndarray) else "an archive"
-        raise DataError(f"{path} holds {kind}, and {'fractions' if kinds == 'f' else 'whole numbers'} were expected")
-    return values
 
 
 class TokenTable:
@@ -51,13 +38,12 @@ class TokenTable:
 
     def __init__(self, path: Path, *, seq_len: int, vocab_size: int) -> None:
         table = loaded(path, mapped=True)
-        if table.ndim != 2 or table.shape[1] != seq_len:
+        is_table = table.ndim == 2 and table.shape[1] == seq_len and table.dtype.kind in "iu"
+        if not is_table or not isinstance(table, np.memmap) or not table.flags.c_contiguous:
             raise DataError(
-                f"{path} has the shape {table.shape}, and dataset.json says rows of {seq_len:,} tokens (seq_len):"
-                " prepare the data set again"
+                f"{path} holds {table.dtype} of the shape {table.shape}, and rows of {seq_len:,} whole numbers, one row"
+                " after the other, were expected (seq_len of dataset.json): prepare the data set again"
             )
-        if not isinstance(table, np.memmap) or not table.flags.c_contiguous:
-            raise DataError(f"{path} is empty, or does not lie row after row (Fortran order): prepare it again")
         self.path, self.seq_len, self.vocab_size = path, seq_len, vocab_size
         self._rows, self._dtype, self._offset = len(table), table.dtype, table.offset
         self.row_bytes = seq_len * table.dtype.itemsize
@@ -73,13 +59,12 @@ class TokenTable:
             for place, row in zip(tokens, rows.tolist(), strict=True):
                 if os.preadv(file.fileno(), [place.data], self._offset + row * self.row_bytes) != self.row_bytes:
                     raise DataError(f"{self.path} ends before row {row:,}: it was changed while it was read")
-        wrong = (tokens < 0) | (tokens >= self.vocab_size)
-        if wrong.any():
-            at, column = (int(place) for place in np.argwhere(wrong)[0])
+        wrong = np.argwhere((tokens < 0) | (tokens >= self.vocab_size))
+        if len(wrong):
+            row, column = wrong[0].tolist()
             raise DataError(
-                f"{self.path}: row {int(rows[at]):,} has the token {int(tokens[at, column])} at place {column:,}, and"
-                f" the vocabulary of dataset.json has {self.vocab_size} (0 to {self.vocab_size - 1}). Prepare the data"
-                " set again"
+                f"{self.path}: row {int(rows[row]):,} has the token {int(tokens[row, column])} at place {column:,}, and"
+                f" the vocabulary of dataset.json has {self.vocab_size}. Prepare the data set again"
             )
         return tokens.astype(np.int32)
 

@@ -52,7 +52,7 @@ BAD = {
     "an image": (of(IMAGE, ANSWER), ["content of message 1 of line 2 of", "a part of the type 'image_url'", "text alone"]),
     "a record that is a list": (GOOD.encode() + b"[1, 2]\n", ["line 2 of", "is a JSON list, not an object"]),
     "a line that is cut off": (GOOD.encode() + b'{"messages": [\n', ["line 2 of", "is not JSON"]),
-    "bytes that are no UTF-8": (GOOD.encode() + b'{"messages": "\xff"}\n', ["is not UTF-8 text"]),
+    "bytes that are no UTF-8": (GOOD.encode() + b'{"messages": "\xff"}\n', ["line 2 of", "is not JSON in UTF-8"]),
     "columns of nothing known": (b'{"conversations": [], "id": 1}\n', ["line 1 of", "has conversations, id, which is no example", "`prompt` and `completion`"]),
     "another kind in the middle": (GOOD.encode() + b'{"text": "a"}\n', ["line 2 of", "has no messages, and the first record of", "all records of a data set are of one kind"]),
     "messages of null": (GOOD.encode() + b'{"messages": null}\n', ["line 2 of", "has no messages"]),
@@ -107,7 +107,12 @@ def test_a_list_in_json_may_not_be_larger_than_memory_allows(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"{}", "holds a JSON dict"), (b"[", "is not JSON"), (b"[7]", "record 1 of"), (b"\xff", "is not UTF-8")],
+    [
+        (b"{}", "is a JSON dict, not a list"),
+        (b"[", "is not JSON"),
+        (b"[7]", "record 1 of"),
+        (b"\xff", "is not JSON in UTF-8"),
+    ],
 )
 def test_a_json_file_is_one_list_of_objects(tmp_path, content, reason):
     (tmp_path / "a.json").write_bytes(content)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.chat.encoded import NEVER, EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
 from plimsoll.data.chat.row_bytes import rows_bytes
-from plimsoll.data.chat.rows import DTYPES, EMPTY, PackedRows, rows_loader, validation_rows
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.data.chat.rows import DTYPES, EMPTY, PackedRows, validation_rows
+from plimsoll.errors import DataError
 
 END = 9_999
 
@@ -124,7 +125,7 @@ def test_each_epoch_and_seed_has_another_order_and_the_loader_goes_on_from_one_t
     assert numbers[0].tolist() != numbers[1].tolist()
     other = PackedRows(documents, seq_len=32, batch_size=4, seed=6)
     assert [row.tolist() for row in other.packed(0, 0)] != [row.tolist() for row in rows.packed(0, 0)]
-    loader = rows_loader(documents, seq_len=32, batch_size=4, seed=5, prefetch=0)
+    loader = BatchSource(PackedRows(documents, seq_len=32, batch_size=4, seed=5))
     expected = [row.tolist() for epoch in (0, 1) for g in range(rows.groups) for row in rows.packed(epoch, g)]
     taken = list(itertools.islice(loader, len(expected) // 4))
     drawn = [[int(part["input_ids"][0]) for part in documents_of(batch, row)] for batch in taken for row in range(4)]
@@ -163,18 +164,8 @@ def test_a_document_that_is_too_long_may_be_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"2 of the 3 documents of my\.jsonl are longer than --seq-len 30.*--seq-len 40"
     ):
-        rows_loader(documents, seq_len=30, batch_size=1, seed=0, truncate=False, name="my.jsonl")
-    rows_loader(documents, seq_len=40, batch_size=1, seed=0, truncate=False).close()
-
-
-def test_fewer_rows_than_a_batch_are_refused(tmp_path):
-    documents = write_documents(tmp_path, np.array([10, 10, 10]))
-    with pytest.raises(
-        DataError, match=r"my\.jsonl fills 2 rows of 20 tokens, fewer than the 3 of a batch.*--batch-size"
-    ):
-        rows_loader(documents, seq_len=20, batch_size=3, seed=0, name="my.jsonl")
-    with pytest.raises(RecipeError, match="--batch-size must be 1 or more, got 0"):
-        rows_loader(documents, seq_len=20, batch_size=0, seed=0)
+        PackedRows(documents, seq_len=30, batch_size=1, seed=0, truncate=False, name="my.jsonl")
+    PackedRows(documents, seq_len=40, batch_size=1, seed=0, truncate=False)
 
 
 def test_nothing_to_learn_within_a_row_is_refused(tmp_path):
@@ -182,7 +173,7 @@ def test_nothing_to_learn_within_a_row_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"nothing in the first 20 tokens .*2 documents of x is to be learned.*--loss-on all"
     ):
-        rows_loader(documents, seq_len=20, batch_size=1, seed=0, name="x")
+        PackedRows(documents, seq_len=20, batch_size=1, seed=0, name="x")
 
 
 def test_validation_has_each_document_once_and_fills_its_last_batch_with_nothing(tmp_path):
@@ -210,7 +201,7 @@ def test_host_bytes_grow_with_documents_and_batches():
 
 def test_a_position_of_other_rows_is_refused(tmp_path):
     documents = write_documents(tmp_path, np.array([10, 10, 10]))
-    first = rows_loader(documents, seq_len=20, batch_size=1, seed=0, prefetch=0)
-    other = rows_loader(documents, seq_len=30, batch_size=1, seed=0, prefetch=0, name="my.jsonl")
+    first = BatchSource(PackedRows(documents, seq_len=20, batch_size=1, seed=0))
+    other = BatchSource(PackedRows(documents, seq_len=30, batch_size=1, seed=0, name="my.jsonl"))
     with pytest.raises(DataError, match=r"saved for 20 tokens of a row \(--seq-len\), and my\.jsonl has 30"):
         other.restore(first.state())

@@ -1,4 +1,4 @@
-"""Templates are rendered as `transformers` renders them, in a sandbox, and within limits."""
+"""Templates are rendered as `transformers` renders them, in a sandbox."""
 
 from datetime import datetime
 
@@ -58,37 +58,14 @@ BAD = {
     "globals of a function": ("{{ raise_exception.__globals__.os }}", "SecurityError"),
     "internals by a format": ("{{ '{0.__class__}'.format(messages) | length }}{{ ''.__class__() }}", "SecurityError"),
     "changing what it is given": ("{{ messages.append(1) }}", "SecurityError"),
-    "a long loop": ("{% for i in range(10 ** 9) %}{% endfor %}", "SecurityError: its ranges have more than 1,000,000"),
-    "a loop in loops": (
-        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
-        "SecurityError: its ranges have more than 1,000,000 numbers",
-    ),
-    "a long product": ("{{ 'x' * 10 ** 12 }}", "SecurityError: a product of 1,000,000,000,000"),
-    "a long list": ("{{ (10 ** 12 * [1]) | length }}", "SecurityError: a product of 1,000,000,000,000"),
-    "a large power": ("{{ 9 ** 999 }}", "SecurityError: the power 999"),
-    "much text": ("{% for i in range(99) %}{{ 'x' * 999999 }}{% endfor %}", "more than 67,108,864 characters"),
     "a macro without end": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
-    "loops over text": (
-        "{% set t = 'x' * 9999 %}{% for a in t %}{% for b in t %}{% endfor %}{% endfor %}",
-        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
-    ),
-    "macros that double": (
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
-    ),
-    "loops that call themselves": (
-        "{% for a in 'xx' recursive %}{% if loop.depth < 60 %}{{ loop('xx') }}{% endif %}{% endfor %}",
-        "SecurityError: its loops and calls go on beyond 1,500,000 passes, the limit",
-    ),
-    "any amount of text": ("{{ lipsum(n=10 ** 9) }}", "UndefinedError: 'lipsum' is undefined"),
     "a missing key": ("{{ messages[0].content.text.text }}", "UndefinedError"),
     "arithmetic of text": ("{{ 1 + 'a' }}", "TypeError"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_template_that_fails_or_goes_too_far_is_refused_with_the_record(case, monkeypatch):
-    monkeypatch.setattr("plimsoll.data.chat.template.MOST_PASSES", 1_500_000)  # so that it takes a second
+def test_a_template_that_fails_is_refused_with_the_record(case):
     source, reason = BAD[case]
     with pytest.raises(DataError) as caught:
         rendered(source, turns("a"))

@@ -211,24 +211,12 @@ def test_a_folder_that_is_not_there_or_no_packed_one_is_told_apart_from_an_unfin
 def test_a_file_of_another_length_than_its_description_is_refused_with_both(folder, name, size):
     path = folder / "shard_00000" / name
     path.unlink() if size is None else path.write_bytes(bytes(size))
-    with pytest.raises(
-        DataError, match=rf"{name} has {'no' if size is None else f'{size:,}'} bytes, and meta.json says"
-    ):
-        open_packed(folder)
-
-
-@pytest.mark.parametrize("place", [0, 517, 999])
-def test_an_id_outside_of_the_vocabulary_is_refused_with_its_place(tmp_path, place):
-    tokens = np.arange(1000) % 256
-    tokens[place] = 300
-    folder = write_packed(tmp_path / "packed", tokens)
-    with pytest.raises(DataError, match=rf"has the id 300 at token {place:,}.*has 300 \(0 to 299\)"):
+    with pytest.raises(DataError, match=rf"{name} has {size or 0:,} bytes, and meta.json says"):
         open_packed(folder)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_id_that_no_sample_met_is_refused_when_it_is_read(tmp_path, workers):
-    """64 places of 4 KiB are looked at beforehand; all that is read is checked."""
+def test_an_id_outside_of_the_vocabulary_is_refused_when_it_is_read(tmp_path, workers):
     tokens = np.zeros(1_000_000, np.int64)
     tokens[500_003] = 299
     folder = write_packed(tmp_path / "packed", tokens, vocab_size=299, end_of_text=0)

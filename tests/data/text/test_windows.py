@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from listed_documents import Listed
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.windows import BLOCK, TokenWindows
@@ -88,20 +87,11 @@ def test_the_state_names_the_block_of_the_next_token(byte_tokenizer, listed_docu
     assert windows.get_state()["position"]["documents"] > 20
 
 
-def test_windows_skip_held_out_documents_or_take_only_those(byte_tokenizer, listed_documents):
+def test_windows_skip_held_out_documents(byte_tokenizer, listed_documents):
     texts = [f"document {i}\n" for i in range(2500)]
-    documents = listed_documents(texts)
-
-    def text_of(held_out):
-        windows = TokenWindows(documents, byte_tokenizer, seq_len=1, epochs=1, held_out=held_out)
-        return byte_tokenizer.decode(np.concatenate([window[:-1] for window in windows]))
-
-    def expected(held_out):
-        chosen = (text for text in texts if held_out is None or is_held_out(text) == held_out)
-        return "".join(text + "<|endoftext|>" for text in chosen)[: -len("<|endoftext|>")]
-
-    for held_out in (False, True, None):
-        assert text_of(held_out) == expected(held_out)
+    windows = TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=1, epochs=1)
+    text = byte_tokenizer.decode(np.concatenate([window[:-1] for window in windows]))
+    assert text + "<|endoftext|>" == "".join(text + "<|endoftext|>" for text in texts if not is_held_out(text))
 
 
 def test_a_window_longer_than_the_text_is_refused(byte_tokenizer, listed_documents):
@@ -114,26 +104,6 @@ def test_a_window_longer_than_the_text_is_refused(byte_tokenizer, listed_documen
 def test_lengths_must_be_positive(byte_tokenizer, listed_documents, wrong):
     with pytest.raises(RecipeError, match=r"must be 1 or more, got 0"):
         TokenWindows(listed_documents(["abc"]), byte_tokenizer, **wrong)
-
-
-class Bad(Listed):
-    def read(self, at):
-        yield from super().read(at)
-        raise DataError("line 7 is damaged")
-
-
-def test_what_was_read_before_an_error_comes_before_it_with_threads_too(byte_tokenizer, listed_documents, monkeypatch):
-    monkeypatch.setattr("plimsoll.data.text.windows.BLOCK", 30)
-    read = []
-    for threads in (1, 3):
-        documents = listed_documents([])
-        documents.files = [Bad([f"document {i}" for i in range(40)])]
-        windows = iter(TokenWindows(documents, byte_tokenizer, seq_len=5, threads=threads))
-        read.append([])
-        with pytest.raises(DataError, match="line 7 is damaged"):
-            read[-1].extend(window.tolist() for window in windows)
-    assert read[0] == read[1]
-    assert len(read[0]) > 60
 
 
 def test_threads_end_with_the_windows(byte_tokenizer, listed_documents):

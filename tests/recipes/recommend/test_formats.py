@@ -81,16 +81,6 @@ BAD = {
         "line 3, has the time 'soon', which is no number and no date",
     ),
     "a time that is NaN": (HEAD + "x,a,nan\n", TIMED, "line 2, has the time 'nan', which is no number"),
-    "dates after numbers": (
-        HEAD + "x,a,1490486400\nx,b,2017-03-26\n",
-        TIMED,
-        "line 3, has the time '2017-03-26', a date, where line 2 has a number",
-    ),
-    "numbers after dates": (
-        HEAD + "x,a,2017-03-26\nx,b,7\n",
-        TIMED,
-        "line 3, has the time '7', a number, where line 2",
-    ),
     "a column twice": ("who,what,when,when\nx,a,1,2\n", TIMED, "has 2 columns 'when', and which of them"),
     "an endless time": (HEAD + "x,a,inf\n", TIMED, "line 2, has the time 'inf'"),
     "no time": (HEAD + "x,a,\n", TIMED, "line 2, has the time ''"),

@@ -24,7 +24,7 @@ import numpy as np
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts
-from plimsoll.files.folder import Counts, opened
+from plimsoll.files.folder import opened
 
 TRAIN, VALIDATION = "train", "validation"
 NEVER = 2**31 - 1
@@ -118,29 +118,16 @@ def open_encoded(folder: Path) -> Encoded:
     contents = opened(folder)
     if contents is None:
         raise DataError(f"{folder} is no folder of examples that is complete: run the same command again")
-    counts = contents.counts
-    return Encoded(
-        folder=folder,
-        train=_side(folder, TRAIN, counts),
-        validation=_side(folder, VALIDATION, counts),
-        vocab_size=counts["vocab_size"],
-        kind=counts["kind"],
-        conversations=counts["conversations"],
-        empty=counts["empty"],
-        source=counts["source"],
-        day=counts["day"],
-        made_with=contents.made_with,
-    )
-
-
-def _side(folder: Path, side: str, counts: Counts) -> EncodedDocuments:
-    return EncodedDocuments(
-        folder=folder,
-        side=side,
-        dtype=counts["dtype"],
-        end_of_text=counts["end_of_text"],
-        tokens=counts[side]["tokens"],
-        learned=counts[side]["learned"],
-        starts=loaded(folder / f"{side}.starts.npy"),
-        first=loaded(folder / f"{side}.first.npy"),
-    )
+    counts = dict(contents.counts)
+    sides = {}
+    ids = {name: counts.pop(name) for name in ("dtype", "end_of_text")}
+    for side in (TRAIN, VALIDATION):
+        sides[side] = EncodedDocuments(
+            folder=folder,
+            side=side,
+            starts=loaded(folder / f"{side}.starts.npy"),
+            first=loaded(folder / f"{side}.first.npy"),
+            **ids,
+            **counts.pop(side),
+        )
+    return Encoded(folder=folder, made_with=contents.made_with, **sides, **counts)

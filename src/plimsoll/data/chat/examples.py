@@ -10,6 +10,7 @@ from plimsoll.data.chat.messages import checked_messages
 from plimsoll.data.chat.records import Record
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
 from plimsoll.data.text.documents import is_held_out
+from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
 
 LossOn = Literal["assistant", "all"]
@@ -75,4 +76,4 @@ def _tools(record: Record) -> Any:
 def _string(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{what} is a {type(value).__name__}: text was expected")
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()  # half of a surrogate pair
+    return encodable(value)

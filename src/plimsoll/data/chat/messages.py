@@ -28,9 +28,9 @@ def checked_messages(given: Any, where: str, *, column: str = "messages") -> lis
             that is no text.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        what = "is empty" if isinstance(given, Sequence) and not given else f"holds a {type(given).__name__}"
+        content = f"holds a {type(given).__name__}" if given else "is empty"
         raise DataError(
-            f"{column} of {where} {what}: a list of at least one message was expected, like"
+            f"{column} of {where} {content}: a list of at least one message was expected, like"
             ' [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
         )
     return [_checked(message, number, f"message {number} of {where}") for number, message in enumerate(given, 1)]
@@ -66,13 +66,12 @@ def _text(content: Any, where: str) -> str:
         raise DataError(f"content of {where} is a {type(content).__name__}: text was expected")
     texts = []
     for part in content:
-        if isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
-            part = part["text"]
-        if not isinstance(part, str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        text = part.get("text") if isinstance(part, Mapping) else part
+        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        if kind != "text" or not isinstance(text, str):
             raise DataError(
                 f"content of {where} has a part of the type {kind!r}: models are tuned on text alone here. Leave the"
                 " record out, or describe the part in words"
             )
-        texts.append(part)
+        texts.append(text)
     return "".join(texts)

@@ -6,7 +6,6 @@ template is given.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,9 +14,8 @@ from typing import Any, NamedTuple
 
 from plimsoll.data import require_sizes
 from plimsoll.data.hub import HubStream
-from plimsoll.data.text.formats import File, json_lines, open_table
+from plimsoll.data.text.formats import File, json_lines, open_table, parsed, row_groups, schema_of
 from plimsoll.data.text.opening import named_files
-from plimsoll.data.text.pieces import not_text
 from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.units import MIB, format_bytes
@@ -158,35 +156,21 @@ def _kind_of(columns: Mapping[str, Any], where: str) -> str:
 
 def _table_rows(file: File) -> Iterator[dict[str, Any]]:
     with open_table(file) as table:
-        names = (table.schema_arrow if file.format == "parquet" else table.schema).names
+        names = schema_of(table).names
         wanted = [name for name in names if name in _COLUMNS] or names
-        if file.format == "parquet":
-            batches = table.iter_batches(_ROWS, columns=wanted, use_threads=False)
-        else:
-            batches = (batch.select(wanted) for batch in table)
-        for batch in batches:
-            batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
-            for first in range(0, batch.num_rows, _ROWS):
-                yield from batch.slice(first, _ROWS).to_pylist()
+        for _, slices in row_groups(table, wanted):
+            for batch in slices:
+                for first in range(0, batch.num_rows, _ROWS):
+                    yield from batch.slice(first, _ROWS).to_pylist()
 
 
 def _list(file: File) -> Iterator[dict[str, Any]]:
-    content, reason = file.path.read_bytes() if file.size() <= LARGEST_LIST else None, None
-    if content is None:
+    if file.size() > LARGEST_LIST:
         raise DataError(
             f"{file.name} has {format_bytes(file.size())}, and a .json file is parsed whole: up to"
             f" {format_bytes(LARGEST_LIST)}. Write it as .jsonl, one record a line: `jq -c '.[]'` does that"
         )
-    try:
-        records = json.loads(content.decode("utf-8-sig"))
-        if not isinstance(records, list):
-            reason = f"holds a JSON {type(records).__name__}"
-    except UnicodeDecodeError as problem:
-        raise not_text(file.name, problem.start) from problem
-    except (ValueError, RecursionError) as problem:
-        records, reason = [], f"is not JSON ({problem})"
-    if reason:
-        raise DataError(f"{file.name} {reason}: a .json file of examples is one list of objects. {_ADVICE}")
+    records = parsed(file.path.read_bytes(), list, file.name, f"A .json file of examples is one list. {_ADVICE}")
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise DataError(f"record {number} of {file.name} is a {type(record).__name__}, not an object. {_ADVICE}")

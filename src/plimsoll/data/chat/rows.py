@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import BatchSource, Positioned
+from plimsoll.data.batch_source import Positioned
 from plimsoll.data.chat.encoded import EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
 from plimsoll.data.chat.row_bytes import COUNTED, DTYPES, INPUTS, LABELS, POSITIONS, SEGMENTS
@@ -88,7 +88,7 @@ class PackedRows(Positioned):
         max_tokens: int | None = None,
         name: str = "the data set",
     ) -> None:
-        """Takes documents, as `rows_loader` and `validation_rows` do. Without a `seed` they are in their own order."""
+        """Takes `EncodedDocuments`. Without a `seed` they are in their own order."""
         super().__init__(size={"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed
         lengths = np.diff(documents.starts)
@@ -195,41 +195,6 @@ class PackedRows(Positioned):
             batch = self.arrays(chosen)
             at.update(position)  # once it is read: a read that fails is tried again
             yield batch
-
-
-def rows_loader(
-    documents: EncodedDocuments,
-    *,
-    seq_len: int,
-    batch_size: int,
-    seed: int,
-    truncate: bool = True,
-    prefetch: int = 2,
-    name: str = "the data set",
-) -> BatchSource:
-    """Returns batches without end of rows of whole documents (`PackedRows`), in another order in every epoch.
-
-    Args:
-        documents: From `encoded_examples`, its `train`.
-        seq_len: Tokens of a row. A longer document is cut at its end.
-        batch_size: Rows of a batch. One may hold the end of an epoch and the start of the next.
-        seed: Seed of the order.
-        truncate: False to refuse documents that are longer than a row.
-        prefetch: Batches that a thread makes ready; 0 for no thread.
-        name: What refusals call the data.
-
-    Raises:
-        DataError: Nothing is to be learned in rows of this length, or an epoch has fewer rows than a batch.
-    """
-    require_sizes(seq_len=seq_len, batch_size=batch_size)
-    require_sizes(least=0, seed=seed, prefetch=prefetch)
-    rows = PackedRows(documents, seq_len=seq_len, batch_size=batch_size, seed=seed, truncate=truncate, name=name)
-    if rows.tokens < batch_size * seq_len and (of_epoch := rows.rows(0)) < batch_size:
-        raise DataError(
-            f"{name} fills {of_epoch:,} rows of {seq_len:,} tokens, fewer than the {batch_size:,} of a batch: use a"
-            " smaller --batch-size or --seq-len, or give more examples"
-        )
-    return BatchSource(rows, prefetch=prefetch)
 
 
 def validation_rows(

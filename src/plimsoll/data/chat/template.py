@@ -1,8 +1,7 @@
 """The chat template of a tokenizer, rendered as `transformers` renders it.
 
 A template is a Jinja program that comes with a model, from whoever published it: it runs in Jinja's sandbox, which
-keeps it from Python's internals, and what it may write, repeat and call is limited, so that it ends. The sandbox does
-not limit memory: a template can still fail with a MemoryError.
+keeps it from Python's internals.
 
 Source: `transformers.utils.chat_template_utils`, 5.24.
 """
@@ -11,28 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError, nodes, pass_context
-from jinja2.exceptions import SecurityError
+from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from plimsoll.data import in_short
+from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
-from plimsoll.units import MIB
-
-LONGEST = 64 * MIB
-"""Characters that a template may write: four times the longest line of a file."""
-MOST_STEPS = 1_000_000
-"""Numbers that all `range` of one rendering may have together."""
-MOST_PASSES = 10_000_000
-"""Passes through loops that a rendering may have, a call of a macro or function counted as CALL: some seconds."""
-CALL = 10
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
@@ -62,12 +51,14 @@ class ChatTemplate:
             DataError: It is no Jinja template.
         """
         self.source, self.name, self._tokens = source, name, dict(tokens)
-        self._now = now = now or datetime.now()
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        environment.filters |= {"tojson": _tojson, PASSES: _passes}
-        del environment.globals["lipsum"]  # any amount of text, by a single call
+        self._now = now or datetime.now()
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        self._generation: Any = environment.extensions[_Generation.identifier]
+        environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda format: now.strftime(format)
+        environment.globals["strftime_now"] = self._now.strftime
         try:
             self._template = environment.from_string(source)
         except Exception as problem:  # Python's own compiler may refuse what Jinja made of it
@@ -97,70 +88,44 @@ class ChatTemplate:
             where: The record, for refusals.
 
         Raises:
-            DataError: The template refuses the messages, fails, or goes beyond its limits.
+            DataError: The template refuses the messages, or fails.
         """
-        written, steps = _Written(), _Steps()
         values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
-        token = _WRITTEN.set(written)
+        generation = self._generation
+        generation.begin()
+        text = ""
         try:
-            text = written.all_of(self._template.generate(**(self._tokens | values | {"range": steps.range})))
+            for piece in self._template.generate(**self._tokens, **values):
+                text += piece
+                generation.position = len(text)
         except Exception as problem:  # a template may raise whatever Python does
             raise DataError(
                 f"{where} cannot be rendered by the chat template {self.name} ({in_short(problem, kind=True)}):"
                 " correct the record, or name another template with --chat-template FILE"
             ) from problem
-        finally:
-            _WRITTEN.reset(token)
-        spans = [(start, start + len(block)) for start, block in written.blocks]
-        if [text[start:end] for start, end in spans] != [block for _, block in written.blocks]:
-            raise DataError(
-                f"the chat template {self.name} moves or changes what a generation block wrote, so that its tokens"
-                " cannot be found: take the block out of macros and set blocks, or remove it"
-            )
-        # JSON can spell half of a surrogate pair, which no tokenizer takes
-        return Rendered(text if text.isascii() else text.encode("utf-8", "replace").decode(), spans)
 
-
-class _Written:
-    """Pieces that were written so far, and where generation blocks began."""
-
-    def __init__(self) -> None:
-        self.length, self.passes, self.blocks = 0, 0, list[tuple[int, str]]()
-
-    def count(self, passes: int) -> None:
-        self.passes += passes
-        if self.passes > MOST_PASSES:
-            raise SecurityError(f"its loops and calls go on beyond {MOST_PASSES:,} passes, the limit")
-
-    def all_of(self, pieces: Iterator[str]) -> str:
-        kept = []
-        for piece in pieces:
-            kept.append(piece)
-            self.length += len(piece)
-            if self.length > LONGEST:
-                raise SecurityError(f"it writes more than {LONGEST:,} characters, the limit")
-        return "".join(kept)
-
-
-_WRITTEN: ContextVar[_Written | None] = ContextVar("written", default=None)
-PASSES = "passes of a loop"
-"""Filter around what every loop goes over, by a name that no template can spell."""
-
-
-@pass_context  # never computed when the template is compiled
-def _passes(_context: Any, iterable: Any) -> Iterator[Any]:
-    for item in iterable:
-        _count(1)
-        yield item
-
-
-def _count(passes: int) -> None:
-    if (written := _WRITTEN.get()) is not None:
-        written.count(passes)
+        # Blocks stand in the text where they were written.
+        spans = []
+        for start, block in generation.blocks:
+            end = start + len(block)
+            spans.append((start, end))
+            if text[start:end] != block:
+                raise DataError(
+                    f"the chat template {self.name} moves or changes what a generation block wrote, so that its tokens"
+                    " cannot be found: take the block out of macros and set blocks, or remove it"
+                )
+        return Rendered(encodable(text), spans)
 
 
 class _Generation(Extension):
+    """Notes what `{% generation %}` blocks write, and where."""
+
     tags = {"generation"}  # noqa: RUF012  (Jinja's own annotation)
+
+    def begin(self) -> None:
+        self.position = 0
+        """Characters that were written so far."""
+        self.blocks: list[tuple[int, str]] = []
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -170,46 +135,8 @@ class _Generation(Extension):
     def note(self, caller: Callable[[], str]) -> str:
         """Returns what the block writes, and notes where it begins."""
         text = caller()
-        if (written := _WRITTEN.get()) is not None:
-            written.blocks.append((written.length, text))
+        self.blocks.append((self.position, text))
         return text
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox; products and powers that would fill the memory are refused, passes and calls are counted."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def _generate(self, source: nodes.Template, *more: Any, **named: Any) -> str:
-        for loop in source.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, PASSES, [], [], None, None, lineno=loop.lineno)
-        return super()._generate(source, *more, **named)
-
-    def call(self, context: Any, called: Any, /, *args: Any, **named: Any) -> Any:
-        _count(CALL)
-        return super().call(context, called, *args, **named)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and abs(right) > 64:
-            raise SecurityError(f"the power {right} is larger than 64, the limit")
-        for many, times in ((left, right), (right, left)):
-            if operator == "*" and isinstance(many, Sequence) and len(many) * times > LONGEST:
-                raise SecurityError(f"a product of {len(many) * times:,} characters is larger than {LONGEST:,}")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Steps:
-    """Numbers that `range` may still have in a rendering."""
-
-    def __init__(self) -> None:
-        self.left = MOST_STEPS
-
-    def range(self, *bounds: int) -> range:
-        numbers = range(*bounds)
-        self.left -= len(numbers)
-        if self.left < 0:
-            raise SecurityError(f"its ranges have more than {MOST_STEPS:,} numbers, the limit")
-        return numbers
 
 
 def _raise(message: str) -> None:

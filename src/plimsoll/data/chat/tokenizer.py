@@ -6,7 +6,6 @@ and as `transformers` has it: also where a user wrote them.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from plimsoll.data import in_short
 from plimsoll.data.chat.messages import checked_messages
 from plimsoll.data.chat.spans import assistant_spans
 from plimsoll.data.chat.template import ChatTemplate, Span
-from plimsoll.data.text.tokenizer import TextTokenizer, open_tokenizer, special_tokens
+from plimsoll.data.text.tokenizer import TextTokenizer, json_beside, open_tokenizer, special_tokens
 from plimsoll.errors import DataError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -68,18 +67,17 @@ class ChatTokenizer:
         Texts that are no conversation get the special tokens that this tokenizer adds, and end-of-text at their end,
         each once.
         """
-        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        rows: list[Any] = [None] * len(examples)
         for whole in (True, False):
             places = [place for place, example in enumerate(examples) if example.whole == whole]
             texts = [examples[place].text for place in places]
             encoded = self._tokenizer.encode_batch(texts, add_special_tokens=not whole) if texts else []
             for place, encoding in zip(places, encoded, strict=True):
                 ids = np.fromiter(encoding.ids, np.int32, len(encoding))
-                learned = np.ones(len(ids), bool)
-                if (spans := examples[place].spans) is not None:
-                    learned = _within(encoding.offsets, spans)
-                found[place] = (ids, learned) if whole else self._ended(ids, learned)
-        return [found[place] for place in range(len(examples))]
+                spans = examples[place].spans
+                learned = np.ones(len(ids), bool) if spans is None else _within(encoding.offsets, spans)
+                rows[place] = (ids, learned) if whole else self._ended(ids, learned)
+        return rows
 
     def _ended(self, ids: np.ndarray, learned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if len(ids) > 1 and ids[0] == ids[1] == self.beginning:  # the text spells it itself
@@ -213,25 +211,16 @@ def _template_beside(file: Path) -> tuple[str, str] | None:
     """Returns the template of a tokenizer and the file it is in; None for none."""
     if (own := file.parent / TEMPLATE).is_file():
         return _template_in(own)
-    config = file.parent / CONFIG
-    if not config.is_file():
-        return None
-    try:
-        given = json.loads(config.read_text("utf-8")).get("chat_template")
-    except (OSError, ValueError, AttributeError) as problem:
-        raise DataError(
-            f"{config} cannot be read as a JSON object ({in_short(problem)}), and may hold the chat template: copy it"
-            " from the model again, or remove it"
-        ) from None
-    if isinstance(given, list):  # named ones, such as one for tools
-        named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
-        given = named.get("default")
-        if not isinstance(given, str):
+    template = json_beside(file, CONFIG).get("chat_template")
+    if isinstance(template, list):  # named ones, such as one for tools
+        templates = {entry["name"]: entry["template"] for entry in template}
+        template = templates.get("default")
+        if template is None:
             raise DataError(
-                f"{config} has chat templates named {', '.join(map(str, named)) or 'nothing'}, and none named default:"
+                f"{file.with_name(CONFIG)} has chat templates named {', '.join(templates)}, and none named default:"
                 " write the one that is meant into a file, and name that with --chat-template FILE"
             )
-    return (given, str(config)) if isinstance(given, str) else None
+    return None if template is None else (template, str(file.with_name(CONFIG)))
 
 
 def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:

@@ -5,12 +5,8 @@ plimsoll.recipe(data=lambda: plimsoll.Hdf5("w.h5", {"x": "states", "y": "labels"
 
 from __future__ import annotations
 
-import operator
-import os
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -61,7 +57,11 @@ class Hdf5(ExampleSet):
         skip_bad: bool = False,
     ) -> None:
         """Opens the file. The class describes the arguments."""
-        _require_arguments(path, columns, rows, mix)
+        if not isinstance(columns, Mapping) or not columns:
+            raise DataError(
+                "Hdf5 takes columns as a dict from the names of an example's arrays to the datasets that hold them,"
+                f' like {{"x": "states"}}, and got {columns!r}'
+            )
         beside = FOLDER.get() / Path(path).expanduser()
         self._rows = Hdf5Rows(beside if beside.exists() else path, columns)
         self._mix, self._skip_bad = mix, skip_bad
@@ -70,15 +70,11 @@ class Hdf5(ExampleSet):
             raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
         count = len(self._rows)
         self._begin, self._end, _ = slice(*rows).indices(count)
-        if any(row is not None and abs(row) > count for row in rows):
+        reaches_beyond = any(row is not None and abs(row) > count for row in rows)
+        if reaches_beyond or self._begin >= self._end:
             raise DataError(
-                f"{self.called} has {count:,} rows, and rows={rows} reaches beyond them: None stands for the first, or"
-                " for the last"
-            )
-        if self._begin >= self._end:
-            raise DataError(
-                f"{self.called} has {count:,} rows, and rows={rows} asks for those from {self._begin:,} to"
-                f" {self._end:,}: none"
+                f"{self.called} has {count:,} rows, and rows={rows} are none of them, or reach beyond them: None stands"
+                " for the first, or for the last"
             )
         none = self._narrowed(self._rows.read(0, 0))
         self.spec = {name: (values.shape[1:], values.dtype.name) for name, values in none.items()}
@@ -138,27 +134,3 @@ class Hdf5(ExampleSet):
 
     def _narrowed(self, rows: Rows) -> Rows:
         return {name: narrowed(values, f"{self.called}: {name!r}") for name, values in rows.items()}
-
-
-def _require_arguments(path: Any, columns: Any, rows: Any, mix: Any) -> None:
-    """Raises DataError where an argument of Hdf5 is of another type than it takes."""
-    takes = {
-        "path": "the path of a file",
-        "columns": 'a dict from the names of an example\'s arrays to the datasets that hold them, like {"x": "states"}',
-        "rows": "the range of rows (begin, end), like (0, -1000), where None is the beginning or the end of the file",
-        "mix": f"a number of chunks, 1 or more, like {MIX}",
-    }
-    right = {
-        "path": isinstance(path, str | os.PathLike),
-        "columns": isinstance(columns, Mapping)
-        and bool(columns)
-        and all(isinstance(word, str) for word in (*columns, *columns.values())),
-        "rows": isinstance(rows, Sequence)
-        and len(rows) == 2
-        and all(row is None or isinstance(row, SupportsIndex) for row in rows),
-        "mix": isinstance(mix, SupportsIndex) and operator.index(mix) >= 1,
-    }
-    for name, value in {"path": path, "columns": columns, "rows": rows, "mix": mix}.items():
-        if not right[name]:
-            shown = textwrap.shorten(repr(value), 80)
-            raise DataError(f"Hdf5 takes {name} as {takes[name]}, and got {shown}, of type {type(value).__name__}")

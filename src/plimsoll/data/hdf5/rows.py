@@ -6,7 +6,6 @@ A compressed chunk is decompressed whole whatever is read of it, so rows are onl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from plimsoll.data import in_short
 from plimsoll.errors import DataError
-from plimsoll.units import MIB, format_bytes, format_seconds
+from plimsoll.units import MIB, format_bytes
 
 WITHOUT_CHUNKS = 512
 """Rows read at a time where the file is not chunked."""
@@ -60,7 +59,7 @@ class Hdf5Rows:
         widest = max(self._datasets.values(), key=row_bytes_of)
         self.chunk_rows = int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
         """Rows of a chunk of the dataset with the widest rows: it costs most to read."""
-        self.has_huge_chunks = any(chunk_bytes(dataset) > HUGE_CHUNK for dataset in self._datasets.values())
+        self.has_huge_chunks = any(map(huge_chunk_advice, self._datasets.values()))
 
     def __len__(self) -> int:
         return self._count
@@ -93,19 +92,10 @@ class Hdf5Rows:
             ) from None
 
     def warning(self, *, mix: int) -> str | None:
-        """Returns a warning where mixing `mix` chunks takes much memory; reads a chunk to time it."""
+        """Returns a warning where mixing `mix` chunks takes much memory."""
         for dataset in self._datasets.values():
-            size = chunk_bytes(dataset)
-            if dataset.chunks and size > HUGE_CHUNK:
-                started = time.perf_counter()
-                dataset[: dataset.chunks[0]]
-                seconds = time.perf_counter() - started
-                return (
-                    f"{dataset.name} of {self.path} has chunks of {dataset.chunks[0]:,} rows, {format_bytes(size)}"
-                    f" ({dataset.compression or 'not packed'}): each is read whole ({format_seconds(seconds)}), and"
-                    f" {mix} of them are held at a time. Copy the file into smaller chunks, as docs/control.md says, or"
-                    " lower --mix-chunks"
-                )
+            if advice := huge_chunk_advice(dataset):
+                return f"{advice}, or lower --mix-chunks: {mix} of them are held at a time"
         return None
 
 
@@ -129,16 +119,10 @@ def opened(path: Path) -> h5py.File:
     try:
         return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     except OSError as problem:
-        message = str(problem)
-        if not path.stat().st_size:
-            why = "it is empty, 0 bytes"
-        elif "truncated file" in message:
-            why = "it is cut short: copy it again, or make it anew"
-        elif "lock" in message or "already open for write" in message or "SWMR" in message:
-            why = "another process is writing it, or was killed while it did: wait, or run its `plimsoll prepare` again"
-        else:
-            why = f"it is no HDF5 file, or damaged ({message})"
-        raise DataError(f"{path} cannot be opened: {why}") from None
+        raise DataError(
+            f"{path} cannot be opened ({in_short(problem)}): it is no HDF5 file, or cut short, or another process is"
+            " writing it. Copy it again, or make it anew"
+        ) from None
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
@@ -160,9 +144,18 @@ def not_finite(rows: Rows) -> np.ndarray:
     return bad
 
 
-def chunk_bytes(dataset: h5py.Dataset) -> int:
-    """Returns the bytes of a decompressed chunk; 0 where the dataset is not chunked."""
-    return int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize if dataset.chunks else 0
+def huge_chunk_advice(dataset: h5py.Dataset) -> str | None:
+    """Returns what to do about a dataset whose chunks are large; None where they are not."""
+    if not dataset.chunks:
+        return None
+    size = int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize
+    if size <= HUGE_CHUNK:
+        return None
+    return (
+        f"{name_of(dataset)} of {dataset.file.filename} has chunks of {dataset.chunks[0]:,} rows, {format_bytes(size)}"
+        f" ({dataset.compression or 'not packed'}): each is read whole, also for one row of it. Copy the file into"
+        ' smaller chunks, as docs/control.md says ("Huge chunks")'
+    )
 
 
 def row_bytes_of(dataset: h5py.Dataset) -> int:

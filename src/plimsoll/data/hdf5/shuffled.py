@@ -16,12 +16,9 @@ from plimsoll.data import require_sizes
 from plimsoll.data.batch_source import Positioned
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows, joined, not_finite
 from plimsoll.errors import DataError
-from plimsoll.units import GIB
 
 MIX = 16
 """Chunks whose rows are shuffled together."""
-COUNTED_BYTES = 4 * GIB
-"""Decompressed bytes that are read at most to count rows that are not finite once one was met: about five seconds."""
 
 Derive = Callable[[Rows], Rows]
 """From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
@@ -134,7 +131,7 @@ def in_order(
 def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
     """Returns the rows from `begin` to `end` that are finite, and how many are not.
 
-    DataError, with a count over the file, where some are not and `skip_bad` is off.
+    DataError where some are not and `skip_bad` is off.
     """
     rows = source.read(begin, end)
     bad = not_finite(rows)
@@ -142,36 +139,24 @@ def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Row
         return rows, 0
     if skip_bad:
         return {name: values[~bad] for name, values in rows.items()}, int(bad.sum())
-    numbers = begin + np.flatnonzero(bad)
-    places = ", ".join(f"{row:,}" for row in numbers[:5].tolist())
-    total, read = counted_not_finite(source)
-    everywhere = f"{total:,} of its {read:,} rows in all"
-    if read < len(source):
-        everywhere = f"{total:,} of {read:,} rows from all over it, which has {len(source):,}"
+    numbers = (begin + np.flatnonzero(bad)).tolist()
+    places = ", ".join(f"{row:,}" for row in numbers[:5])
     raise DataError(
-        f"{source.path} has rows that are not finite: {places}{', ...' if len(numbers) > 5 else ''}; {everywhere}. Mend"
-        " them, or leave such rows out, which counts them: --skip-bad, or skip_bad=True of plimsoll.Hdf5"
+        f"{source.path} has rows that are not finite: {places}{', ...' if len(numbers) > 5 else ''}, {len(numbers):,}"
+        f" of rows {begin:,} to {end:,}. Mend them, or leave such rows out, which counts them: --skip-bad, or"
+        " skip_bad=True of plimsoll.Hdf5"
     )
-
-
-def counted_not_finite(source: Hdf5Rows, *, most_bytes: int = COUNTED_BYTES) -> tuple[int, int]:
-    """Counts rows that are not finite, and rows that were read: all, or those of chunks from all over the file."""
-    total = read = 0
-    for begin, end in source.spread_spans(max(1, most_bytes // (source.chunk_rows * source.row_bytes))):
-        bad = not_finite(source.read(begin, end))
-        total, read = total + int(bad.sum()), read + len(bad)
-    return total, read
 
 
 def sampled_order(rows: int, *, chunk_rows: int, mix: int, seed: int, most: int = 2_000_000) -> np.ndarray:
     """Returns the file's row numbers in the order of an epoch, the first `most` of them; nothing is read."""
     spans = order_of_chunks(-(-rows // chunk_rows), seed, 0)
     parts, count = [], 0
-    for number in range(-(-len(spans) // mix)):
-        group = spans[number * mix : (number + 1) * mix].astype(np.int64)[:, None] * chunk_rows + np.arange(chunk_rows)
-        places = group.ravel()
+    for group, first in enumerate(range(0, len(spans), mix)):
+        begins = spans[first : first + mix].astype(np.int64) * chunk_rows
+        places = (begins[:, None] + np.arange(chunk_rows)).ravel()
         places = places[places < rows]
-        parts.append(places[order_within(len(places), seed, 0, number)])
+        parts.append(places[order_within(len(places), seed, 0, group)])
         count += len(places)
         if count >= most:
             break

@@ -33,7 +33,7 @@ TOKENIZER = "tokenizer.json"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
 """Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
 SAMPLES, SAMPLE_BYTES = 64, 4 * KIB
-"""Places of the stream whose ids are checked when it is opened, and bytes of each."""
+"""Places of the stream that are looked at to describe it, and bytes of each."""
 WORDS = 120
 """Tokens from the beginning that are shown."""
 
@@ -167,13 +167,17 @@ def open_packed(folder: str | Path) -> Packed:
             " a text"
         ) from None
 
-    # Whole files, with ids of the vocabulary, and the tokenizer that made them.
+    # Whole files, and the tokenizer that made their ids. Ids are checked as they are read.
     for number, shard in enumerate(packed.shards):
         for name, tokens in ((TOKENS, shard.tokens), (VALIDATION, shard.validation_tokens)):
-            _require_size(packed.path(number, name), tokens * packed.on_disk.itemsize)
-    for name in (TOKENS, VALIDATION):
-        for _ in sampled(packed, name):
-            pass
+            path = packed.path(number, name)
+            expected = tokens * packed.on_disk.itemsize
+            size = path.stat().st_size if path.is_file() else 0
+            if size != expected:
+                raise DataError(
+                    f"{path} has {size:,} bytes, and {META} says {expected:,}: copy the folder again, or prepare it"
+                    " again"
+                )
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file() or checksum(tokenizer) != packed.tokenizer_sha256:
         raise DataError(
@@ -181,15 +185,6 @@ def open_packed(folder: str | Path) -> Packed:
             " folder again with this one"
         )
     return packed
-
-
-def _require_size(path: Path, expected: int) -> None:
-    size = path.stat().st_size if path.is_file() else None
-    if size != expected:
-        raise DataError(
-            f"{path} has {'no' if size is None else f'{size:,}'} bytes, and {META} says {expected:,}: copy the folder"
-            " again, or prepare it again"
-        )
 
 
 def _absent(folder: Path) -> DataError:
@@ -208,13 +203,12 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype(name).newbyteorder("<")
 
 
-def sampled(packed: Packed, name: str) -> Iterator[np.ndarray]:
-    """Yields ids from all over the stream, its beginning and its end among them."""
+def sampled(packed: Packed) -> Iterator[np.ndarray]:
+    """Yields ids to train on from all over the stream, its beginning and its end among them."""
     count = SAMPLE_BYTES // packed.on_disk.itemsize
-    tokens = packed.tokens if name == TOKENS else packed.validation_tokens
-    last = max(0, tokens - count)
+    last = max(0, packed.tokens - count)
     for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
-        yield packed.read(name, first, count)
+        yield packed.read(TOKENS, first, count)
 
 
 def is_packed(folder: str | Path) -> bool:
@@ -248,7 +242,7 @@ def describe_packed(folder: Path | str) -> dict[str, Any]:
 
     packed = open_packed(folder)
     tokenizer = load_tokenizer(packed.folder)
-    samples = list(sampled(packed, TOKENS))
+    samples = list(sampled(packed))
     different = np.unique(np.concatenate(samples))
     all_tokens = packed.tokens + packed.validation_tokens
     return {

@@ -5,14 +5,14 @@ the characters of that record already read.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plimsoll.data import in_short
-from plimsoll.data.text.pieces import WHOLE, Part, cut_string, not_text, split_file
+from plimsoll.data.text.pieces import WHOLE, Part, cut_string, split_file
 from plimsoll.data.text.streams import COMPRESSED, open_bytes
 from plimsoll.errors import DataError
 from plimsoll.units import MIB, format_bytes
@@ -67,23 +67,19 @@ class File:
         """Returns the columns of the table, or of the first line; None for plain text."""
         if self.format in ("parquet", "arrow"):
             with open_table(self) as table:
-                return (table.schema_arrow if self.format == "parquet" else table.schema).names
+                return schema_of(table).names
         if self.format != "jsonl":
             return None
-        with open_bytes(self.path) as reader:
-            line = reader.readline(LONGEST_LINE + 1)
-        return list(_record_of_line(line, self, 1, 0)) if line.strip() else []
+        record, *_ = next(json_lines(self), (None,))
+        return list(record or {})
 
 
 def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
     inside = at.get("inside", 0)
     for record, number, start, end in json_lines(file, at.get("offset", 0), at.get("line", 0)):
-        text, where = None, f"line {number} of {file.name}"
-        if record is not None:
-            if file.column not in record:
-                raise no_column(where, file.column, list(record))
-            text = text_of(record[file.column], file.column, where)
-        here, after = {"offset": start, "line": number - 1}, {"offset": end, "line": number}
+        text = None if record is None else text_of(record, file.column, f"line {number} of {file.name}")
+        here = {"offset": start, "line": number - 1}
+        after = {"offset": end, "line": number}
         yield from record_parts(text, inside, here, after)
         inside = 0
 
@@ -102,51 +98,60 @@ def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[d
     with open_bytes(file.path, offset) as reader:
         while line := reader.readline(LONGEST_LINE + 1):
             number += 1
-            record = _record_of_line(line, file, number, offset) if line.strip() else None
+            where = f"line {number} of {file.name}"
+            if len(line) > LONGEST_LINE:
+                raise DataError(
+                    f"{where} is longer than {format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A"
+                    " .jsonl file has one JSON object per line; a .txt file has no such limit."
+                )
+            record = None
+            if line.strip():
+                record = parsed(line, dict, where, 'A .jsonl file has one JSON object per line, like {"text": "..."}.')
             yield record, number, offset, offset + len(line)
             offset += len(line)
 
 
-def _record_of_line(line: bytes, file: File, number: int, offset: int) -> dict:
-    if len(line) > LONGEST_LINE:
-        raise DataError(
-            f"line {number} of {file.name} is longer than "
-            f"{format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A .jsonl file has one "
-            "JSON object per line; a .txt file has no such limit."
-        )
-    reason = None
+def parsed(content: bytes, kind: type, where: str, expected: str) -> Any:
+    """Returns an object or list that was written as JSON.
+
+    Args:
+        content: The JSON, in UTF-8.
+        kind: dict or list.
+        where: What a refusal calls the content.
+        expected: The end of a refusal.
+    """
     try:
-        record = json.loads(line.decode("utf-8-sig"))
-        if not isinstance(record, dict):
-            reason = f"a JSON {type(record).__name__}, not an object"
-    except UnicodeDecodeError as problem:
-        raise not_text(file.name, offset + problem.start) from problem
-    except (ValueError, RecursionError) as problem:
-        record, reason = {}, f"not JSON ({problem})"
-    if reason:
-        text = line.decode("utf-8", "replace").strip()
-        raise DataError(
-            f"line {number} of {file.name} is {reason}: {text if len(text) <= 60 else text[:60] + '...'!r}. "
-            'A .jsonl file has one JSON object per line, like {"text": "..."}.'
-        )
-    return record
+        value = json.loads(content.decode("utf-8-sig"))
+    except ValueError as problem:
+        start = content[:60].decode("utf-8", "replace").strip()
+        raise DataError(f"{where} is not JSON in UTF-8 ({in_short(problem)}): {start!r}. {expected}") from problem
+    if not isinstance(value, kind):
+        name = "an object" if kind is dict else "a list"
+        raise DataError(f"{where} is a JSON {type(value).__name__}, not {name}. {expected}")
+    return value
 
 
-def no_column(where: str, column: str, columns: list[str]) -> DataError:
+def no_column(where: str, column: str, columns: Iterable[str]) -> DataError:
     """Builds the refusal of a file without the column that is to hold the text."""
-    names = ", ".join(columns[:20]) or "none"
+    names = ", ".join(list(columns)[:20]) or "none"
     return DataError(f"{where} has no column {column!r}; it has: {names}. Choose one with --text-column.")
 
 
-def text_of(value: object, column: str, where: str) -> str | None:
+def text_of(record: Mapping[str, Any], column: str, where: str) -> str | None:
     """Returns the text of a record; None for an absent one (null), which is no document."""
-    if value is None:
-        return None
-    if isinstance(value, str):  # JSON can spell half of a surrogate pair, which no tokenizer takes
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if column not in record:
+        raise no_column(where, column, record)
+    value = record[column]
+    if value is None or isinstance(value, str):
+        return value and encodable(value)
     raise DataError(
         f"column {column!r} of {where} holds {type(value).__name__}, not text. Choose another with --text-column."
     )
+
+
+def encodable(text: str) -> str:
+    """Returns a text that every tokenizer takes: half of a surrogate pair, which JSON can spell, becomes `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iterator[Part]:
@@ -175,50 +180,50 @@ def open_table(file: File) -> Iterator[Any]:
         else:
             with pyarrow.OSFile(file.name) as stream:
                 yield pyarrow.ipc.open_stream(stream)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as problem:
+    except (pyarrow.ArrowException, OSError) as problem:
         raise DataError(
             f"{file.path} is not a readable {file.path.suffix} file ({in_short(problem)}): it is damaged, truncated or"
             " of another format. Copy or download it again."
         ) from problem
 
 
+def schema_of(table: Any) -> Any:
+    """Returns the names and types of the columns of an open table."""
+    return getattr(table, "schema_arrow", None) or table.schema
+
+
+def row_groups(table: Any, columns: list[str], first: int = 0) -> Iterator[tuple[int, Iterable[Any]]]:
+    """Yields every row group or batch of an open table from `first` on: its number, and its columns in slices."""
+    if hasattr(table, "num_row_groups"):
+        for group in range(first, table.num_row_groups):
+            yield group, table.iter_batches(_ROWS, [group], columns, use_threads=False)
+        return
+    for group, batch in enumerate(table):
+        if group >= first:
+            batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
+            yield group, [batch.select(columns)]
+
+
 def _read_table(file: File, at: dict) -> Iterator[Part]:
     """Yields the documents of a parquet or arrow file; a place is a row group or batch, and a row in it."""
-    import pyarrow.types as kinds
-
     with open_table(file) as table:
-        schema = table.schema_arrow if file.format == "parquet" else table.schema
+        schema = schema_of(table)
         if file.column not in schema.names:
             raise no_column(file.name, file.column, schema.names)
-        kind = schema.field(file.column).type
-        kind = kind.value_type if kinds.is_dictionary(kind) else kind
-        if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
-            raise DataError(
-                f"column {file.column!r} of {file.name} holds {kind}, not text; its columns are: "
-                f"{', '.join(f'{field.name} ({field.type})' for field in schema)}. Choose one with --text-column."
-            )
-        for group, columns in _groups(file, table, at.get("group", 0)):
+        for group, slices in row_groups(table, [file.column], at.get("group", 0)):
             begin = at if at.get("group") == group else {}
-            first, inside, row = begin.get("row", 0), begin.get("inside", 0), 0
-            for column in columns:
+            first = begin.get("row", 0)
+            inside = begin.get("inside", 0)
+            row = 0
+            for batch in slices:
+                column = batch.column(0)
                 for index in range(max(first - row, 0), len(column)):
-                    here, after = ({"group": group, "row": row + index + done} for done in (0, 1))
-                    yield from record_parts(column[index].as_py(), inside, here, after)
+                    text = text_of({file.column: column[index].as_py()}, file.column, file.name)
+                    here = {"group": group, "row": row + index}
+                    after = {"group": group, "row": row + index + 1}
+                    yield from record_parts(text, inside, here, after)
                     inside = 0
                 row += len(column)
-
-
-def _groups(file: File, table: Any, first: int) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Yields every row group or batch from `first` on: its number, and the text column in slices."""
-    if file.format == "parquet":
-        for group in range(first, table.num_row_groups):
-            slices = table.iter_batches(_ROWS, [group], [file.column], use_threads=False)
-            yield group, (batch.column(0) for batch in slices)
-    else:
-        for group, batch in enumerate(table):
-            if group >= first:
-                batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
-                yield group, [batch.column(table.schema.get_field_index(file.column))]
 
 
 def format_of(path: Path) -> str | None:

@@ -61,28 +61,27 @@ def text_loader(
     seed: int = 42,
     prefetch: int = 2,
     epochs: int | None = None,
-    held_out: bool | None = False,
     threads: int = 1,
 ) -> TextLoader:
-    """Builds a loader that streams the training documents, the held-out ones if `held_out`, or all if it is None.
+    """Builds a loader that streams the training documents.
 
     `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches; `threads` encode at the same time.
     """
     require_sizes(batch_size=batch_size)
     require_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
     windows: grain.IterDataset = TokenWindows(
-        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, held_out=held_out, threads=threads
+        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, threads=threads
     )
     if shuffle_buffer_size > 1:
         windows = BufferShuffle(windows, size=shuffle_buffer_size, seed=seed % 2**31)
     return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
 
 
-def load_tokens(documents: Documents, tokenizer: TextTokenizer, *, held_out: bool | None = False) -> np.ndarray:
+def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
     """Returns one array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
-    for block in token_blocks(documents, tokenizer, held_out=held_out):
+    for block in token_blocks(documents, tokenizer):
         needed = count + len(block.ids)
         if needed > len(tokens):
             tokens.resize(max(needed, len(tokens) + len(tokens) // 8), refcheck=False)
@@ -103,11 +102,10 @@ def memory_loader(
     seed: int = 42,
     prefetch: int = 2,
     epochs: int | None = None,
-    held_out: bool | None = False,
 ) -> TextLoader:
     """Builds a loader whose every epoch is one permutation of all windows, another for every epoch."""
     require_sizes(seq_len=seq_len, stride=stride, batch_size=batch_size)
-    tokens = load_tokens(documents, tokenizer, held_out=held_out)
+    tokens = load_tokens(documents, tokenizer)
     if len(tokens) <= seq_len:
         raise DataError(
             f"the data set has {len(tokens)} tokens, fewer than the {seq_len + 1} of one window: use a smaller"

@@ -156,49 +156,51 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
 
 def _saved(path: Path, split: str, column: str) -> list[File] | None:
     """Returns the arrow files of `save_to_disk`; None if the folder was not made by it."""
-    damaged = "The data set is damaged. Save or copy it again."
-
-    def listed(name: str, file: Path) -> list:
-        content = read_json(file, absent=f"there is no {file}. {damaged}", again=damaged)
-        values = content.get(name, []) if isinstance(content, dict) else None
-        if not isinstance(values, list):
-            raise DataError(f"{file} has no list of {name}. {damaged}")
-        return values
-
-    if (path / "dataset_dict.json").is_file():
-        splits = [str(name) for name in listed("splits", path / "dataset_dict.json")]
-        if split not in splits:
-            raise DataError(f"{path} has no split {split!r}; it has: {', '.join(splits)}. Choose one with --split.")
+    again = "The data set is damaged. Save or copy it again."
+    splits = path / "dataset_dict.json"
+    if splits.is_file():
+        names = read_json(splits, absent=again, again=again)["splits"]
+        if split not in names:
+            raise DataError(f"{path} has no split {split!r}; it has: {', '.join(names)}. Choose one with --split.")
         path = path / split
-    if not (path / "state.json").is_file():
+    state = path / "state.json"
+    if not state.is_file():
         return None
-    entries = listed("_data_files", path / "state.json")
-    names = [str(entry["filename"]) for entry in entries if isinstance(entry, dict) and "filename" in entry]
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing or not names:
+    entries = read_json(state, absent=again, again=again)["_data_files"]
+    paths = [path / entry["filename"] for entry in entries]
+    missing = [str(file) for file in paths if not file.is_file()]
+    if missing:
         raise DataError(
-            f"{path} was saved by datasets with {len(names)} files, and {len(missing)} of them are missing "
-            f"({', '.join(missing[:3])}). Copy the folder again."
+            f"{path} was saved by datasets with {len(paths)} files, and {len(missing)} of them are missing"
+            f" ({', '.join(missing[:3])}). Copy the folder again."
         )
-    return [File(path=path / name, format="arrow", column=column) for name in names]
+    return [File(path=file, format="arrow", column=column) for file in paths]
 
 
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
     """Returns the files of a folder; None if it is to be opened by the rules of `datasets`."""
-    within = {file: file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()}
-    inside = [file for file, name in within.items() if not any(part.startswith(".") for part in name.parts)]
+    inside = []
+    for file in sorted(path.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not is_hidden:
+            inside.append(file)
     known = [file for file in inside if format_of(file) is not None]
-    names_splits = any(_OTHER_SPLIT.search(part) for file in known for part in within[file].with_suffix("").parts)
-    has_configurations = False
-    if (card := path / "README.md").is_file():
-        with card.open("rb") as file:
-            head = file.read(65_536)
-        has_configurations = head.startswith(b"---") and b"\nconfigs:" in head
+
+    # By the rules of `datasets`: splits that are named, and cards with configurations.
+    parts = [part for file in known for part in file.relative_to(path).with_suffix("").parts]
+    names_splits = any(map(_OTHER_SPLIT.search, parts))
+    card = path / "README.md"
+    head = b""
+    if card.is_file():
+        with card.open("rb") as content:
+            head = content.read(65_536)
+    has_configurations = head.startswith(b"---") and b"\nconfigs:" in head
     if config is not None or split != "train" or has_configurations or names_splits:
         return None
+
     if known:
         return [File(path=file, format=format_of(file) or "", column=column) for file in known]
-    if any(file.suffix.lower() in (".csv", ".tsv", ".json") for file in inside):
+    if any(file.suffix.lower() in _OTHER_SUFFIXES for file in inside):
         return None
     suffixes = Counter(file.suffix or file.name for file in inside).most_common(5)
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes) or "nothing"
@@ -207,31 +209,23 @@ def _folder(path: Path, config: str | None, split: str, column: str) -> list[Fil
 
 def _streamed(stream: HubStream, max_examples: int | None) -> Documents:
     stream.open()  # a wrong id, split or column is refused now and not in the middle of a run
-    which = f"{stream.name}, split {stream.split}" + (f", config {stream.config}" if stream.config else "")
-    description = f"{which}: streamed through datasets, one row (of a .txt, a line), one document"
-    root = Path(stream.name).expanduser()
-    if root.is_dir() and (read := {Path(file).resolve() for file in stream.files()}):
-        every = [path for path in sorted(root.rglob("*")) if format_of(path) is not None and path.is_file()]
-        others = [str(path.relative_to(root)) for path in every if path.resolve() not in read]
-        if others:
-            shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-            description += (
-                f"; its file names tell splits apart, and {len(others)} of {len(every)} files are not of this one:"
-                f" {shown}"
-            )
-    return Documents([stream], name=stream.name, description=description, contents=which, max_examples=max_examples)
+    name = f"{stream.name}, split {stream.split}" + (f", config {stream.config}" if stream.config else "")
+    description = f"{name}: streamed through datasets, one row (of a .txt, a line), one document"
+    if Path(stream.name).expanduser().is_dir():
+        description += "; its file names tell splits apart, and files of other splits are not read"
+    return Documents([stream], name=stream.name, description=description, contents=name, max_examples=max_examples)
 
 
 def _description(files: list[File]) -> str:
     """Returns one line: formats, size, and where documents end."""
     formats = Counter(file.format for file in files)
     size = format_bytes(sum(file.size() for file in files))
-    kinds = " + ".join(f"{n} {format} file{'s' * (n > 1)}" for format, n in sorted(formats.items()))
-    ways = []
-    for format, count in sorted(formats.items()):
-        if format != "text":
-            ways.append("one line, one document" if format == "jsonl" else "one row, one document")
-            continue
-        with open_bytes(next(file.path for file in files if file.format == format)) as reader:
-            ways.append(how_to_split(reader.read(MIB)) + " (the first file; each decides for itself)" * (count > 1))
-    return f"{kinds}, {size}; documents: {'; '.join(dict.fromkeys(ways))}"
+    kinds = " + ".join(f"{count} {format} file{'s' * (count > 1)}" for format, count in sorted(formats.items()))
+    ways = {"jsonl": "one line, one document", "parquet": "one row, one document", "arrow": "one row, one document"}
+    if "text" in formats:
+        with open_bytes(next(file.path for file in files if file.format == "text")) as reader:
+            ways["text"] = how_to_split(reader.read(MIB))
+        if formats["text"] > 1:
+            ways["text"] += " (the first file; each decides for itself)"
+    documents = dict.fromkeys(ways[format] for format in sorted(formats))
+    return f"{kinds}, {size}; documents: {'; '.join(documents)}"

@@ -44,14 +44,10 @@ def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
                     )
                 left -= skipped
             yield cast(BinaryIO, reader)
-    except EOFError as problem:
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as problem:
         raise DataError(
-            f"{path} ends before its compressed data does: the file is truncated. Copy or download it again."
-        ) from problem
-    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as problem:
-        raise DataError(
-            f"{path} cannot be decompressed ({problem}): the file is damaged, or is not {path.suffix}. "
-            "Copy or download it again, or correct its name."
+            f"{path} cannot be decompressed ({str(problem) or 'it is truncated'}): the file is damaged, or is not"
+            f" {path.suffix}. Copy or download it again, or correct its name."
         ) from problem
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from problem

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from plimsoll.data import in_short
+from plimsoll.data import in_short, read_json
 from plimsoll.data.text.pieces import END_OF_TEXT, cut_string
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import KIB, MIB, format_bytes
@@ -172,16 +172,23 @@ def special_tokens(file: Path) -> dict[str, str]:
 
     What both files name is as tokenizer_config.json has it.
     """
-    found: dict[str, str] = {}
+    spelled = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            content = json.loads((file.parent / name).read_text("utf-8"))
-            named = {key: value for key, value in content.items() if key.endswith("_token")}
-        except (OSError, ValueError, AttributeError):
-            continue
-        spelled = {key: token.get("content") if isinstance(token, dict) else token for key, token in named.items()}
-        found |= {key: token for key, token in spelled.items() if isinstance(token, str)}
-    return found
+        for key, token in json_beside(file, name).items():
+            text = token.get("content") if isinstance(token, dict) else token
+            if key.endswith("_token") and isinstance(text, str):
+                spelled[key] = text
+    return spelled
+
+
+def json_beside(file: Path, name: str) -> dict[str, Any]:
+    """Returns the object in a JSON file beside a tokenizer; an empty one where there is no such file."""
+    path = file.with_name(name)
+    if not path.is_file():
+        return {}
+    again = "Copy it from the model again, or remove it"
+    content = read_json(path, absent=again, again=again)
+    return content if isinstance(content, dict) else {}
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:
@@ -201,7 +208,7 @@ def tokenizer_vocab_size(path: str | Path) -> int:
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         added = (token["id"] for token in content.get("added_tokens", ()))
         return max(max(ids, default=-1), max(added, default=-1)) + 1
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise _unreadable(file, problem) from problem
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from plimsoll.data import cores, require_sizes
 from plimsoll.data.batch_source import Positioned
+from plimsoll.data.in_order import encoding_pool, in_order
 from plimsoll.data.loader_bytes import MOST_THREADS
 from plimsoll.data.text.documents import Documents, Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
@@ -38,6 +37,10 @@ class Block(NamedTuple):
     after: dict
 
 
+Unencoded = tuple[list[Piece], dict | None, dict]
+"""Pieces of a block, and the positions before and after it."""
+
+
 def encoding_threads() -> int:
     """Returns the threads that encode a stream: one for each core that this process may use, MOST_THREADS at most.
 
@@ -49,70 +52,48 @@ def encoding_threads() -> int:
     return min(MOST_THREADS, cores())
 
 
-class _Unencoded(NamedTuple):
-    pieces: list[Piece]
-    start: dict | None
-    after: dict
-
-
 def token_blocks(
     documents: Documents,
     tokenizer: TextTokenizer,
     *,
-    held_out: bool | None = False,
     start: dict | None = None,
     threads: int = 1,
 ) -> Iterator[Block]:
-    """Yields the ids of the training documents; of the held-out ones if `held_out`; of all if it is None.
+    """Yields the ids of the training documents.
 
     With several `threads`, each encodes a block, and one more is read ahead. The blocks are the same, in their order.
     """
 
-    def block(of: _Unencoded) -> Block:
-        return Block(tokenizer.encode_pieces(of.pieces).astype(tokenizer.dtype), of.start, of.after)
+    def encoded(pieces: list[Piece]) -> np.ndarray:
+        return tokenizer.encode_pieces(pieces).astype(tokenizer.dtype)
 
-    unencoded = _unencoded(documents, held_out, start)
+    unencoded = _unencoded(documents, start)
     if threads == 1:
-        yield from map(block, unencoded)
+        for pieces, before, after in unencoded:
+            yield Block(encoded(pieces), before, after)
         return
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="plimsoll-encode")
-
-    def submitted() -> Iterator[Future[Block]]:
-        try:
-            for of in unencoded:
-                yield pool.submit(block, of)
-        except Exception as problem:  # it comes after the blocks that were read before it
-            failed = Future[Block]()
-            failed.set_exception(problem)
-            yield failed
-
-    try:
-        coming = submitted()
-        waiting = deque(islice(coming, threads + 1))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(islice(coming, 1))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with encoding_pool(threads) as pool:
+        blocks = in_order(unencoded, lambda block: pool.submit(encoded, block[0]).result, threads)
+        for (_, before, after), ids in blocks:
+            yield Block(ids, before, after)
 
 
-def _unencoded(documents: Documents, held_out: bool | None, start: dict | None) -> Iterator[_Unencoded]:
+def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
     for piece in documents.pieces(start):
-        if held_out is None or piece.held_out == held_out:
+        if not piece.held_out:
             pieces.append(piece)
             characters += len(piece.text)
         elif not pieces:
             start = piece.position  # nothing to encode up to here
         position = piece.position
         if characters >= BLOCK:
-            yield _Unencoded(pieces, start, position)
+            yield pieces, start, position
             pieces, characters, start = [], 0, position
     if pieces:
-        yield _Unencoded(pieces, start, position)
+        yield pieces, start, position
 
 
 class TokenWindows(Positioned):
@@ -130,21 +111,19 @@ class TokenWindows(Positioned):
         seq_len: int,
         stride: int | None = None,
         epochs: int | None = None,
-        held_out: bool | None = False,
         threads: int = 1,
     ) -> None:
-        """Checks the sizes. `epochs=None` repeats without end; `held_out` and `threads` as for `token_blocks`."""
+        """Checks the sizes. `epochs=None` repeats without end; `threads` as for `token_blocks`."""
         super().__init__(size={})
         require_sizes(seq_len=seq_len, stride=stride, epochs=epochs, threads=threads)
         self.documents, self.tokenizer = documents, tokenizer
-        self.seq_len, self.stride, self.epochs, self.held_out = seq_len, stride or seq_len, epochs, held_out
+        self.seq_len, self.stride, self.epochs = seq_len, stride or seq_len, epochs
         self.threads = threads
 
     def walk(self, at: dict[str, Any]) -> Iterator[np.ndarray]:
         while self.epochs is None or at["epoch"] < self.epochs:
             ids, kept = np.empty(0, self.tokenizer.dtype), deque[Block]()  # `ids` are those of the blocks `kept`
-            options = {"held_out": self.held_out, "threads": self.threads}
-            for block in token_blocks(self.documents, self.tokenizer, start=at["position"], **options):
+            for block in token_blocks(self.documents, self.tokenizer, start=at["position"], threads=self.threads):
                 kept.append(block)
                 ids = _without_skipped(np.concatenate([ids, block.ids]), kept, at)
                 while len(ids) > at["skip"] + self.seq_len:
@@ -155,10 +134,9 @@ class TokenWindows(Positioned):
                     ids = _without_skipped(ids, kept, at)
                     yield window
             if not at["windows"]:
-                kind = {False: "for training", True: "held out", None: "in all"}[self.held_out]
                 raise DataError(
-                    f"{self.documents.name} has {len(ids)} tokens {kind}, fewer than the {self.seq_len + 1} of one"
-                    " window: use a smaller --seq-len, or more text."
+                    f"{self.documents.name} has {len(ids)} tokens for training, fewer than the {self.seq_len + 1} of"
+                    " one window: use a smaller --seq-len, or more text."
                 )
             at["dropped"] += max(0, len(ids) - at["skip"])
             at |= {"epoch": at["epoch"] + 1, "position": None, "skip": 0, "windows": 0}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data import read_json
+from plimsoll.data import in_short, read_json
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc_grids import CANVAS, COLOURS, Grid
 
@@ -53,65 +53,48 @@ def find_subsets(source: Path) -> dict[str, list[Path]]:
 def tasks(files: list[Path]) -> Iterator[Task]:
     """Yields the tasks of a subset, in order."""
     for path in files:
-        content = read_json(path, absent=f"{path} is gone", again="Mend it, or leave it out")
-        if path.stem.endswith(CHALLENGES):
-            solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
-            solutions = {}
-            if solutions_path.is_file():
-                solutions = read_json(solutions_path, absent=f"{solutions_path} is gone", again="Mend it, or remove it")
-            if not isinstance(solutions, dict):
-                raise DataError(f"{solutions_path} is no object with the outputs of each task under its name")
-            if not isinstance(content, dict) or not content:
-                raise DataError(f"{path} is no object with a task under each name, as the Kaggle form has them")
-            for name, task in content.items():
-                yield _task(name, _solved(task, solutions.get(name), f"{path}, task {name}"), f"{path}, task {name}")
-        else:
-            yield _task(path.stem, content, str(path))
+        content = _object(path)
+        if not path.stem.endswith(CHALLENGES):
+            yield _task(path.stem, content, None, str(path))
+            continue
+        solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
+        solutions = _object(solutions_path) if solutions_path.is_file() else {}
+        for name, task in content.items():
+            yield _task(name, task, solutions.get(name), f"{path}, task {name}")
 
 
-def _solved(task: Any, outputs: Any, place: str) -> Any:
-    """Returns the task with the outputs of its test pairs, if they are published."""
-    if outputs is None or not isinstance(task, dict):
-        return task
-    pairs = task.get("test", [])
-    if not isinstance(outputs, list) or len(outputs) != len(pairs):
-        count = len(outputs) if isinstance(outputs, list) else 0
-        raise DataError(f"{place} has {len(pairs)} test pairs, and {count} solutions in the file beside it")
-    return task | {"test": [pair | {"output": grid} for pair, grid in zip(pairs, outputs, strict=True)]}
+def _object(path: Path) -> dict[str, Any]:
+    content = read_json(path, absent=f"{path} is gone", again="Mend it, or leave it out")
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"{path} is no JSON object with an ARC task, or with one under each name. Leave it out")
+    return content
 
 
-def _task(name: str, content: Any, place: str) -> Task:
-    parts: dict[str, Any] = {
-        part: content.get(part) if isinstance(content, dict) else None for part in ("train", "test")
-    }
-    if not all(isinstance(part, list) and part for part in parts.values()):
-        raise DataError(f"{place} is no ARC task: it needs lists train and test of pairs, neither of them empty")
-    pairs: dict[str, list[tuple[Grid, Grid | None]]] = {"train": [], "test": []}
-    for part, listed in parts.items():
-        for number, pair in enumerate(listed, 1):
-            pair_place = f"{place}, {part} pair {number}"
-            if not isinstance(pair, dict) or "input" not in pair:
-                raise DataError(f"{pair_place} has no input")
+def _task(name: str, content: Any, outputs: list | None, place: str) -> Task:
+    """Returns a task; `outputs` are those of its test pairs, where they are published beside it."""
+    try:
+        tests = content["test"]
+        if outputs is not None:
+            tests = [pair | {"output": output} for pair, output in zip(tests, outputs, strict=True)]
+        train = [(_grid(pair["input"]), _grid(pair["output"])) for pair in content["train"]]
+        test = []
+        for pair in tests:
             output = pair.get("output")
-            answer = None if output is None else _grid(output, f"{pair_place}, output")
-            pairs[part].append((_grid(pair["input"], f"{pair_place}, input"), answer))
-    train = [(question, answer) for question, answer in pairs["train"] if answer is not None]
-    if len(train) < len(pairs["train"]):
-        raise DataError(f"{place}: a train pair has no output, and those are what a task is learned from")
-    return Task(name, train, pairs["test"], parts)
-
-
-def _grid(rows: Any, place: str) -> Grid:
-    lists = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
-    if not lists or not rows or not rows[0] or len({len(row) for row in rows}) != 1:
-        raise DataError(f"{place} is no grid: rows of one length, with at least one cell, were expected")
-    if len(rows) > CANVAS or len(rows[0]) > CANVAS:
+            test.append((_grid(pair["input"]), None if output is None else _grid(output)))
+        if not train or not test:
+            raise ValueError("no pairs")
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DataError(
-            f"{place} has {len(rows)}x{len(rows[0])} cells, and an ARC grid has at most {CANVAS}x{CANVAS}: leave the"
-            " task out"
-        )
-    for number, row in enumerate(rows, 1):
-        for colour in row:
-            if type(colour) is not int or not 0 <= colour < COLOURS:
-                raise DataError(f"{place}, row {number} has the cell {colour!r}: colours are 0 to {COLOURS - 1}")
-    return np.array(rows, np.uint8)
+            f"{place} is no ARC task ({in_short(problem, kind=True)}): it needs lists train and test of pairs of input"
+            f" and output, which are rows of one length, at most {CANVAS}x{CANVAS}, of colours from 0 to {COLOURS - 1}."
+            " Mend it, or leave it out"
+        ) from None
+    return Task(name, train, test, {"train": content["train"], "test": tests})
+
+
+def _grid(rows: Any) -> Grid:
+    grid = np.array(rows)
+    is_grid = grid.ndim == 2 and grid.dtype.kind == "i" and grid.size and max(grid.shape) <= CANVAS
+    if not is_grid or grid.min() < 0 or grid.max() >= COLOURS:
+        raise ValueError(f"a grid of shape {grid.shape}, {grid.dtype}, {str(rows)[:60]}")
+    return grid.astype(np.uint8)

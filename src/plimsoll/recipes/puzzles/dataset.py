@@ -13,6 +13,7 @@ puzzle with all its augmentations. The format is that of Tiny Recursive Models, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,19 @@ INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Names of the arrays of a batch."""
 NAMES = "identifiers.json"
 
-_COUNTS = ("seq_len", "vocab_size", "num_puzzle_identifiers", "total_groups")
+
+@dataclass(frozen=True)
+class Sizes:
+    """The fields of dataset.json that are used."""
+
+    seq_len: int
+    vocab_size: int
+    num_puzzle_identifiers: int
+    total_groups: int
+    pad_id: int
+    ignore_label_id: int | None
+    blank_identifier_id: int
+    sets: list[str]
 
 
 class PuzzleSet:
@@ -37,22 +50,22 @@ class PuzzleSet:
 
     def __init__(self, folder: Path | str, split: Literal["train", "test"]) -> None:
         self.folder, self.split = Path(folder).expanduser(), split
-        about = _about(self.folder, split)
-        self.seq_len: int = about["seq_len"]
-        self.vocab_size: int = about["vocab_size"]
-        self.identifiers: int = about["num_puzzle_identifiers"]
-        """Number of identifiers, with the blank one: rows of an embedding table."""
-        self.pad_id: int = about["pad_id"]
-        self.ignore_label_id: int | None = about["ignore_label_id"]
-        """Label that is not counted; None if all are."""
-        self.blank_identifier_id: int = about["blank_identifier_id"]
-        name = about["sets"][0]
         inside = self.folder / split
-        sizes = {"seq_len": self.seq_len, "vocab_size": self.vocab_size}
-        self.inputs = TokenTable(inside / f"{name}__inputs.npy", **sizes)
-        self.labels = TokenTable(inside / f"{name}__labels.npy", **sizes)
-        _require_length(self.labels.path, len(self.labels), len(self.inputs), "rows, as the inputs have")
+        self.sizes = _sizes(inside / "dataset.json")
+        self.seq_len = self.sizes.seq_len
+        self.vocab_size = self.sizes.vocab_size
+        self.identifiers = self.sizes.num_puzzle_identifiers
+        """Number of identifiers, with the blank one: rows of an embedding table."""
+        name = self.sizes.sets[0]
+
+        # Tokens.
+        tokens = {"seq_len": self.seq_len, "vocab_size": self.vocab_size}
+        self.inputs = TokenTable(inside / f"{name}__inputs.npy", **tokens)
+        self.labels = TokenTable(inside / f"{name}__labels.npy", **tokens)
         self.examples = len(self.inputs)
+        _require(len(self.labels) == self.examples, self.labels.path, f"{self.examples:,} rows, as the inputs have,")
+
+        # Puzzles of examples, and groups of puzzles.
         self.puzzle_offsets = _offsets(inside / f"{name}__puzzle_indices.npy", self.examples, "examples")
         """First example of each puzzle, then the number of examples: (puzzles + 1,)."""
         self.puzzles = len(self.puzzle_offsets) - 1
@@ -60,13 +73,14 @@ class PuzzleSet:
         self.group_offsets = _offsets(inside / f"{name}__group_indices.npy", self.puzzles, "puzzles")
         """First puzzle of each group, then the number of puzzles: (groups + 1,)."""
         self.groups = len(self.group_offsets) - 1
-        self.puzzle_identifiers = self._identifiers(inside / f"{name}__puzzle_identifiers.npy")
-        for count, held in (("total_groups", self.groups), ("total_puzzles", self.puzzles)):
-            if about.get(count, held) != held:
-                raise DataError(
-                    f"{inside / 'dataset.json'} says {about[count]:,} ({count}), and the arrays beside it have"
-                    f" {held:,}: prepare it again"
-                )
+        _require(self.groups == self.sizes.total_groups, inside, f"{self.sizes.total_groups:,} groups")
+
+        # Identifiers.
+        path = inside / f"{name}__puzzle_identifiers.npy"
+        self.puzzle_identifiers = loaded(path)
+        is_right = self.puzzle_identifiers.shape == (self.puzzles,)
+        is_right = is_right and self.puzzle_identifiers.min() >= 0 and self.puzzle_identifiers.max() < self.identifiers
+        _require(is_right, path, f"{self.puzzles:,} identifiers from 0 to {self.identifiers - 1:,}")
 
     def held_bytes(self) -> int:
         """Returns the bytes that stay in memory while batches are sampled.
@@ -79,8 +93,8 @@ class PuzzleSet:
     def batch(self, examples: Int[np.ndarray, " batch"]) -> dict[str, np.ndarray]:
         """Returns `inputs` and `labels` (batch, seq_len) and `puzzle_identifiers` (batch,) as int32."""
         labels = self.labels.take(examples)
-        if self.ignore_label_id is not None:
-            labels[labels == self.ignore_label_id] = IGNORED_LABEL
+        if self.sizes.ignore_label_id is not None:
+            labels[labels == self.sizes.ignore_label_id] = IGNORED_LABEL
         puzzles = np.searchsorted(self.puzzle_offsets, examples, side="right") - 1
         return {
             INPUTS: self.inputs.take(examples),
@@ -94,7 +108,7 @@ class PuzzleSet:
         The last batch is filled up with blanks that `COUNTED` excludes.
         """
         count = self.examples if most is None else min(most, self.examples)
-        blank = {INPUTS: self.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.blank_identifier_id}
+        blank = {INPUTS: self.sizes.pad_id, LABELS: IGNORED_LABEL, IDENTIFIERS: self.sizes.blank_identifier_id}
         for first in range(0, count, batch_size):
             counted = np.arange(batch_size) < count - first
             batch = self.batch(np.arange(first, first + counted.sum()))
@@ -111,27 +125,10 @@ class PuzzleSet:
 
     def names(self) -> list[str]:
         """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
-        names = _json(self.folder / NAMES)
-        if not isinstance(names, list) or len(names) != self.identifiers:
-            count = len(names) if isinstance(names, list) else "no list of"
-            raise DataError(
-                f"{self.folder / NAMES} has {count} names, and dataset.json says {self.identifiers:,}"
-                " (num_puzzle_identifiers): prepare the data set again"
-            )
+        path = self.folder / NAMES
+        names = _json(path)
+        _require(len(names) == self.identifiers, path, f"{self.identifiers:,} names")
         return names
-
-    def _identifiers(self, path: Path) -> np.ndarray:
-        identifiers = loaded(path)
-        if identifiers.ndim != 1:
-            raise DataError(f"{path} has the shape {identifiers.shape}: one identifier for each puzzle was expected")
-        _require_length(path, len(identifiers), self.puzzles, "identifiers, one for each puzzle")
-        wrong = np.flatnonzero((identifiers < 0) | (identifiers >= self.identifiers))
-        if len(wrong):
-            raise DataError(
-                f"{path}: puzzle {wrong[0]:,} has the identifier {identifiers[wrong[0]]:,}, and dataset.json says there"
-                f" are {self.identifiers:,} (0 to {self.identifiers - 1:,}). Prepare the data set again"
-            )
-        return identifiers
 
 
 def is_puzzle_set(folder: Path | str) -> bool:
@@ -139,23 +136,13 @@ def is_puzzle_set(folder: Path | str) -> bool:
     return any((Path(folder).expanduser() / split / "dataset.json").is_file() for split in SPLITS)
 
 
-def _about(folder: Path, split: str) -> dict[str, Any]:
-    """Returns the content of dataset.json, after checking every field that is used."""
-    path = folder / split / "dataset.json"
-    about = _json(path)
-    needed = (*_COUNTS, "pad_id", "ignore_label_id", "blank_identifier_id", "sets")
-    missing = [name for name in needed if name not in about] if isinstance(about, dict) else list(needed)
+def _sizes(path: Path) -> Sizes:
+    content = _json(path)
+    names = [field.name for field in fields(Sizes)]
+    missing = [name for name in names if name not in content]
     if missing:
         raise DataError(f"{path} does not say {', '.join(missing)}: it is no data set of puzzles, or not a whole one")
-    for name in needed[:-1]:
-        value = about[name]
-        least = 1 if name in _COUNTS else 0
-        if not (isinstance(value, int) and value >= least) and not (name == "ignore_label_id" and value is None):
-            raise DataError(f"{path}: {name} must be a whole number, {least} or more, got {value!r}")
-    sets = about["sets"]
-    if not isinstance(sets, list) or len(sets) != 1 or not isinstance(sets[0], str) or Path(sets[0]).name != sets[0]:
-        raise DataError(f'{path}: sets must name one set of arrays, like ["all"], got {about["sets"]!r}')
-    return about
+    return Sizes(**{name: content[name] for name in names})
 
 
 def _json(path: Path) -> Any:
@@ -166,26 +153,18 @@ def _json(path: Path) -> Any:
     return read_json(path, absent=absent, again="Prepare the data set again")
 
 
-def _offsets(path: Path, end: int, what: str) -> np.ndarray:
+def _offsets(path: Path, end: int, items: str) -> np.ndarray:
     """Returns the offsets of a file, which must ascend strictly from 0 to `end`."""
     offsets = loaded(path)
-    if offsets.ndim != 1 or len(offsets) < 2:
-        raise DataError(f"{path} has the shape {offsets.shape}: at least two offsets, 0 first, were expected")
-    falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
-    if len(falls):
-        at = int(falls[0])
-        raise DataError(
-            f"{path}: offset {at + 1:,} is {offsets[at + 1]:,}, and the one before it {offsets[at]:,}: they must"
-            f" ascend, since each is the first of its {what}. Prepare the data set again"
-        )
-    if offsets[0] != 0 or offsets[-1] != end:
-        raise DataError(
-            f"{path} goes from {offsets[0]:,} to {offsets[-1]:,}, and there are {end:,} {what}: it must go from 0 to"
-            " that. Prepare the data set again"
-        )
+    is_right = offsets.ndim == 1 and len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == end
+    is_right = is_right and bool((np.diff(offsets) > 0).all())
+    _require(is_right, path, f"offsets that ascend from 0 to the {end:,} {items}")
     return offsets.astype(np.int32 if end < 2**31 else np.int64)
 
 
-def _require_length(path: Path, length: int, expected: int, what: str) -> None:
-    if length != expected:
-        raise DataError(f"{path} has {length:,}, and {expected:,} {what}, were expected: prepare the data set again")
+def _require(is_right: bool, path: Path, expected: str) -> None:
+    """Raises DataError where a file does not fit the others."""
+    if not is_right:
+        raise DataError(
+            f"{path} does not fit the files beside it: {expected} were expected. Prepare the data set again"
+        )

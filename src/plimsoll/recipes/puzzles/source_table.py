@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from plimsoll.data import in_short
 from plimsoll.data.hub import looks_like_hub_id
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
@@ -50,20 +51,17 @@ def rows_of(path: Path) -> Iterator[Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         try:
-            header = list(reader.fieldnames or [])
+            header = reader.fieldnames or []
             if not {"question", "answer"} <= set(header):
-                begins = ",".join(header)
-                what = f"begins with {begins[:60] + '...' if len(begins) > 60 else begins!r}" if header else "is empty"
                 raise DataError(
-                    f"{path} has no header with the columns question and answer: it {what}. Put"
-                    " source,question,answer,rating on its first line"
+                    f"{path} has no header with the columns question and answer: it begins with"
+                    f" {','.join(header)[:60]!r}. Put source,question,answer,rating on its first line"
                 )
             for number, row in enumerate(reader, 1):
                 place = f"{path}, row {number:,} (line {reader.line_num:,})"
-                question, answer = row["question"], row["answer"]
-                if question is None or answer is None:
+                if row["question"] is None or row["answer"] is None:
                     raise DataError(f"{place} has fewer columns than the header: the row is not whole")
-                yield Row(place, question, answer)
+                yield Row(place, row["question"], row["answer"])
         except (csv.Error, UnicodeDecodeError) as problem:
             raise DataError(
                 f"{path} is no CSV file that can be read, after line {reader.line_num:,}: {problem}. Save it as text"
@@ -87,10 +85,9 @@ def _downloaded(name: str) -> Table:
             absent = isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError)
             if absent and split != "train":
                 continue
-            reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
             raise DataError(
-                f"data set {name} cannot be read ({reason}). Check the id, that it has a train.csv, and that"
-                " huggingface.co can be reached; a CSV file on this machine can be named by its path"
+                f"data set {name} cannot be read ({in_short(problem, kind=True)}). Check the id, that it has a"
+                " train.csv, and that huggingface.co can be reached; a CSV file here can be named by its path"
             ) from problem
     return files
 

@@ -74,40 +74,33 @@ def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
     """Yields all rows of the file in its order, with low ratings too."""
     if options.min_rating is not None and form in ("pairs", "sequences"):
         raise DataError(f"--min-rating {options.min_rating:g}: {path} has no ratings, being read as --format {form}")
-    began: tuple[bool, int] | None = None  # whether the first time was a date, and its line
     for line, user, item, time, rating in _records(options, path, form):
         if not (user.strip() and item.strip()):
             raise _broken(path, line, "an empty user or item")
-        seconds = stars = 0.0
-        if time is not None:
-            try:
-                seconds, is_date = _seconds(time)
-            except ValueError:
-                raise _broken(path, line, f"the time {time.strip()!r}, which is no number and no date") from None
-            if not math.isfinite(seconds):
-                raise _broken(path, line, f"the time {time.strip()!r}, which is no number")
-            began = began or (is_date, line)
-            if is_date is not began[0]:  # a mixture has no order
-                kinds = ("a number", "a date")
-                what = f"{kinds[is_date]}, where line {began[1]:,} has {kinds[not is_date]}"
-                raise _broken(path, line, f"the time {time.strip()!r}, {what}")
-        if rating is not None:
-            try:
-                stars = float(rating)
-            except ValueError:
-                stars = math.nan
-            if not math.isfinite(stars):
-                raise _broken(path, line, f"the rating {rating.strip()!r}, which is no number")
+        seconds = 0.0 if time is None else _number(path, line, "time", time)
+        stars = 0.0 if rating is None else _number(path, line, "rating", rating)
         yield Row(line, user.strip(), item.strip(), seconds, stars)
 
 
-def _seconds(text: str) -> tuple[float, bool]:
-    """Returns a time, and whether it was a date. Raises ValueError if it is no number either."""
+def _number(path: Path, line: int, name: str, text: str) -> float:
+    """Returns a time or a rating; of a date, its seconds."""
     try:
-        return float(text), False
+        number = float(text)
     except ValueError:
+        number = _seconds(text) if name == "time" else math.nan
+    if not math.isfinite(number):
+        dates = " and no date" if name == "time" else ""
+        raise _broken(path, line, f"the {name} {text.strip()!r}, which is no number{dates}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    """Returns the seconds of a date, NaN where it is none; one without a time zone is in UTC."""
+    try:
         date = datetime.fromisoformat(text.strip())
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), True
+    except ValueError:
+        return math.nan
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def header_of(line: str) -> tuple[list[str], str]:

@@ -116,7 +116,7 @@ class Interactions:
             raise DataError(f"{self.folder} is damaged, {problem}: copy it again, or prepare it again")
 
     def _loaded(self, name: str, *, mapped: bool = False) -> np.ndarray:
-        return loaded(self.folder / name, mapped=mapped, kinds="iuf")
+        return loaded(self.folder / name, mapped=mapped)
 
 
 def is_interactions(folder: Path | str) -> bool:

@@ -277,12 +277,11 @@ class Text(AdamWRecipe):
         import numpy as np
 
         from plimsoll.data.text.loader import windows_from_array
-        from plimsoll.data.token_table import NOT_READ
 
         path = folder / VALIDATION
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except NOT_READ as problem:
+        except (OSError, ValueError, EOFError) as problem:
             raise DataError(
                 f"{path}, the run's held-out tokens, cannot be read ({problem}): copy it back, or start a new --run"
             ) from None
