@@ -162,6 +162,7 @@ def place(machine):
 
 def planned(run, beginning):
     """A run that is prepared and planned like another one, with no step taken."""
+    run.mkdir(parents=True, exist_ok=True)
     for path in beginning.path.iterdir():
         if not path.name.startswith(OF_TRAINING):
             shutil.copyfile(path, run / path.name)

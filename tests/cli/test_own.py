@@ -121,7 +121,7 @@ def killed_at_its_first_checkpoint(file, run):
     command = [sys.executable, "-m", "plimsoll.cli.main", *map(str, train_command(file, run))]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not (run / f"checkpoints/step-{SAVE_EVERY:08d}").exists():
+    while not (run / f"checkpoints/step-{SAVE_EVERY:08d}/manifest.json").exists():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGKILL)
