@@ -89,18 +89,17 @@ def _cache_of_this_test_run(tmp_path_factory, request):
 
 
 @pytest.fixture(autouse=True, scope="module")  # before a module's own fixtures, which compile too
-def _cheap_and_strict(request):
-    """In STRICT folders, promotion is strict; there and in recipes/, compiling is cheap."""
-    folders = set(request.path.relative_to(Path(__file__).parent).parts)
-    strict = bool(STRICT & folders) or getattr(request.module, "STRICT", False)
-    if not strict and "recipes" not in folders:
+def _strict_promotion(request):
+    if not STRICT & set(request.path.relative_to(Path(__file__).parent).parts) and not getattr(
+        request.module, "STRICT", False
+    ):
         yield
         return
     import jax
 
     # LLVM's dearest passes are half of a small compile, and change neither buffers nor the order of operations.
     jax.config.update("jax_disable_most_optimizations", True)
-    with jax.numpy_dtype_promotion("strict" if strict else "standard"):
+    with jax.numpy_dtype_promotion("strict"):
         yield
     jax.config.update("jax_disable_most_optimizations", False)
 
