@@ -81,7 +81,7 @@ def driven(monkeypatch):
     rows = SimpleNamespace(
         families=["Tank", "Cart"], spreads=[np.array([2.0]), np.array([3.0, 5.0])],
         largest=lambda family: (np.array([9.0]), np.array([1.0] if family == "Tank" else [1.0, 10.0])),
-        attributes={closed_loop.MADE_WITH: json.dumps(OPTIONS | {"of_a_later_version": 1})},
+        attributes={closed_loop.MADE_WITH: json.dumps({"options": OPTIONS | {"of_a_later_version": 1}})},
     )  # fmt: skip
     task = object.__new__(Imitator)
     task.predicted = lambda weights, inputs: (weights, inputs)
@@ -151,7 +151,7 @@ def test_every_fifth_norm_of_a_familys_first_journey_is_kept_for_a_picture(drive
 @pytest.mark.parametrize(("held_out", "variants"), [(0.0, [0, 1, 2]), (0.2, [5]), (0.4, [4, 5])])
 def test_of_a_file_without_held_out_variants_the_first_are_driven_and_of_few_all(driven, held_out, variants):
     trained, asked = driven
-    made = {closed_loop.MADE_WITH: json.dumps(OPTIONS | {"held_out": held_out})}
+    made = {closed_loop.MADE_WITH: json.dumps({"options": OPTIONS | {"held_out": held_out}})}
     trained.recipe.rows.attributes = made
     assert closed_loop.closed_loop(trained)["held_out"] == (held_out > 0)
     assert asked["journeys"]["variants"] == variants
