@@ -84,7 +84,8 @@ def _cache_of_this_test_run(tmp_path_factory, request):
     kept = hasattr(request.config, "cache")
     compiled = request.config.cache.mkdir("compiled") if kept else folder / "compiled-by-tests"
     jax.config.update("jax_compilation_cache_dir", str(compiled))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # Of single operations, too: reading one takes half the CPU time of compiling it, and processes compile the same.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture(autouse=True, scope="module")  # before a module's own fixtures, which compile too

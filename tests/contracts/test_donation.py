@@ -60,8 +60,6 @@ def aliases(step):
     "sudoku-mlp-plain",
     "equinox_mlp-levers",
     "etth1-plain",
-    "flax_linen-levers",
-    "flax_nnx-levers",
     "plain_jax-levers",
 )
 @pytest.mark.parametrize("name", PLANS)

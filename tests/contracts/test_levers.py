@@ -145,7 +145,6 @@ def _without_levers():
     """What most rows of stories compare with, compiled once and here: `step_bytes` keeps it."""
     with jax.numpy_dtype_promotion("standard"):
         step_bytes("stories", OFF, ())
-        step_bytes("stories", HALF, ())
         step_bytes("stories", SMALL, tuple(WIDE.items()))
         step_bytes("stories", LEVERS["attention_chunk"].off, tuple(LONG.items()))
 
@@ -155,10 +154,8 @@ def _without_levers():
     "stories-remat",
     "stories-optimizer_bits",
     "stories-micro_batch",
-    "stories-weight_bits",
     "stories-layerwise",
     "stories-attention_chunk",
-    "stories-activations",
 )
 @pytest.mark.parametrize(("name", "lever"), supporting())
 def test_a_lever_that_is_on_saves_bytes_in_the_compiled_step(name, lever):

@@ -51,6 +51,7 @@ def test_it_is_the_sum_that_is_written_down(decay, steps):
     np.testing.assert_allclose(averaged(Average(decay), steps)["kernel"], expected, atol=1e-6)
 
 
+@pytest.mark.slow_cases("0.99")
 @pytest.mark.parametrize("decay", [0.99, 0.999])
 def test_in_16_bits_it_moves_and_jitters_as_much_as_is_said(decay):
     """Rounded to the nearest, it would not have moved at all."""

@@ -276,19 +276,23 @@ ADAPTED = Adapted(**{field.name: getattr(RECIPE, field.name) for field in fields
 
 
 @pytest.fixture(scope="module", params=[("block", 32), ("none", 4)], ids=["block, 32 bits", "unrolled, NF4"])
-def frozen_on_both(request):
+def plan_of_frozen(request):
     remat, bits = request.param
-    plan = replace(PLAN, remat=remat, frozen_bits=bits)
-    return [trained(replace(plan, offload=offload), 4, ADAPTED) for offload in ("none", "frozen", "all")]
+    return replace(PLAN, remat=remat, frozen_bits=bits)
+
+
+@pytest.fixture(scope="module")
+def frozen_on_the_host(plan_of_frozen):
+    return trained(replace(plan_of_frozen, offload="frozen"), 4, ADAPTED)
 
 
 @pytest.mark.slow
-def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on_both):
-    plain, *others = frozen_on_both
+def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(plan_of_frozen, frozen_on_the_host):
+    plain, all_on_the_host = (trained(replace(plan_of_frozen, offload=name), 4, ADAPTED) for name in ("none", "all"))
     _, _, device, losses = plain
     assert losses[-1] != losses[0]
     batch = {name: values[: PLAN.micro_batch] for name, values in next(batches(1)).items()}
-    for hosted in others:
+    for hosted in (frozen_on_the_host, all_on_the_host):
         _, _, state, again = hosted
         np.testing.assert_allclose(again, losses, rtol=1e-6)
         for (path, there), (_, here) in zip(leaves(state), leaves(device), strict=True):
@@ -296,16 +300,16 @@ def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on
         assert evaluate_of(hosted, batch) == pytest.approx(evaluate_of(plain, batch), rel=1e-6)
 
 
-def test_stacks_of_layers_that_are_frozen_lie_on_the_host_and_no_other_weights(frozen_on_both):
-    for program, step, state, _ in frozen_on_both[1:2]:
-        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
-            place = jax.tree_util.keystr(path)
-            stacked = "['frozen']['base']['blocks']" in place and leaf.ndim >= 3 and leaf.size >= SMALLEST_MOVED
-            assert leaf.sharding.memory_kind == (HOST if stacked else DEVICE), place
-        assert movable_bytes(program.state)["frozen"] > 0
-        assert step.memory_analysis().alias_size_in_bytes == tree_bytes(program.state)
-        lie = [one.memory_kind for one in jax.tree.leaves(step.input_shardings[0][0])]
-        assert lie == kinds(state), "the compiled step takes them where they lie"
+def test_stacks_of_layers_that_are_frozen_lie_on_the_host_and_no_other_weights(frozen_on_the_host):
+    program, step, state, _ = frozen_on_the_host
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        place = jax.tree_util.keystr(path)
+        stacked = "['frozen']['base']['blocks']" in place and leaf.ndim >= 3 and leaf.size >= SMALLEST_MOVED
+        assert leaf.sharding.memory_kind == (HOST if stacked else DEVICE), place
+    assert movable_bytes(program.state)["frozen"] > 0
+    assert step.memory_analysis().alias_size_in_bytes == tree_bytes(program.state)
+    lie = [one.memory_kind for one in jax.tree.leaves(step.input_shardings[0][0])]
+    assert lie == kinds(state), "the compiled step takes them where they lie"
 
 
 def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_backward_pass():

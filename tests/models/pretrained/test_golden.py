@@ -140,6 +140,7 @@ def test_golden_greedy_continuation_of_every_architecture(tuned):
     assert list(go_on(tokens=16)) == expected["greedy"].tolist()
 
 
+@pytest.mark.slow_cases(*(f"{name}-0-False" for name in TUNED if name != "gemma3_tiny"))
 @pytest.mark.parametrize(("chunk", "frozen"), [(0, False), (8, True)])
 def test_a_packed_row_gives_what_each_document_gives_alone(tuned, chunk, frozen):
     """Documents of 13, 1 and 10 tokens: longer than the window of a Gemma's layers, and shorter."""
