@@ -373,7 +373,7 @@ def test_a_csv_without_a_header_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", r"a\.csv has no header .*: it is empty\. Put source,question"),
+        (b"", r"a\.csv has no header .*: it begins with ''\. Put source,question"),
         (b"\x7fELF\xd0\x00", r"a\.csv is no CSV file that can be read, after line 0: .*decode byte 0xd0.* in UTF-8"),
         (b"question,answer\n\xff,1\n", r"a\.csv is no CSV file that can be read, .*decode byte 0xff.* in UTF-8"),
     ],
