@@ -148,7 +148,7 @@ def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
     task = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[1]]}]}
     (tmp_path / "a_training_challenges.json").write_text(json.dumps({"one": task}))
     (tmp_path / "a_training_solutions.json").write_text("null")
-    with pytest.raises(DataError, match=r"a_training_solutions\.json is no object"):
+    with pytest.raises(DataError, match=r"a_training_solutions\.json is no JSON object"):
         list(tasks([tmp_path / "a_training_challenges.json"]))
 
 
