@@ -25,8 +25,8 @@ def pools(monkeypatch):
     opened, pool = [], in_order.ThreadPoolExecutor
 
     class Noting(pool):
-        def __init__(self, workers):
-            super().__init__(workers)
+        def __init__(self, workers, **options):
+            super().__init__(workers, **options)
             opened.append([workers, "open"])
 
         def shutdown(self, wait=True, *, cancel_futures=False):

@@ -91,11 +91,10 @@ def test_64_places_of_a_file_are_sampled_from_its_first_id_to_its_last(tmp_path,
     monkeypatch.setattr(module, "SAMPLES", 3)
     monkeypatch.setattr(module, "SAMPLE_BYTES", 8)
     packed = open_packed(write_packed(tmp_path / "packed", np.arange(100), validation=[7, 8, 9]))
-    samples = [ids.tolist() for ids in sampled(packed, "tokens.bin")]
+    samples = [ids.tolist() for ids in sampled(packed)]
     assert samples == [[0, 1, 2, 3], [48, 49, 50, 51], [96, 97, 98, 99]]
-    assert [ids.tolist() for ids in sampled(packed, "validation.bin")] == [[7, 8, 9]]
     wide = open_packed(write_packed(tmp_path / "wide", np.arange(9), dtype="uint32"))
-    assert [ids.tolist() for ids in sampled(wide, "tokens.bin")] == [[0, 1], [3, 4], [7, 8]]
+    assert [ids.tolist() for ids in sampled(wide)] == [[0, 1], [3, 4], [7, 8]]
 
 
 @pytest.mark.parametrize(
