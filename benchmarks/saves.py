@@ -98,7 +98,7 @@ if count > 1:
 
 WINDOW = 500
 """Steps."""
-MOST_MIB, MOST_SHARE = 4, 0.03
+MOST_MIB, MOST_SHARE = 12, 0.03
 """Goals of `growth`: at the end, and what of the time is spent on a save a minute."""
 SAMPLE_SECONDS = 0.25
 MODEL = "--width 32 --layers 2 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 4 --shuffle-buffer-size 50"
