@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from plimsoll.processes.environment import hide_plugins
 from plimsoll.processes.interruption import Interruption, hold, release
@@ -58,30 +58,22 @@ def _train(options: dict[str, Any]) -> int:
     with Interruption() as interruption:
         release()
         from plimsoll.engine.session import train_here
-        from plimsoll.errors import DeviceLostError, PlimsollError, ended_by_disk, ended_by_memory
+        from plimsoll.errors import PlimsollError, ended_by_disk, ended_by_memory
 
         try:
             ending = train_here(options, interruption)
         except PlimsollError as problem:
-            print(f"error: {problem}", file=sys.stderr)
-            if isinstance(problem, DeviceLostError):  # its driver may hang, or abort, where the process ends in order
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(problem.exit_code)
-            return problem.exit_code
+            _end(str(problem), problem.exit_code)
         except OSError as problem:
-            print(f"error: {ended_by_disk(problem)}", file=sys.stderr)
-            return 3
+            _end(ended_by_disk(problem), 3)
         except MemoryError as problem:
-            print(f"error: {ended_by_memory(problem)}", file=sys.stderr)
-            return 3
+            _end(ended_by_memory(problem), 3)
         except RuntimeError as problem:
             if not str(problem).startswith(NO_BACKEND):
                 raise
             said = " ".join(str(problem).partition(" (set JAX_PLATFORMS")[0].split())[:400]
             advice = "`plimsoll doctor` says whether it can be used, and what was saved is whole"
-            print(f"error: JAX lost the accelerator before training began: {said}. {advice}", file=sys.stderr)
-            return 2
+            _end(f"JAX lost the accelerator before training began: {said}. {advice}", 2)
         if ending.again is None:
             return ending.code
         hold()
@@ -91,6 +83,17 @@ def _train(options: dict[str, Any]) -> int:
 
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
     become(Ready(command, dict(os.environ), ending.again["lock"]))
+
+
+def _end(words: str, code: int) -> NoReturn:
+    """Prints an error and ends this process.
+
+    Not by returning: threads of a save that failed are waited for, and a lost accelerator's driver may hang.
+    """
+    print(f"error: {words}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 NO_BACKEND = "Unable to initialize backend"
