@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.inference import evaluate as module
 from plimsoll.recipes.verbs import Verb
 
@@ -36,9 +36,13 @@ def test_the_answer_is_the_means_over_the_held_out_set(run):
     assert evaluated() == {"run": "runs/x", "step": 7, "loss": 1.0, "tokens": 5}
 
 
-def test_a_change_of_the_data_is_a_note(run):
-    run.recipe.data_changed = lambda prepared: f"not {prepared}"
-    assert evaluated()["note"] == "not as it was"
+def test_other_data_are_refused(run):
+    def changed(prepared):
+        raise DataError("not as it was")
+
+    run.recipe.data_changed = changed
+    with pytest.raises(DataError, match="not as it was"):
+        evaluated()
 
 
 def test_metrics_of_the_raw_weights_are_numbers_beside_the_others_and_are_not_asked_for_twice(run):

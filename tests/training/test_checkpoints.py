@@ -344,6 +344,7 @@ assert not notes
 for name, leaf in state.items():
     assert loaded.state[name].sharding == leaf.sharding
     np.testing.assert_array_equal(loaded.state[name], leaf)
+print(len(jax.devices()), loaded.position.step)
 """
 
 
@@ -351,11 +352,14 @@ def test_what_eight_devices_saved_is_read_on_four_two_and_one(tmp_path):
     environment = for_processes("cpu") | {"PYTHONPATH": ":".join(sys.path)}
     for count in (8, 4, 2, 1):
         flags = f"--xla_force_host_platform_device_count={count}"
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", ON_DEVICES, str(tmp_path), "save" if count == 8 else "load"],
             env=environment | {"XLA_FLAGS": flags},
             check=True,
+            capture_output=True,
+            text=True,
         )
+        assert done.stdout.split() == [str(count), "1"]
 
 
 BESIDE_A_SAVE = """

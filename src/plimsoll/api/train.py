@@ -186,8 +186,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
             )
         folder.require_sealed()
         prepared = Prepared(**folder.read("data.json"))
-        if words := recipe.training_data_changed(prepared):
-            say(words)
+        recipe.training_data_changed(prepared)
         return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()

@@ -36,20 +36,18 @@ def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
             trained besides those of their average.
 
     Raises:
-        DataError: The data is not the run's any more. Smaller changes are in the answer's `note`.
+        DataError: The data is not the run's any more.
         RecipeError: The recipe does not support an option.
     """
     trained = Trained(request["run"], step=request["step"])
     recipe: Recipe = trained.recipe
-    changed = recipe.data_changed(trained.prepared)
+    recipe.data_changed(trained.prepared)
     for option, refusal in UNSUPPORTED.items():
         if request.get(option) and option not in recipe.evaluation_options:
             raise RecipeError(refusal.format(run=trained.folder.path, recipe=name_of(recipe)))
     answer = {"run": request["run"], "step": trained.step}
     own = recipe.verbs.get("evaluate", Verb()).answer
     answer |= resolved(own)(trained, request) if own else trained.means()
-    if changed is not None:
-        answer["note"] = changed
     if request.get("raw") and "raw" not in answer:
         means = trained.means(average=False)
         answer["raw"] = {name: value for name, value in means.items() if isinstance(value, float)}

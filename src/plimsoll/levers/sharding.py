@@ -93,23 +93,9 @@ def device_bytes(shapes: Any, *, fsdp: int) -> int:
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """Returns memory that is not resident yet and that JAX on a CPU takes over as it is."""
-    return _empty_at(shape, dtype, beyond=0)
-
-
-def unaligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Returns memory that JAX on a CPU copies into its own, which can be donated.
-
-    What it takes over cannot: a step puts its result into further memory then. `device_put(..., may_alias=False)` takes
-    over NumPy's memory all the same (jax 0.10.2).
-    """
-    return _empty_at(shape, dtype, beyond=16)  # NumPy's own is at a multiple of 16
-
-
-def _empty_at(shape: Sequence[int], dtype: Any, *, beyond: int) -> np.ndarray:
-    """Returns memory that begins so many bytes beyond a multiple of ALIGNED."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + ALIGNED, np.uint8)
-    start = (beyond - room.ctypes.data) % ALIGNED
+    start = -room.ctypes.data % ALIGNED
     return room[start : start + size].view(dtype).reshape(shape)
 
 

@@ -547,19 +547,15 @@ class Recipe(metaclass=_Named):
         """
         return ""
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         """Checks, as far as the recipe can tell, that its data is still what `prepare` has seen.
 
         Args:
             prepared: Result of `prepare` at the start of the run.
 
-        Returns:
-            A note for the user if files were written or copied since then but seem to be the same, else None.
-
         Raises:
             DataError: It is different data. Changes that only a complete read would find may go unnoticed.
         """
-        return None
 
     def tokenises_while_training(self, prepared: Prepared) -> bool:
         """Returns whether every process of a run tokenises all of the text, for its own rows, as training goes.
@@ -569,7 +565,7 @@ class Recipe(metaclass=_Named):
         """
         return False
 
-    def training_data_changed(self, prepared: Prepared) -> str | None:
+    def training_data_changed(self, prepared: Prepared) -> None:
         """Checks, before training starts or resumes, that the training data is still what `prepare` has seen.
 
         By default it is `data_changed`, which evaluation uses too. Recipes override it to check files that only
@@ -578,13 +574,10 @@ class Recipe(metaclass=_Named):
         Args:
             prepared: Result of `prepare` at the start of the run.
 
-        Returns:
-            A note for the user, or None, as `data_changed` does.
-
         Raises:
             DataError: It is different data.
         """
-        return self.data_changed(prepared)
+        self.data_changed(prepared)
 
     def without_data(self, prepared: Prepared) -> Self:
         """Returns this recipe without its data files, to use the trained model where the data is missing.

@@ -129,12 +129,11 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
 def evaluation_text(answer: Mapping[str, Any]) -> str:
     """Returns what `plimsoll evaluate` prints: a line for each metric, and for each part of one that is a mapping."""
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
-    lines += [answer["note"]] if answer.get("note") else []
     for name, value in answer.items():
         if isinstance(value, Mapping):
             parts = [(part, f"{number:.4f}") for part, number in value.items()]
             lines += ["", f"  {name}", *columns(parts, align="lr", indent=4)]
-        elif name not in ("run", "step", "note"):
+        elif name not in ("run", "step"):
             text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
             lines.append(f"  {name:<24}  {text}")
     return "\n".join(lines)

@@ -12,7 +12,6 @@ Saving beside training lets XLA keep a second copy of the state until it is writ
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import logging
@@ -32,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
+from plimsoll.files.folder import is_full
 from plimsoll.files.manifest import damage, finish, flush_folder, is_finished, remove, replace_file
 from plimsoll.files.run_folder import POSITION, STEP, Position, RunFolder
 from plimsoll.training import allocator, distributed
@@ -330,7 +330,7 @@ def not_saved(run: RunFolder, step: int, problem: Exception) -> Exception:
         return problem
     full = any(words in str(problem) for words in DISK_IS_FULL)
     if isinstance(problem, OSError):
-        full = full or problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = full or is_full(problem)
     elif not full:
         return problem
 

@@ -183,9 +183,8 @@ class Control(AdamWRecipe):
         facts |= {"file": facts_of([rows.path]).to_json()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         require_same(self.data, prepared.facts["file"], facts_of([self.rows.path]))
-        return None
 
     def data_advice(self) -> str:
         if self.rows.has_huge_chunks:

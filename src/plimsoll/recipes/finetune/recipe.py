@@ -302,15 +302,13 @@ class Finetune(AdamWRecipe):
         per_epoch = packing.rows if self.steps else rows.rows_of(epochs) / epochs or packing.rows
         return Prepared(steps=steps, steps_per_epoch=per_epoch / self.effective_batch, facts=facts)
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         files = data.weight_files(find_folder(self.pretrained))
         require_same(self.pretrained, prepared.facts["model"], facts_of(files))
-        return None
 
-    def training_data_changed(self, prepared: Prepared) -> str | None:
+    def training_data_changed(self, prepared: Prepared) -> None:
         self.data_changed(prepared)
         data.require_same_examples(self, prepared.facts)
-        return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.batch_source import BatchSource

@@ -238,9 +238,8 @@ class LongContext(AdamWRecipe):
         facts = {"description": description, "packed": self._facts().to_json()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         require_same(self.data, prepared.facts["packed"], self._facts())
-        return None
 
     def _facts(self) -> Facts:
         return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)

@@ -222,9 +222,8 @@ class OwnRecipe(Recipe):
         task = self.task(plain_compute())
         require_sound(task, batch, called=self.called, seed=self.seed, of_a_mean=self.of_a_mean)
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         require_same("the data", prepared.facts["files"], self._file_facts())
-        return None
 
     def _file_facts(self) -> Facts:
         return facts_of([file.path for file in self._files])

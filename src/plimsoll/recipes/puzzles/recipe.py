@@ -297,9 +297,8 @@ class Puzzles(Recipe):
             facts=facts | {"test_examples": tested, "arrays": self._facts().to_json()},
         )
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         require_same(self.data, prepared.facts["arrays"], self._facts())
-        return None
 
     def without_data(self, prepared: Prepared) -> Puzzles:
         return replace(self, data="", identifiers=prepared.facts["identifiers"])

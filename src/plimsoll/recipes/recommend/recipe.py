@@ -408,9 +408,8 @@ class Recommend(AdamWRecipe):
             options |= {f"{name} of the language model": value for name, value in described.items()}
         return facts_of(self.interactions.files, **options)
 
-    def data_changed(self, prepared: Prepared) -> str | None:
+    def data_changed(self, prepared: Prepared) -> None:
         require_same(self.data, prepared.facts["interactions"], self._facts())
-        return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.recipes.recommend.rows import interaction_loader

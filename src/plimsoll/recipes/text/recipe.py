@@ -246,11 +246,10 @@ class Text(AdamWRecipe):
     def tokenises_while_training(self, prepared: Prepared) -> bool:
         return KEPT not in prepared.facts
 
-    def training_data_changed(self, prepared: Prepared) -> str | None:
+    def training_data_changed(self, prepared: Prepared) -> None:
         then = prepared.facts.get("text")
         if then and (paths := self._documents().paths) is not None:
             require_same(self.dataset_id, then, facts_of(paths))
-        return None
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.packed.stream_order import stream_order_loader
