@@ -21,8 +21,8 @@ settings.load_profile("usual")
 
 os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
-COMPILED_BYTES = 2**30
-"""Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""
+KEPT, KEPT_BYTES = ("compiled", "answers"), 2**30
+"""Parts of .pytest_cache/d/plimsoll that the next test run has, too, and the largest size of each."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""
@@ -44,9 +44,18 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "cache") and not hasattr(config, "workerinput"):
-        compiled = config.cache.mkdir("compiled")
-        if sum(file.stat().st_size for file in compiled.iterdir()) > COMPILED_BYTES:
-            shutil.rmtree(compiled)
+        empty_but_for_answers(config.cache.mkdir("plimsoll"))
+
+
+def empty_but_for_answers(cache: Path) -> None:
+    """Removes what an earlier test run left in its cache, but for what compilers made and answered."""
+    for part in cache.iterdir():
+        if part.name in KEPT and sum(file.stat().st_size for file in part.iterdir()) <= KEPT_BYTES:
+            continue
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
@@ -69,21 +78,21 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_this_test_run(tmp_path_factory, request):
-    """Answers of compilers, shared by the processes of this test run, and nothing of the user's.
+    """A cache of compiled steps and answers, shared by the processes of this test run, and nothing of the user's.
 
-    What tests compile in their own process is kept for the next test run, too: its key is the program itself, so that
-    changed code misses it.
+    Both are kept for the next test run, those of the processes that tests start included. The key of a compiled step
+    is the program itself, so that changed code misses it, and the path of the cache, which therefore stays the same;
+    that of an answer has a digest of our source.
     """
     import jax
 
     jax.devices()  # reads the options
     if others := os.environ.pop("XLA_FLAGS", "").replace(PLAIN_CODE or " ", " ").strip():
         os.environ["XLA_FLAGS"] = others
-    folder = base_folder(tmp_path_factory) / "cache"
+    stays = hasattr(request.config, "cache")
+    folder = request.config.cache.mkdir("plimsoll") if stays else base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)
-    kept = hasattr(request.config, "cache")
-    compiled = request.config.cache.mkdir("compiled") if kept else folder / "compiled-by-tests"
-    jax.config.update("jax_compilation_cache_dir", str(compiled))
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     # Of single operations, too: reading one takes half the CPU time of compiling it, and processes compile the same.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

@@ -21,10 +21,9 @@ def test_cases_that_are_not_slow_are_there(request):
             assert {f"{function}[{case}]" for case in marker.args} <= names
 
 
-def test_commands_write_into_a_cache_of_the_test_runs_own(tmp_path_factory):
+def test_commands_write_into_a_cache_of_the_test_runs_own(request):
     """`PLIMSOLL_CACHE` is set for every process that a test starts: the user's folder stays as it is."""
-    own = tmp_path_factory.getbasetemp()
-    assert cache_folder().parent in (own, own.parent)
+    assert cache_folder() == request.config.cache.mkdir("plimsoll")
 
 
 def test_few_examples_are_tried_in_make_test_and_more_in_test_all():
