@@ -187,25 +187,6 @@ def test_an_option_that_the_recipe_lacks_is_refused():
         steps_of(RECIPE, "lora-rank")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--largest", "seq-len", "--seq-len", "4096"], "--seq-len 4096 asks for one value, and --largest seq-len"),
-        (["--seq_len=64", "--largest", "seq-len"], "--seq_len 64 asks for one value"),
-        (["--largest", "seq-len", "--floor"], "and --floor asks for something else"),
-        (["--largest", "seq-len", "--compare", "h100", "--frontier"], "and --compare, --frontier asks"),
-        (["--largest", "lora-rank"], "this recipe has no such option"),
-        (["--largest", "width"], "--largest takes one of"),
-    ],
-)
-def test_what_contradicts_it_is_refused_in_a_paragraph_before_anything_is_planned(monkeypatch, capsys, words, said):
-    monkeypatch.setattr(api_plan, "search", pytest.fail)
-    assert main(["plan", "stories", "--chip", "cpu", *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "\n" not in error.strip()
-
-
 def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
     planner = Planner(by_length(100 * MIB, 2**14), 200 * MIB)
 

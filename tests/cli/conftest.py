@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import PUZZLES, TINY, plimsoll
+from commands import PUZZLES, plimsoll
 from once import made_once
 
 WORDS = shlex.split("the a cat dog sat ran on under mat tree and then saw big small red blue house")
@@ -24,18 +24,9 @@ def text_file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_command(text_file) -> list[str]:
-    """`train` and its arguments, but for --run."""
-    return ["train", "stories", "--dataset-id", str(text_file), *TINY, "--quiet"]
-
-
-@pytest.fixture(scope="session")
-def tiny_run(tiny_command, tmp_path_factory) -> Path:
-    def train(folder: Path) -> None:
-        done = plimsoll(*tiny_command, "--run", folder / "tiny", "--eval-every", 3, "--save-every", 3)
-        assert done.returncode == 0, done.stderr
-
-    return made_once(tmp_path_factory, "run-of-text", train) / "tiny"
+def tiny_run(runs) -> Path:
+    """The one run of text: 24 steps, with checkpoints of steps 20 and 24 and an average of the weights."""
+    return runs.trained()
 
 
 @pytest.fixture(scope="session")

@@ -68,19 +68,3 @@ def test_installing_says_what_it_does_beside_the_output(capsys, monkeypatch):
     result = capsys.readouterr()
     assert result.err == "making cuda\n"
     assert json.loads(result.out)["chips"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["h1000"], ["no chip called 'h1000'", "did you mean h100"]),
-        (["tpu-v4-63"], ["no topology tpu-v4-63", "tpu-v4-64, 32 devices on 8 hosts"]),
-        (["--install", "rocm"], ["--install takes one of cuda, tpu, got 'rocm'"]),
-        (["h100", "h200"], ["nothing more is expected"]),
-    ],
-)
-def test_bad_words_are_one_paragraph(arguments, parts, capsys):
-    assert main(["chips", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
-    assert all(part in error for part in ["error: ", *parts])

@@ -58,20 +58,3 @@ def test_where_nothing_fits_the_table_is_printed_and_the_code_is_2(asked, capsys
 def test_a_picture_is_drawn(asked, tmp_path):
     assert main(["plan", "stories", "--compare", "h200,t4", "--picture", str(tmp_path / "chips.svg")]) == 0
     assert "does not fit" in (tmp_path / "chips.svg").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--compare", "h200,rtx4091"], "there is no chip called 'rtx4091': did you mean rtx4090"),
-        (["--compare", ","], "names no chip"),
-        (["--compare", "h200", "--price", "h200"], "'h200' is no price"),
-        (["--compare", "h200", "--chip", "h200", "--measure"], "leave out --chip and --measure, or --compare"),
-        (["--compare", "h200,t4", "--mesh", "data=2"], "and --mesh asks for one plan: leave out --mesh, or --compare"),
-        (["--price", "h200=1"], "--price is for --compare"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_before_anything_is_planned(asked, capsys, words, said):
-    assert main(["plan", "stories", *words]) == 2
-    assert said in capsys.readouterr().err
-    assert asked == []

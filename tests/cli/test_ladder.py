@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from commands import plimsoll
-from plimsoll.cli.main import main
 from plimsoll.report.metrics import read_rows
 from plimsoll.units import MIB
 
@@ -118,18 +117,3 @@ def test_a_ladder_that_is_stopped_leaves_no_process_and_no_folder(climbed, comma
     _, alive = psutil.wait_procs(below, timeout=60)  # a killed one is there until its memory is given back
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
     assert list(tmp_path.glob("plimsoll-ladder-*")) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--rungs", "ramat"], "--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"),
-        (["--picture", "rungs.pdf"], "is written as .png or .svg, and 'rungs.pdf' is neither"),
-        (["--rung-steps", "2"], "--rung-steps must be 3 or more, got 2: one has to come after the restore"),
-        (["--run", "."], "is there already: name a new folder for the runs of a ladder"),
-        (["--micro-batch", "2"], "there is no option --micro-batch"),
-    ],
-)
-def test_what_is_no_ladder_is_refused(command, words, said, capsys):
-    assert main([*command[:-3], *words]) == 2
-    assert said in capsys.readouterr().err

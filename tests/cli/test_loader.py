@@ -26,7 +26,7 @@ def batches(recipe, folder=None, count=3):
 
 def test_batches_are_dicts_of_batch_by_sequence(recipe):
     for batch in batches(recipe):
-        assert {name: array.shape for name, array in batch.items()} == {"input_ids": (4, 32), "labels": (4, 32)}
+        assert {name: array.shape for name, array in batch.items()} == {"input_ids": (8, 32), "labels": (8, 32)}
         np.testing.assert_array_equal(batch["labels"][:, :-1], batch["input_ids"][:, 1:])
 
 

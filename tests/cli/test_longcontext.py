@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from commands import answer, called, plimsoll
+from plimsoll.cli.main import main
 from plimsoll.report.metrics import read_rows
 
 TRAIN = shlex.split(
@@ -18,8 +19,8 @@ TRAIN = shlex.split(
 @pytest.fixture(scope="module")
 def packed(text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed") / "packed"
-    done = plimsoll("prepare", "longcontext", "--dataset-id", text_file, "--vocab-size", 300, "--out", folder)
-    assert done.returncode == 0, done.stderr
+    words = ["--dataset-id", str(text_file), "--vocab-size", "300", "--out", str(folder)]
+    assert main(["prepare", "longcontext", *words]) == 0
     return folder
 
 
@@ -71,20 +72,3 @@ def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(train
 def test_a_preset_may_be_named_beside_its_recipe(packed):
     found = answer("plan", "longcontext", "--preset", "nano", "--data", packed, *TRAIN[:-1], "--memory", "1GiB")
     assert found["recipe"] == "longcontext-nano"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["train", "longcontext", "--run", "x"], "--data is missing: name a packed folder"),
-        (["train", "longcontext", "--data", "nowhere", "--run", "x"], "there is no folder"),
-        (["plan", "longcontext", "--preset", "sudoku"], "is no preset of longcontext: it has nano, micro"),
-        (["plan", "longcontext", "--heads", "4"], "--heads 4 is of layers that attend, and there are none"),
-        (["plan", "longcontext", "--selective", "--form", "fft"], "--form fft needs the same decay at every token"),
-    ],
-)
-def test_mistakes_are_told_in_one_paragraph(words, said, tmp_path):
-    done = plimsoll(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr

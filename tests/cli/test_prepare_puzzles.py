@@ -81,22 +81,3 @@ def test_inspecting_a_damaged_set_says_the_row_and_the_file(tmp_path, capsys):
     np.save(path, spoiled)
     PuzzleSet(tmp_path / "set", "train")
     assert "all__inputs.npy: row 17 has the token 200" in typed(capsys, "inspect", tmp_path / "set", code=2)
-
-
-REFUSED = {
-    "nothing": ([], "needs to know what: control, sudoku, maze or arc"),
-    "no such thing": (["chess"], "got chess"),
-    "no out": (["sudoku"], "plimsoll prepare sudoku needs --out, the new folder for the data set; "),
-    "no source": (["arc", "--out", "x"], "plimsoll prepare arc needs --source, the folder with ARC tasks"),
-    "another size": (["sudoku", "--out", "x", "--size", "5"], "--size takes one of 4, 6, 9, got '5'"),
-    "not enough": (["maze", "--out", "x", "--test-size", "0"], "--test-size must be 1 or more, got 0"),
-    "no csv": (["maze", "--out", "x", "--source", "no.csv"], "--source no.csv is neither a file nor a folder"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_prepared_is_refused_in_a_paragraph(case, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words, said = REFUSED[case]
-    assert said in typed(capsys, "prepare", *words, code=2)
-    assert not list(tmp_path.iterdir())

@@ -48,28 +48,6 @@ def test_what_was_left_out_is_said_in_words(file, tmp_path, capsys):
     assert "clusters: 4 by kmeans" in text
 
 
-REFUSED = {
-    "no file": (["--out", "x"], "plimsoll prepare recommend needs --interactions, the file with interactions"),
-    "no out": (["--interactions", "x"], "plimsoll prepare recommend needs --out, the folder that is made"),
-    "not there": (["--interactions", "no.csv", "--out", "x"], "no.csv cannot be read: No such file"),
-    "one column": (["--interactions", "x", "--out", "x", "--item-column", "a"], "needs both --user-column and"),
-    "no such form": (
-        ["--interactions", "x", "--out", "x", "--format", "xml"],
-        "--format takes one of csv, movielens-csv",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_prepared_is_refused_in_a_paragraph(case, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words, said = REFUSED[case]
-    text = typed(capsys, "prepare", "recommend", *words, code=2)
-    assert said in text
-    assert "Traceback" not in text
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_damaged_set_is_said_with_the_file(file, tmp_path, capsys):
     words = ["--interactions", file, "--out", tmp_path / "set", "--clustering", "frequency"]
     typed(capsys, "prepare", "recommend", *words)

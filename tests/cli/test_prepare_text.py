@@ -30,23 +30,3 @@ def test_a_text_is_packed_and_the_same_command_says_that_it_is_finished(texts, t
     text = typed(capsys, *words[:-1], tmp_path / "b", "--workers", "1")
     assert f"{found['tokens']:,} tokens of {found['documents']:,} documents" in text
     assert "ids: uint16, of a vocabulary of 300" in text
-
-
-REFUSED = {
-    "no text": (["--out", "x"], "plimsoll prepare longcontext needs --dataset-id"),
-    "no out": (["--dataset-id", "x"], "plimsoll prepare longcontext needs --out, the folder that is made"),
-    "no such text": (["--dataset-id", "x", "--out", "y"], "there is no such path: 'x'"),
-    "both": (["--dataset-id", "x", "--out", "y", "--tokenizer", "t", "--vocab-size", "400"], "leave one of them out"),
-    "no tokenizer": (["--dataset-id", "text.txt", "--out", "y", "--tokenizer", "t"], "there is no tokenizer at t"),
-    "no such user": (["--dataset-id", "x", "--out", "~nobody-of-this-name/y"], "a user that this machine does not"),
-    "no workers": (["--dataset-id", "x", "--out", "y", "--workers", "0"], "--workers must be 1 or more, got 0"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_packed_is_refused_in_a_paragraph(case, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("a text")
-    words, said = REFUSED[case]
-    assert said in typed(capsys, "prepare", "longcontext", *words, code=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]

@@ -275,7 +275,6 @@ cluster.train_together(
     ("case", "struck", "other", "words"),
     [
         ("killed while the other waits", -signal.SIGKILL, ABORTED, "another task died"),
-        ("killed in a step", -signal.SIGKILL, LOST, "error: another process of this run is gone ("),
         ("frozen", -signal.SIGKILL, ABORTED, "stopped sending heartbeats"),
         ("error", 1, LOST, "error: another process of this run is gone ("),
         ("disk", LOST, LOST, "error: another process of this run is gone ("),

@@ -9,7 +9,6 @@ import pytest
 from commands import PUZZLES, answer, called, plimsoll, workers_here
 from once import made_once
 from plimsoll.api.run import load
-from plimsoll.cli.main import main
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.question import question
 from plimsoll.recipes.puzzles.text import solution_text
@@ -79,29 +78,6 @@ def test_a_run_solves_where_its_data_set_is_no_longer_there(puzzle_run, typed_an
     done = called("solve", moved, "test:0")
     assert done.returncode == 2
     assert f"there is no dataset.json in {tmp_path / 'gone/test'}" in done.stderr
-
-
-def test_a_run_of_text_solves_nothing(tiny_run, capsys):
-    assert main(["solve", str(tiny_run), "test:0"]) == 2
-    assert "is a run of stories, which solves no puzzles: name a run of sudoku, maze or arc" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "plimsoll solve needs RUN, the folder of the run"),
-        (["RUN"], "plimsoll solve needs PUZZLE, the puzzle to solve: its characters"),
-        (["nowhere/at-all", "test:0"], "nowhere/at-all is not a run"),
-        (["RUN", "123"], "has 3 cells, and a Sudoku of 4x4 has 16"),
-        (["RUN", "test:960"], "there is no example '960'"),
-        (["RUN", "test:0", "--step", "77"], "no checkpoint of step '77'; it has 2"),
-    ],
-)
-def test_what_cannot_be_solved_is_said_in_a_paragraph(words, said, puzzle_run, capsys):
-    assert main(["solve", *(str(puzzle_run) if word == "RUN" else word for word in words)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.splitlines()) == 1
 
 
 GOLDEN = """\
@@ -190,17 +166,3 @@ def test_an_example_of_arc_is_shown_without_its_canvas(arc_run):
     assert [len(row) for row in found["puzzle"]] == [2, 2]
     assert "valid" not in found
     assert found["right"] in (True, False)
-
-
-def test_what_cannot_be_submitted_is_refused(puzzle_run, tmp_path, capsys):
-    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "no/where.json")]) == 2
-    assert "cannot be written: name a file in a folder that is there" in capsys.readouterr().err
-    assert main(["evaluate", str(puzzle_run), "--submission", str(tmp_path / "a.json")]) == 2
-    assert "--submission writes answers to tasks of ARC" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_of_puzzles_is_not_exported(puzzle_run, tmp_path, capsys):
-    assert main(["export", str(puzzle_run), "--merged", str(tmp_path / "out")]) == 2
-    assert "whose model transformers does not know" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

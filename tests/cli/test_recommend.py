@@ -179,16 +179,6 @@ def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words
     assert words in done.stderr
 
 
-def test_a_run_of_something_else_ranks_nothing(trained, tmp_path):
-    (tmp_path / "other").mkdir()
-    recipe = json.loads((trained / "run/recipe.json").read_text())
-    (tmp_path / "other/recipe.json").write_text(json.dumps({"kind": "control", "fields": {}}))
-    done = called("rank", "other", "--history", "112", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "other is a run of control, which ranks no items" in done.stderr
-    assert recipe["kind"] == "recommend"
-
-
 @pytest.mark.slow
 def test_a_shape_is_planned_without_weights_and_data(tmp_path):
     options = ["--preset", "llama-3.2-1b", "--chip", "l4", "--frozen-bits", "4", "--micro-batch", "1", "--json"]

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (a case is a line)
 """`train --on slurm` and `--on ray`: what is written and asked for, and what is refused. benchmarks/schedulers.py runs
 real ones."""
 
@@ -131,36 +130,6 @@ def test_the_job_is_requeued_only_where_it_was_stopped_and_has_saved_a_step_furt
         assert (tmp_path / "said").read_text() == "requeue 7\n"
 
 
-REFUSED = {
-    "no sbatch": (["--memory", "1GiB"], "there is no sbatch on this machine's PATH", "add --no-submit"),
-    "no memory": (["--no-submit"], "--on slurm asks for the memory of the budget", "like --memory 4GiB"),
-    "a number": (["--no-submit", "--coordinator", "a:1"], "starts all processes of the run", "leave out --coordinator"),
-    "nodes": (["--no-submit", "--chip", "h100x8", "--nodes", "3"], "--nodes 3 cannot have equal parts of the 8 GPUs"),
-    "no nodes": (["--no-submit", "--memory", "1GiB", "--nodes", "0"], "--nodes must be 1 or more, got 0"),
-    "a bucket": (["--no-submit", "--memory", "1GiB", "--run", "s3://a/b"], "--run s3://a/b is an address"),
-    "a TPU": (["--no-submit", "--chip", "tpu-v4-64"], "tpu-v4-64 is a TPU"),
-    "a quotation mark": (["--no-submit", "--memory", "1GiB", "--sbatch", "comment='x"], "cannot be read", "quotation mark"),
-    "no scheduler's nodes": (["--nodes", "2"], "--nodes is for a scheduler: add --on slurm or --on ray"),
-    "no scheduler's options": (["--sbatch", "time=1"], "--sbatch is for --on slurm alone"),
-    "Ray's": (["--on", "ray", "--memory", "1GiB", "--no-submit"], "--no-submit is for --on slurm alone"),
-    "another": (["--on", "pbs"], "--on takes one of ray, slurm, got 'pbs'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_started_is_refused_in_one_paragraph(case, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    words, *parts = REFUSED[case]
-    on = [] if "scheduler" in case or "--on" in words else ["--on", "slurm"]
-    run = [] if "--run" in words else ["--run", str(tmp_path / "run")]
-    assert main(["train", "stories", "--dataset-id", "text.jsonl", *TINY, *on, *words, *run]) == 2
-    said = capsys.readouterr()
-    for part in parts:
-        assert part in said.err
-    assert said.err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
 def test_what_slurm_refuses_is_said_with_the_script_that_stays(planned, tmp_path, monkeypatch, capsys):
     fake_sbatch(tmp_path, monkeypatch, 'echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1')
     assert on_slurm("--memory", "1GiB", run=tmp_path / "run") == 2
@@ -207,38 +176,31 @@ def of_ray(codes, monkeypatch, tmp_path, saves):
     return on_ray._until_done(None, job, said.append, []), said
 
 
-def test_on_ray_a_lost_process_starts_all_again_from_what_was_saved(monkeypatch, tmp_path):
-    code, said = of_ray([[3, 137], [137, 3], [0, 0]], monkeypatch, tmp_path, iter([4, 8, 12]))
-    assert code == 0
-    assert said == [
-        "process 1 of 2 on Ray is lost: all start again from step 4",
-        "process 0 of 2 on Ray is lost: all start again from step 8",
-    ]
+RESTARTED = {
+    "one is lost": ([[3, 137], [137, 3], [0, 0]], [4, 8, 12], 0, ["process 1 of 2|step 4", "process 0 of 2|step 8"]),
+    "the network is cut": ([[134, 134], [0, 0]], [4, 8], 0, ["processes 0, 1 of 2|step 4"]),
+    "the run stops itself": ([[3, 3]], [4], 3, []),
+    "one has its own reason": ([[3, 2]], [4], 3, []),
+    "another has its own reason": ([[134, 2]], [4], 2, []),
+    "an error": ([[1, 134]], [4], 1, []),
+}
+"""Exit codes of both processes in each round, the steps saved meanwhile, the code of all, and what is told."""
 
 
-def test_on_ray_processes_that_are_lost_in_vain_are_started_again_once(monkeypatch, tmp_path):
-    lost = [[3, 137]] * 5
-    with pytest.raises(StoppedError, match="process 1 of 2 on Ray ended with 137, and 2 times in a row nothing was"):
-        of_ray(lost, monkeypatch, tmp_path, iter([0, 4, 0, 0]))
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+@pytest.mark.parametrize("case", RESTARTED)
+def test_on_ray_lost_processes_start_again_and_others_end_all(case, monkeypatch, tmp_path):
+    codes, steps, expected, lines = RESTARTED[case]
+    code, said = of_ray(codes, monkeypatch, tmp_path, iter(steps))
+    assert code == expected
+    assert len(said) == len(lines)
+    for line, parts in zip(said, lines, strict=True):
+        assert all(part in line for part in parts.split("|"))
 
 
-def test_on_ray_a_run_that_stops_itself_is_not_started_again(monkeypatch, tmp_path):
-    assert of_ray([[3, 3]], monkeypatch, tmp_path, iter([4])) == (3, [])
-
-
-def test_on_ray_processes_that_lose_one_another_are_started_again(monkeypatch, tmp_path):
-    """As where the network between them is cut: JAX ends both, and neither has a reason of its own to end."""
-    code, said = of_ray([[134, 134], [0, 0]], monkeypatch, tmp_path, iter([4, 8]))
-    assert code == 0
-    assert said == ["processes 0, 1 of 2 on Ray are lost: all start again from step 4"]
-    with pytest.raises(StoppedError, match="processes 0, 1 of 2 on Ray ended with 134, 134, and 2 times in a row"):
-        of_ray([[134, 134]] * 5, monkeypatch, tmp_path, iter([0, 0]))
-
-
-@pytest.mark.parametrize(("codes", "code"), [([3, 2], 3), ([134, 2], 2), ([1, 134], 1)])
-def test_on_ray_one_that_has_a_reason_of_its_own_ends_all(monkeypatch, tmp_path, codes, code):
-    assert of_ray([codes], monkeypatch, tmp_path, iter([4])) == (code, [])
+@pytest.mark.parametrize(("codes", "steps"), [([3, 137], [0, 4, 0, 0]), ([134, 134], [0, 0])])
+def test_on_ray_processes_that_are_lost_in_vain_are_started_again_once(codes, steps, monkeypatch, tmp_path):
+    with pytest.raises(StoppedError, match="2 times in a row"):
+        of_ray([codes] * 5, monkeypatch, tmp_path, iter(steps))
 
 
 class RayError(Exception):
