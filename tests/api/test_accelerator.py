@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,23 +74,31 @@ def chosen(root, batch=8, mesh=None):
     return target, *said
 
 
-def test_without_a_driver_it_is_the_cpu_and_no_process_is_started(tmp_path, monkeypatch):
-    def started(*_, **__):
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(subprocess, "Popen", started)
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    installed(monkeypatch, "jax-cuda13-plugin")  # as in an image for cards, on a machine without one
-    target, why = chosen(tmp_path)
-    assert (target.name, why) == ("cpu", "on the CPU: no NVIDIA driver and no TPU is here")
+PLUGIN = "jax-cuda13-plugin"
 
 
-def test_a_driver_without_a_plugin_is_the_cpu_and_the_extra_is_named(machine, monkeypatch):
-    installed(monkeypatch)
+@pytest.mark.parametrize(
+    ("has_driver", "plugins", "variables", "why"),
+    [
+        (False, [PLUGIN], {}, "no NVIDIA driver and no TPU is here"),  # as in an image for cards, elsewhere
+        (True, [], {}, "install the extra `cuda13`"),
+        (True, [PLUGIN], {"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS is cpu"),
+        (True, [PLUGIN], {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES hides the GPU"),
+        (True, [PLUGIN], {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES hides the GPU"),
+    ],
+)
+def test_where_no_card_can_be_used_it_is_the_cpu_and_no_process_is_started(
+    machine, monkeypatch, has_driver, plugins, variables, why
+):
     monkeypatch.setattr(accelerator, "ask", silently)
-    target, why = chosen(machine)
+    monkeypatch.setattr(subprocess, "Popen", silently)
+    installed(monkeypatch, *plugins)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    target, said = chosen(machine if has_driver else machine / "bin")
     assert target.name == "cpu"
-    assert why.startswith("on the CPU: an NVIDIA driver is here, but JAX has no plug-in: install the extra `cuda13`")
+    assert said.startswith("on the CPU: ")
+    assert why in said
 
 
 def test_a_card_is_recognised_from_what_jax_calls_it(machine, monkeypatch):
@@ -158,10 +167,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
 def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeypatch, problem):
     """A driver too old for the plug-in, or the plug-in's own error: training on the CPU instead would hide it."""
 
-    def broken(*_, **__):
-        raise problem
-
-    monkeypatch.setattr(accelerator, "ask", broken)
+    monkeypatch.setattr(accelerator, "ask", Mock(side_effect=problem))
     with pytest.raises(RecipeError) as refusal:
         chosen(machine)
     assert refusal.value.exit_code == 2
@@ -172,11 +178,8 @@ def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeyp
 
 def test_a_look_that_takes_too_long_is_refused(machine, monkeypatch):
     """One host of a TPU slice waits for the others, and a driver that hangs for ever."""
-
-    def slow(command, **options):
-        raise subprocess.TimeoutExpired(command, options["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", slow)
+    slow = subprocess.TimeoutExpired("a look", accelerator.LOOK_SECONDS)
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=slow))
     with pytest.raises(RecipeError, match=f"had no answer after {accelerator.LOOK_SECONDS} s and was ended"):
         chosen(machine)
 
@@ -257,26 +260,15 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
 
 
-@pytest.mark.parametrize(("measure", "at_once"), [(True, "true"), (False, "false")])
-def test_plans_are_compiled_on_the_card_within_the_budget_which_only_timing_takes(measure, at_once):
-    variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure)
+@pytest.mark.parametrize(("process", "at_once"), [("timing", "true"), ("compiling", "false"), ("training", "true")])
+def test_a_process_on_a_card_has_the_budget_and_no_more_and_only_compiling_does_not_take_it_at_once(process, at_once):
+    if process == "training":
+        variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+        assert variables["JAX_PLATFORMS"] == "cuda,cpu"
+    else:
+        variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=process == "timing")
     assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
     assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == at_once
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "why"),
-    [
-        ("JAX_PLATFORMS", "cpu", "JAX_PLATFORMS is cpu"),
-        ("CUDA_VISIBLE_DEVICES", "", "CUDA_VISIBLE_DEVICES hides the GPU"),
-        ("CUDA_VISIBLE_DEVICES", "-1", "CUDA_VISIBLE_DEVICES hides the GPU"),
-    ],
-)
-def test_a_user_who_hides_the_card_trains_on_the_cpu(machine, monkeypatch, variable, value, why):
-    monkeypatch.setattr(accelerator, "ask", silently)
-    monkeypatch.setenv(variable, value)
-    target, said = chosen(machine)
-    assert (target.name, said) == ("cpu", f"on the CPU: {why}")
 
 
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
@@ -312,13 +304,6 @@ def test_the_chip_of_a_run_is_found_only_where_nothing_names_it(tmp_path, machin
     assert train._target(folder, recipe, train.TrainOptions(pins={"micro_batch": 1}), said.append).name == "h200"
     assert train._target(folder, recipe, train.TrainOptions(chip="cpu"), silently).name == "cpu"
     assert train._target(folder, recipe, train.TrainOptions(), silently, processes=2).name == "cpu"
-
-
-def test_a_cards_process_may_have_the_budget_and_no_more():
-    variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
-    assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
-    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
-    assert variables["JAX_PLATFORMS"] == "cuda,cpu"
 
 
 def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
