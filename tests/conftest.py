@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from collected import COLLECTED
-from once import base_folder
+from once import base_folder, take_shared_folder
 from plain_code import PLAIN_CODE
 
 # The same examples each time, so that a failure is the change's; no deadline: others use the machine's clock, too.
@@ -43,7 +43,8 @@ def pytest_configure(config):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if hasattr(config, "cache") and not hasattr(config, "workerinput"):
+    is_first_process = hasattr(config, "cache") and not hasattr(config, "workerinput")
+    if is_first_process and take_shared_folder(config.cache.mkdir("shared")):
         empty_but_for_answers(config.cache.mkdir("plimsoll"))
 
 

@@ -1,10 +1,13 @@
 """Long contexts as a user has them: prepare, plan, train, evaluate, sample."""
 
+import json
 import shlex
+import shutil
 
 import pytest
 
 from commands import answer, called, plimsoll
+from once import made_once
 from plimsoll.cli.main import main
 from plimsoll.report.metrics import read_rows
 
@@ -18,18 +21,20 @@ TRAIN = shlex.split(
 
 @pytest.fixture(scope="module")
 def packed(text_file, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packed") / "packed"
-    words = ["--dataset-id", str(text_file), "--vocab-size", "300", "--out", str(folder)]
-    assert main(["prepare", "longcontext", *words]) == 0
-    return folder
+    def prepare(folder):
+        words = ["--dataset-id", str(text_file), "--vocab-size", "300", "--out", str(folder / "packed")]
+        assert main(["prepare", "longcontext", *words]) == 0
+
+    return made_once(tmp_path_factory, "text-of-longcontext", prepare) / "packed"
 
 
 @pytest.fixture(scope="module")
 def trained(packed, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    done = plimsoll("train", "longcontext", "--data", packed, *TRAIN, "--eval-every", 3, "--run", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    def train(folder):
+        done = plimsoll("train", "longcontext", "--data", packed, *TRAIN, "--eval-every", 3, "--run", folder / "run")
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory, "run-of-longcontext", train) / "run"
 
 
 def test_evaluating_tells_the_loss_by_position(trained, tmp_path):
@@ -57,16 +62,14 @@ def test_text_is_written_from_a_prompt_longer_than_a_window(trained):
     assert (trained / "tokenizer.json").is_file()
 
 
-def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(trained, packed, tmp_path):
-    packed.rename(packed.with_name("moved"))
-    try:
-        assert answer("sample", trained, "--tokens", 3)["tokens"] >= 1
-        done = called("export", trained, "--merged", tmp_path / "out")
-    finally:
-        packed.with_name("moved").rename(packed)
-    assert done.returncode == 2
-    assert "whose model transformers does not know" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_run_is_sampled_where_its_packed_folder_is_gone_and_not_exported(trained, tmp_path, capsys):
+    moved = shutil.copytree(trained, tmp_path / "moved")
+    recipe = json.loads((moved / "recipe.json").read_text())
+    recipe["fields"]["data"] = str(tmp_path / "gone")
+    (moved / "recipe.json").write_text(json.dumps(recipe))
+    assert answer("sample", moved, "--tokens", 3)["tokens"] >= 1
+    assert main(["export", str(moved), "--merged", str(tmp_path / "out")]) == 2
+    assert "whose model transformers does not know" in capsys.readouterr().err
 
 
 def test_a_preset_may_be_named_beside_its_recipe(packed):

@@ -64,18 +64,6 @@ def moved(text_file, tmp_path_factory, devices):
 
 
 @pytest.mark.slow
-def test_devices_that_share_a_cpu_send_in_one_order(text_file, tmp_path, devices):
-    """Leaves large enough to be split, and micro-batches: each device gathered or summed as it pleased, for ever."""
-    devices(4)
-    words = shlex.split(
-        "--width 256 --layers 2 --heads 4 --vocab-size 300 --seq-len 32 --batch-size 8 --steps 2 --micro-batch 4"
-        " --numerics exact --mesh data=2,fsdp=2 --eval-every 0"
-    )
-    done = plimsoll("train", "stories", "--dataset-id", text_file, *words, "--run", tmp_path / "run", timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
 def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(moved):
     folder, _, ledgers = moved
     assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]

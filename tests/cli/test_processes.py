@@ -489,57 +489,6 @@ def test_a_folder_that_one_does_not_see_is_refused_by_all_before_training(tmp_pa
     assert not list(folders[0].checkpoints.iterdir())
 
 
-OWN = """
-import time
-from pathlib import Path
-
-import jax.numpy as jnp
-import numpy as np
-import optax
-
-import plimsoll
-
-HERE = Path(__file__).parent
-
-
-def data():
-    while (HERE / "slow").exists():
-        (HERE / "preparing").touch()
-        time.sleep(0.05)
-    return {"x": np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)}
-
-
-recipe = plimsoll.recipe(
-    init=lambda key: {"w": jnp.ones(2)},
-    loss=lambda params, batch: (((batch["x"] @ params["w"]) ** 2).sum(), batch["x"].size),
-    data=data,
-    optimizer=lambda steps: optax.adam(1e-3),
-    batch_size=8,
-    steps=3,
-)
-"""
-
-
-@pytest.mark.by_hand
-@pytest.mark.parametrize("struck", [0, 1])
-def test_one_that_is_told_to_stop_while_the_first_prepares_ends_all_and_the_same_commands_begin_again(tmp_path, struck):
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "slow").touch()
-    command = ["-m", "plimsoll.cli.main", "train", str(tmp_path / "own.py"), "--run", str(tmp_path / "run")]
-    command += ["--micro-batch", "8"]
-    several = Several(command, devices=1)
-    several.until((tmp_path / "preparing").exists)
-    several.started[struck].send_signal(signal.SIGTERM)
-    codes, outputs = several.ended()  # which closes what a child of theirs has open, too
-    expected = [ABORTED, ABORTED]
-    expected[struck] = -signal.SIGTERM
-    assert codes == expected, outputs
-    (tmp_path / "slow").unlink()
-    codes, outputs = Several(command, devices=1).ended()
-    assert codes == [0, 0], outputs
-    assert last_step(tmp_path / "run") == 3
-
-
 @pytest.mark.slow
 def test_doctor_reports_the_devices_of_every_process():
     codes, outputs = Several(["-m", "plimsoll.cli.main", "doctor", "--json"]).ended()

@@ -1,9 +1,8 @@
-"""A signal while the held-out set is evaluated, in real processes: that step is saved, and evaluated afterwards."""
+"""A signal while the held-out set is evaluated, in a real process: that step is saved, and evaluated afterwards."""
 
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -55,66 +54,40 @@ OPTIONS = shlex.split(
 )
 
 
-class Started:
-    """Processes of a run, each as the command of a user starts it."""
-
-    def __init__(self, words, processes):
-        where = [[]]
-        if processes > 1:
-            together = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(processes)]
-            where = [[*together, "--process", str(number)] for number in range(processes)]
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "plimsoll.cli.main", "train", *words, *each],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for each in where
-        ]
-
-    def until(self, seen):
-        while not seen.exists():
-            assert all(process.poll() is None for process in self.processes)
-            time.sleep(0.01)
-
-    def ended(self):
-        said = [process.communicate(timeout=600) for process in self.processes]
-        return [(process.returncode, errors) for process, (_, errors) in zip(self.processes, said, strict=True)]
+def started(*words):
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "plimsoll.cli.main", "train", *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-BY_HAND = [pytest.param(*case, marks=pytest.mark.by_hand) for case in ((1, 6), (2, 3), (2, 6))]
+def ended(process):
+    _, errors = process.communicate(timeout=600)
+    return process.returncode, errors
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "step"), [(1, 3), *BY_HAND])
-def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(
-    tmp_path, processes, step
-):
-    """Of two processes one is told, and both stop."""
+def test_a_run_told_to_stop_while_it_evaluates_saves_that_step_and_evaluates_it_when_it_goes_on(tmp_path):
     recipe, whole, run = tmp_path / "own.py", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(RECIPE)
-    fine = [(0, "")] * processes
-    assert Started([recipe, *OPTIONS, "--run", whole], processes).ended() == fine
+    assert ended(started(recipe, *OPTIONS, "--run", whole)) == (0, "")
     words = [recipe, *OPTIONS, "--run", run]
-    assert Started([*words, "--max-steps", str(step - 1)], processes).ended() == fine
+    assert ended(started(*words, "--max-steps", "2")) == (0, "")
     (tmp_path / "slow").touch()
-    started = Started(words, processes)
-    started.until(tmp_path / "evaluating")
-    started.processes[-1].send_signal(signal.SIGTERM)
-    assert started.ended() == [(143, "")] * processes
-    evaluated = [row["step"] for row in rows(run) if "validation_loss" in row]
-    assert step not in evaluated
-    assert RunFolder(run).saved_steps()[-1] == step
+    process = started(*words)
+    while not (tmp_path / "evaluating").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (143, "")
+    assert 3 not in [row["step"] for row in rows(run) if "validation_loss" in row]
+    assert RunFolder(run).saved_steps()[-1] == 3
     (tmp_path / "slow").unlink()
-    assert Started(words, processes).ended() == fine
+    assert ended(started(*words)) == (0, "")
     assert newest_fingerprint(run) == newest_fingerprint(whole)
     losses = [
         {row["step"]: row["validation_loss"] for row in rows(of) if "validation_loss" in row} for of in (run, whole)

@@ -29,7 +29,7 @@ def _as_optax_does():
         yield
 
 
-@pytest.fixture(scope="module", params=[*RECIPES, *OWN])
+@pytest.fixture(scope="module", params=[*RECIPES, "equinox_mlp", "etth1", "plain_jax"])
 def recipe(request):
     return (RECIPES | OWN)[request.param]()
 
