@@ -9,9 +9,8 @@ import pytest
 
 from page_examples import full_plan
 from plimsoll.planned import Buffer, Planned
-from plimsoll.planner.calibration import estimate_band
+from plimsoll.planner.estimate import estimate_band
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
-from plimsoll.report.page.plans import plan_page
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
 from plimsoll.units import GIB, MIB
 from report_examples import LEDGER, PLAN, PLANNED
@@ -45,18 +44,6 @@ def test_a_plan_is_read_as_it_was_written(planned):
 
 def test_golden_plan_table():
     assert plan_table(PLANNED) == golden("plan.txt")
-
-
-def test_plans_that_did_not_compile_are_a_caution_in_a_table_and_on_a_page():
-    """Seen on an H100: the search had gone on with what did compile, without a word."""
-    sentence = (
-        "3 of 7 plans did not compile, the fastest may be among them: micro-batch 2, 8, 256 (INTERNAL: no config)"
-    )
-    planned = replace(PLANNED, not_compiled=sentence)
-    (line,) = (line for line in plan_table(planned).splitlines() if "caution" in line)
-    assert line.startswith("  caution             3 of 7 plans did not compile, the fastest may be")
-    assert f"{sentence}." in plan_page(planned).html(footer="")
-    assert "caution" not in plan_table(PLANNED)
 
 
 def test_golden_ledger_table():
@@ -157,15 +144,6 @@ def test_golden_buffers_table():
         "  640.0 KiB  float32[512,320]   copy       -",
     ]
     assert "plimsoll chips --install" in buffers_table(PLANNED).title
-
-
-BAND = {"sessions": 14, "lowest_bytes": -3 * MIB - 100_000, "median_bytes": -MIB, "highest_bytes": 2 * MIB}
-
-
-def test_the_error_band_stands_in_the_table_where_there_is_one():
-    text = plan_table(replace(PLANNED, error_band=BAND))
-    assert "error band          -3.1 MiB to +2.0 MiB, measured minus predicted, 14 sessions" in text
-    assert "error band" not in plan_table(replace(PLANNED, error_band={"sessions": 0}))
 
 
 def test_an_estimated_plan_says_how_far_such_estimates_were_from_the_compilers():

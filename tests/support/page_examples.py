@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from plimsoll.planned import Buffer, HostLedger, OtherBudget, Point
+from plimsoll.planned import Buffer, HostLedger, Point
 from plimsoll.report.page.compared import comparison_page
 from plimsoll.report.page.plans import plan_page
 from plimsoll.report.page.recorded import Recorded, columns_of
@@ -92,19 +92,12 @@ def full_plan():
         Point(plan=PLAN, needed_bytes=size, step_seconds=seconds, compiled=compiled, chosen=seconds == 0.5)
         for size, seconds, compiled in points
     ]
-    faster = replace(PLAN, micro_batch=64, accumulation=1)
-    others = [(GIB // 2, None, None, None), (GIB, PLAN, 1536 * MIB, 1.0), (4 * GIB, faster, 2500 * MIB, 0.8)]
     host = HostLedger(budget_bytes=None, predicted={"process": GIB}, phase="train")
     return replace(
         PLANNED,
         ledger=replace(PLANNED.ledger, host=host),
         left_out=("micro-batch 2: no config",),
-        not_compiled="3 plans did not compile",
         frontier=tuple(frontier),
-        other_budgets=tuple(
-            OtherBudget(budget_bytes=budget, plan=plan, predicted_peak_bytes=peak, step_ratio=ratio)
-            for budget, plan, peak, ratio in others
-        ),
         largest_buffers=(Buffer(bytes=MIB, shape="f32[8]", what="matmul", place="model.py:3"),),
     )
 

@@ -15,7 +15,6 @@ from plimsoll.report.tables import (
     expected_rows,
     ledger_tables,
     memory_tables,
-    other_budgets,
     rate_words,
     reason_rows,
     runner_ups,
@@ -48,13 +47,13 @@ def bytes_section(planned: Planned) -> Section:
 
 
 def plan_section(planned: Planned) -> Section:
-    """Returns what was chosen and why, what was not, and what other budgets would change."""
+    """Returns what was chosen and why, what was not, and what other budgets would buy."""
     rows = [*chosen_rows(planned), *expected_rows(planned)]
     return Section(
         title="The plan",
         sentences=[f"{name.capitalize()}: {text}." for name, text in reason_rows(planned)],
         charts=[frontier_chart(planned)] if len(planned.frontier) > 1 else [],
-        tables=[Table(title="Chosen", rows=rows), runner_ups(planned), other_budgets(planned)],
+        tables=[Table(title="Chosen", rows=rows), runner_ups(planned)],
         folded=[buffers_table(planned)],
     )
 
