@@ -1,6 +1,6 @@
 """Runs as the page gets them, small enough to check by eye.
 
-`python tests/support/page_examples.py` writes the words of three pages anew: look at the difference.
+`python tests/support/page_examples.py` writes the words of two pages anew: look at the difference.
 """
 
 import math
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from plimsoll.planned import Buffer, HostLedger, Point
-from plimsoll.report.page.compared import comparison_page
 from plimsoll.report.page.plans import plan_page
 from plimsoll.report.page.recorded import Recorded, columns_of
 from plimsoll.report.page.run import run_page
@@ -119,23 +118,9 @@ def full_run():
     )
 
 
-def other(**changes):
-    """A run that differs from `run()` in its plan, its seed, its memory and its length."""
-    known = {
-        "name": "smaller",
-        "path": "/runs/smaller",
-        "ledger": LEDGER | {"measured": {"peak_bytes": 900 * MIB, "phases": {}}},
-        "planned": replace(PLANNED, plan=replace(PLAN, remat="none")),
-        "recipe": {"kind": "stories", "fields": {"seed": 43}},
-        "columns": columns_of(rows(80)),
-    }
-    return run(**known | changes)
-
-
 PAGES = {
     "page-run.txt": lambda: html(run_page(full_run())),
     "page-plan.txt": lambda: html(plan_page(full_plan())),
-    "page-compared.txt": lambda: html(comparison_page([run(), other()])),
 }
 
 

@@ -24,7 +24,7 @@ def read_plan_file(path: str) -> dict[str, Any]:
     """
     try:
         planned: Any = json.loads(Path(path).expanduser().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
     if not isinstance(planned, dict):
         raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")

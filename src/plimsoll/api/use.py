@@ -123,7 +123,6 @@ def sample(run: str, writing: Writing, *, step: str = "best") -> dict[str, Any]:
         PlimsollError: The run writes no text, or has no checkpoint.
     """
     require_bounds(writing, PlimsollError)
-    _require_text("the prompt", writing.prompt)
     here = fetched(run)
     verb_of("sample", here)
     RunFolder(here).require_saved()
@@ -143,7 +142,6 @@ def solve(run: str, puzzle: str, *, step: str = "best") -> dict[str, Any]:
     Raises:
         PlimsollError: The puzzle cannot be read, or the run solves none.
     """
-    _require_text("the puzzle", puzzle)
     here = fetched(run)
     return _answer_typed("solve", here, puzzle, {"run": here, "puzzle": puzzle, "step": step})
 
@@ -185,12 +183,6 @@ def fingerprint(run: str) -> dict[str, Any]:
     RunFolder(here).read("recipe.json")  # what is no run is said before JAX starts
     RunFolder(here).require_saved()
     return ask("fingerprint", {"run": here})
-
-
-def _require_text(what: str, given: object) -> None:
-    """Raises PlimsollError for what is no text, before a process is asked about it."""
-    if not isinstance(given, str):
-        raise PlimsollError(f"{what} is a {type(given).__name__}, and must be a text")
 
 
 def verb_of(name: str, run: str) -> Verb:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from plimsoll.planned import Planned
 from plimsoll.report.layout import Table, format_used, known
-from plimsoll.report.page.section import Page, Section, fragment
+from plimsoll.report.page.section import Page, Section
 from plimsoll.report.picture import frontier_chart, waterfall
 from plimsoll.report.tables import (
     buffers_table,
     chosen_rows,
     expected_rows,
-    ledger_tables,
     memory_tables,
     rate_words,
     reason_rows,
@@ -56,16 +52,3 @@ def plan_section(planned: Planned) -> Section:
         tables=[Table(title="Chosen", rows=rows), runner_ups(planned)],
         folded=[buffers_table(planned)],
     )
-
-
-def plan_in_notebook(planned: Planned) -> str:
-    """Returns a plan as HTML for a notebook."""
-    used = format_used(planned.peak_bytes, planned.ledger.budget_bytes)
-    title = f"{planned.recipe} on {planned.plan.chip}: {used}, predicted"
-    return fragment(title, bytes_section(planned), plan_section(planned))
-
-
-def run_in_notebook(words: Mapping[str, str], ledger: Mapping[str, Any]) -> str:
-    """Returns a run as HTML for a notebook: its facts by name, and a table of its bytes if it has a plan."""
-    tables = ledger_tables(ledger) if ledger else []
-    return fragment("", Section(tables=[Table(rows=[*words.items()]), *tables]))
