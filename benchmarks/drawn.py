@@ -141,7 +141,6 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
             "states": dice.choice((16, 32, 64, 128)),
             "seq_len": dice.choice((128, 512, 1024, 2048, 4096, 8192, 16384)),
             "tied": dice.random() < 0.75,
-            "selective": dice.random() < 0.2,
             "attention_every": 2 if attends else 0,
             "attention_window": dice.choice((128, 256)) if attends else 0,
             "chunk_size": dice.choice((64, 256, 256)),

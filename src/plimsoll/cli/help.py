@@ -39,7 +39,7 @@ OF_OPTIMIZER = {
     "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
 }  # fmt: skip
 OF_RUN = {
-    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps", "tbptt",
+    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
 }  # fmt: skip
 """Fields of our recipes by their group; the others are of the model."""
 TITLES = {
