@@ -29,8 +29,8 @@ MOST_USED = (
 )  # fmt: skip
 """Options of which a command shows the first ten that it has, before the groups."""
 OF_DATA = {
-    "chat_template", "data", "dataset_config", "dataset_id", "identifiers", "largest_cluster", "learn_validation",
-    "loss_on", "max_examples", "mix_chunks", "num_clusters", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
+    "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
+    "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
     "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
     "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
 }  # fmt: skip

@@ -109,7 +109,7 @@ class LongContext(AdamWRecipe):
     heads: int | None = None
     """Number of heads in attention layers. By default --width / 64."""
     form: Mixing = "auto"
-    """Algorithm that computes the recurrence; results differ only by rounding. auto: steps on a CPU, matmul elsewhere."""
+    """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
     chunk_size: int = 256
     """Tokens that are computed side by side. Affects only speed and memory."""
 
