@@ -34,10 +34,8 @@ def train(folder):
     write(folder / "model", LLAMA)
     done = tuned(folder)
     assert done.returncode == 0, done.stderr
-    assert (
-        "the run began with weights that were given to it (the embeddings of --data, the clusters of --data, --pretrained)"
-        in (done.stdout)
-    )
+    began = "the run began with weights that were given to it"
+    assert f"{began} (the embeddings of --data, the clusters of --data, --pretrained)" in done.stdout
 
 
 def tuned(folder, *more):
