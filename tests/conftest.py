@@ -19,7 +19,6 @@ settings.register_profile("thorough", deadline=None, max_examples=100, derandomi
 settings.register_profile("anew", deadline=None, max_examples=200)  # `make test-by-hand`: examples of the moment
 settings.load_profile("usual")
 
-os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 KEPT, KEPT_BYTES = ("compiled", "answers"), 2**30
 """Parts of .pytest_cache/d/plimsoll that the next test run has, too, and the largest size of each."""

@@ -29,7 +29,7 @@ def command(text_file):
 @pytest.fixture(scope="module")
 def climbed(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ladder")
-    done = plimsoll(*command, "--json", "--run", folder / "runs", "--picture", folder / "rungs.svg", timeout=900)
+    done = plimsoll(*command, "--json", "--run", folder / "runs", timeout=900)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     return json.loads(done.stdout), folder
@@ -74,11 +74,6 @@ def test_exact_rungs_learn_the_same_and_bfloat16_nearly(climbed):
     assert plain["loss_drift"] == 0
     assert 0 < accumulated["loss_drift"] < 1e-5
     assert accumulated["loss_drift"] < mixed["loss_drift"] < 1e-2
-
-
-@pytest.mark.by_hand
-def test_the_picture_is_drawn(climbed):
-    assert "bfloat16" in (climbed[1] / "rungs.svg").read_text()
 
 
 def training(process):

@@ -78,12 +78,3 @@ def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
 def test_a_process_that_is_larger_than_its_bound_already_says_so():
     with pytest.raises(PlimsollError, match=r"has only started JAX takes .* [MG]iB, and it may use 1\.0 MiB"):
         bound_memory(2**20)
-
-
-def test_two_runs_are_compared(tiny_run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    other = shutil.copytree(tiny_run, tmp_path / "other")
-    assert main(["report", str(tiny_run), str(other)]) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "<h1>run and other</h1>" in page
-    assert "Side by side" in page

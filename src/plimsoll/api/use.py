@@ -70,7 +70,7 @@ def evaluate(
         run: Folder of the run, or its address in a bucket.
         step: Number of a checkpoint, `last`, or `best`.
         closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-        picture: A .png or .svg file to draw: journeys of `closed_loop`; of a run of longcontext the loss by position.
+        picture: A .png or .svg file to draw the journeys of `closed_loop` in.
         submission: Of a run of ARC: a .json file for two attempts at every test input.
         raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
         keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
@@ -87,10 +87,8 @@ def evaluate(
     if picture is not None:
         from plimsoll.report.picture import require_place
 
-        if not closed_loop and (not verb.picture or verb.picture_needs):
-            raise PlimsollError(
-                "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
-            )
+        if not closed_loop:
+            raise PlimsollError("--picture draws journeys: give --closed-loop with it")
         require_place(os.fspath(picture))
     file = None if submission is None else Path(submission).expanduser()
     if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):
@@ -123,7 +121,6 @@ def sample(run: str, writing: Writing, *, step: str = "best") -> dict[str, Any]:
         PlimsollError: The run writes no text, or has no checkpoint.
     """
     require_bounds(writing, PlimsollError)
-    _require_text("the prompt", writing.prompt)
     here = fetched(run)
     verb_of("sample", here)
     RunFolder(here).require_saved()
@@ -143,7 +140,6 @@ def solve(run: str, puzzle: str, *, step: str = "best") -> dict[str, Any]:
     Raises:
         PlimsollError: The puzzle cannot be read, or the run solves none.
     """
-    _require_text("the puzzle", puzzle)
     here = fetched(run)
     return _answer_typed("solve", here, puzzle, {"run": here, "puzzle": puzzle, "step": step})
 
@@ -185,12 +181,6 @@ def fingerprint(run: str) -> dict[str, Any]:
     RunFolder(here).read("recipe.json")  # what is no run is said before JAX starts
     RunFolder(here).require_saved()
     return ask("fingerprint", {"run": here})
-
-
-def _require_text(what: str, given: object) -> None:
-    """Raises PlimsollError for what is no text, before a process is asked about it."""
-    if not isinstance(given, str):
-        raise PlimsollError(f"{what} is a {type(given).__name__}, and must be a text")
 
 
 def verb_of(name: str, run: str) -> Verb:

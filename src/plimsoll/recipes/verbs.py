@@ -26,9 +26,7 @@ class Verb:
     text: str = ""
     """`function(answer) -> str`: what the command prints without --json."""
     picture: str = ""
-    """`function(answer, path)`: what `evaluate --picture` draws."""
-    picture_needs: str = ""
-    """Option of `evaluate` without which there is nothing to draw, like closed_loop; empty for none."""
+    """`function(answer, path)`: what `evaluate --closed-loop --picture` draws."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,6 @@ class Control(AdamWRecipe):
             answer="plimsoll.recipes.control.closed_loop:evaluate",
             text="plimsoll.recipes.control.tables:evaluation",
             picture="plimsoll.recipes.control.tables:evaluation_picture",
-            picture_needs="closed_loop",
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (
