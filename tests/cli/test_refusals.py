@@ -125,7 +125,7 @@ REFUSED = {
     # Ladders
     "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --rungs ramat": "--rungs ramat | plain, save, micro-batch,",
     "ladder stories --dataset-id text.txt --rung-steps 2": "--rung-steps | 3 or more | 2",
-    "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --run b.svg": "b.svg | new folder",
+    "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --run RUN": "RUN | new folder",
     "ladder stories --micro-batch 2": "--micro-batch",
     # Schedulers
     "train stories --on slurm --memory 1GiB --run x": "sbatch | PATH | --no-submit",
