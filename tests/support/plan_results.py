@@ -65,7 +65,7 @@ def _control():
 
 
 def _recommend(name):
-    sizes = {"num_items": 60, "num_clusters": 6, "largest_cluster": 20, "item_embedding_dim": 16, "adapter_inner": 24}
+    sizes = {"num_items": 60, "item_embedding_dim": 16, "adapter_inner": 24}
     return replace(recommend(name), **sizes, seq_len=LENGTH)
 
 

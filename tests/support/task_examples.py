@@ -105,8 +105,6 @@ def recommend(name):
     return replace(
         preset(name),
         num_items=511,
-        num_clusters=20,
-        largest_cluster=40,
         item_embedding_dim=32,
         adapter_inner=48,
         seq_len=32,
