@@ -146,13 +146,6 @@ def test_blocks_that_share_no_document_are_not_computed():
     assert all(np.isfinite(x[:, :, 32:]).all() for x in found)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
-def test_rounded_blocks_are_near(precision, tolerance):
-    arrays = heads(100)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=32, precision=precision))
-    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), tolerance)
-
-
 def test_scores_that_would_overflow_do_not():
     query, key, value = heads(40)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=8))
