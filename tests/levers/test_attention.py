@@ -25,15 +25,19 @@ def heads(length, *, batch=2, heads=2, width=16):
     return [random.normal(size=(batch, heads, length, width)).astype(np.float32) for _ in range(3)]
 
 
-def dense(query, key, value):
-    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
-    seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), value, precision="highest")
-
-
-def dense_over_all(query, key, value):
-    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
-    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(scores), value, precision="highest")
+def dense(query, key, value, *, causal=True, segments=None, window=0, scale=None, cap=0.0):
+    """Every form of attention, by the whole square."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (jnp.repeat(x, group, axis=1) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") * scale
+    scores = cap * jnp.tanh(scores / cap) if cap else scores
+    apart = jnp.arange(query.shape[2])[:, None] - jnp.arange(query.shape[2])
+    seen = (apart >= 0) & (apart < (window or query.shape[2])) if causal else jnp.ones_like(apart, bool)
+    if segments is not None:
+        seen = seen & (segments[:, None, :, None] == segments[:, None, None, :])
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+    return jnp.einsum("bhlm,bhmw->bhlw", weights, value, precision="highest")
 
 
 def with_gradients(attend, arrays):
@@ -54,8 +58,8 @@ def assert_near(actual, expected, tolerance):
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize("length", [1, 7, 64, 100])
-@pytest.mark.parametrize("chunk", [0, 3, 16, 100, 1000])  # whole, of every size, and beyond the end
+@pytest.mark.parametrize("length", [1, 7, 100])
+@pytest.mark.parametrize("chunk", [0, 3, 16, 1000])  # whole, of every size, and beyond the end
 def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
     arrays = heads(length)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
@@ -66,21 +70,14 @@ def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
 def test_nor_do_they_where_every_position_is_seen(chunk):
     arrays = heads(37)
     attend = partial(attention.attention, compute=replace(CPU, attention_chunk=chunk))
-    assert_near(with_gradients(attend, arrays), with_gradients(dense_over_all, arrays), 2e-6)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, causal=False), arrays), 2e-6)
 
 
-def dense_window(query, key, value, *, window):
-    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") / query.shape[-1] ** 0.5
-    apart = jnp.arange(query.shape[2])[:, None] - jnp.arange(query.shape[2])
-    scores = jnp.where((apart >= 0) & (apart < window), scores, -jnp.inf)
-    return jnp.einsum("bhlm,bhmw->bhlw", jax.nn.softmax(scores), value, precision="highest")
-
-
-@pytest.mark.parametrize(("window", "chunk"), [(2, 3), (16, 16), (33, 16), (33, 0), (99, 3), (99, 100), (500, 16)])
+@pytest.mark.parametrize(("window", "chunk"), [(2, 3), (16, 16), (33, 16), (33, 0), (99, 3), (500, 16)])
 def test_a_window_hides_what_lies_before_it(window, chunk):
     arrays = heads(100)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=window)
-    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense_window, window=window), arrays), 2e-6)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, window=window), arrays), 2e-6)
 
 
 def test_blocks_outside_a_window_are_not_computed():
@@ -94,21 +91,6 @@ def test_blocks_outside_a_window_are_not_computed():
 
 SEGMENTS = np.array([[0] * 20 + [1] * 1 + [2] * 50 + [3] * 29, [0] * 100], np.int32)
 """Documents of two rows of 100: several, one of a single position among them, and one alone."""
-
-
-def dense_of(query, key, value, *, segments=None, window=0, scale=None, cap=0.0):
-    """Every difference of attention, by the whole square."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (jnp.repeat(x, group, axis=1) for x in (key, value))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = jnp.einsum("bhlw,bhmw->bhlm", query, key, precision="highest") * scale
-    scores = cap * jnp.tanh(scores / cap) if cap else scores
-    apart = jnp.arange(query.shape[2])[:, None] - jnp.arange(query.shape[2])
-    seen = (apart >= 0) & (apart < (window or query.shape[2]))
-    if segments is not None:
-        seen = seen & (segments[:, None, :, None] == segments[:, None, None, :])
-    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
-    return jnp.einsum("bhlm,bhmw->bhlw", weights, value, precision="highest")
 
 
 @pytest.mark.slow_except(
@@ -137,7 +119,7 @@ def test_documents_caps_scales_and_shared_keys(how, chunk, key_heads):
     query, key, value = heads(100, heads=4)
     arrays = [query, key[:, :key_heads], value[:, :key_heads]]
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), **how)
-    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense_of, **how), arrays), 3e-6)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, **how), arrays), 3e-6)
 
 
 @pytest.mark.parametrize("chunk", [0, 16])
@@ -147,7 +129,7 @@ def test_whether_there_is_a_window_may_be_known_only_at_run_time(windowed, chunk
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=12)
     known = with_gradients(partial(attend, windowed=windowed), arrays)
     found = jax.jit(lambda flag: with_gradients(partial(attend, windowed=flag), arrays))(np.array(windowed))
-    assert_near(found, with_gradients(partial(dense_of, window=12 * windowed), arrays), 2e-6)
+    assert_near(found, with_gradients(partial(dense, window=12 * windowed), arrays), 2e-6)
     assert_near(found, known, 1e-6)
 
 
@@ -162,13 +144,6 @@ def test_blocks_that_share_no_document_are_not_computed():
     expected = partial(causal_attention, compute=replace(CPU, attention_chunk=16))(*alone)
     np.testing.assert_allclose(found[0][:, :, 32:], expected, rtol=1e-6, atol=1e-6)
     assert all(np.isfinite(x[:, :, 32:]).all() for x in found)
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
-def test_rounded_blocks_are_near(precision, tolerance):
-    arrays = heads(100)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=32, precision=precision))
-    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), tolerance)
 
 
 def test_scores_that_would_overflow_do_not():
@@ -251,11 +226,11 @@ def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows
     def of_one_document(query, key, value, length, *, call):
         """What is behind it, its causal attention does not see."""
         by_heads = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
-        return jnp.swapaxes(dense_of(*by_heads, scale=call.scale), 1, 2).astype(query.dtype)
+        return jnp.swapaxes(dense(*by_heads, scale=call.scale), 1, 2).astype(query.dtype)
 
     def doubled(query, key, value, call):
         assert call.causal
-        return 2 * dense_of(query, key, value, window=call.window, scale=call.scale).astype(query.dtype)
+        return 2 * dense(query, key, value, window=call.window, scale=call.scale).astype(query.dtype)
 
     monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
     monkeypatch.setattr(attention, "_cudnn", doubled)
@@ -263,7 +238,7 @@ def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows
     arrays = [x[rows] for x in heads(100, heads=4)]
     segments, several = SEGMENTS[rows], rows.start == 0
     attend = partial(causal_attention, compute=GPU, window=window, segments=segments)
-    expected = partial(dense_of, window=window, segments=segments)
+    expected = partial(dense, window=window, segments=segments)
     wanted = with_gradients(lambda *arrays: (1 if several else 2) * expected(*arrays), arrays)
     assert_near(with_gradients(attend, arrays), wanted, 0.02)
 
@@ -299,7 +274,7 @@ def test_a_tpus_kernel_knows_documents_and_caps():
     segments = np.array([[0] * 100 + [1] * 156, [0] * 256], np.int32)
     attend = partial(attention._splash, interpret=True, segments=segments, cap=2.0)
     assert_near(
-        with_gradients(attend, arrays), with_gradients(partial(dense_of, segments=segments, cap=2.0), arrays), 1e-4
+        with_gradients(attend, arrays), with_gradients(partial(dense, segments=segments, cap=2.0), arrays), 1e-4
     )
 
 

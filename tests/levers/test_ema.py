@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.errors import RecipeError
 from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.text.recipe import Text
@@ -153,9 +152,3 @@ def test_it_costs_its_own_bytes_and_no_temporaries(storage):
     assert stats.argument_size_in_bytes - without.argument_size_in_bytes == ema
     assert stats.alias_size_in_bytes - without.alias_size_in_bytes == ema  # every byte is donated
     assert stats.temp_size_in_bytes - without.temp_size_in_bytes < 0.05 * ema
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, float("nan")])
-def test_a_decay_that_is_none_is_refused(decay):
-    with pytest.raises(RecipeError, match="--ema-decay must be from 0"):
-        recipe_with(decay)

@@ -11,7 +11,7 @@ import pytest
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import Packed, packed, widened
-from plimsoll.levers.lora import Adapted, LoRA, from_position, linear
+from plimsoll.levers.lora import Adapted, LoRA, linear
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.training.program import tree_bytes
@@ -158,13 +158,6 @@ def test_a_share_is_dropped_anew_of_every_example_layer_and_kernel_and_nothing_i
     shown = Adapted(jnp.zeros((64, 64)), jnp.eye(64), jnp.eye(64), 1.0, 0.25, jnp.asarray(drawn[0, 0]))
     mask = np.asarray(linear(jnp.ones((3, 500, 64)), shown, **HOW))
     assert np.mean(mask == 0) == pytest.approx(0.25, abs=0.01)
-
-
-def test_a_chunk_of_positions_drops_what_the_whole_does():
-    adapted, x = adapter(0.25), rows()
-    whole = linear(x, adapted, **HOW)
-    last = linear(x[:, 5:], from_position({"kernel": adapted}, jnp.int32(5))["kernel"], **HOW)
-    np.testing.assert_allclose(last, whole[:, 5:], rtol=1e-5, atol=1e-5)
 
 
 def test_scales_and_initial_values_are_pefts():

@@ -193,13 +193,6 @@ def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
     step(again, batch)  # it takes it
 
 
-def test_a_checkpoint_of_either_form_continues_in_the_other(both, tmp_path):
-    (plain, _, _, _), (_, _, state, _) = both
-    Checkpoints(RunFolder(tmp_path), in_background=False).save(20, state, {})
-    again = Checkpoints(RunFolder(tmp_path), in_background=False).newest(plain.state)[0].state
-    assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
-
-
 def test_an_optimizer_of_which_nobody_says_that_it_can_be_streamed_is_refused():
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("device",))
     params = {"kernel": jax.ShapeDtypeStruct((8, 8), jnp.float32)}

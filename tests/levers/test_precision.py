@@ -95,15 +95,6 @@ def test_a_float32_dot_asks_every_backend_for_float32_products(form, platform):
     assert not any("tf32" in line for line in dots)
 
 
-def test_a_tf32_dot_asks_an_nvidia_card_for_tf32_products_of_float32(form):
-    function, a, b, _ = form
-    dots = lowered_dots(function, a, b, precision="tf32", platform="gpu")
-    assert len(dots) == 3
-    for line in dots:
-        assert "lhs_precision_type = tf32, rhs_precision_type = tf32, accumulation_type = f32" in line
-        assert types_of(line) == (2, "xf32>")
-
-
 @pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
 @pytest.mark.parametrize(("precision", "operand"), [("bfloat16", "xbf16>"), ("float16", "xf16>")])
 def test_a_rounded_dot_multiplies_what_it_says_and_sums_float32(form, platform, precision, operand):

@@ -93,16 +93,6 @@ def space(**changes):
     return combinations(problem(GIB, **about), compiler.rates(), compiler.static)
 
 
-def test_the_search_has_every_combination_with_it_after_those_without(toy):
-    pulled = [one for one in space() if one.levers["norms"] == "bfloat16"]
-    others = {tuple((one.levers | {"norms": "bfloat16"}).items()): one for one in space(pins={"norms": "float32"})}
-    assert len(pulled) == len(others) > 1
-    for one in pulled:
-        without = [each for each in one.parents if each.levers["norms"] == "float32"]
-        assert [each.levers | {"norms": "bfloat16"} for each in without] == [one.levers]
-        assert without[0].family != one.family, "it is another step, not another form of the state"
-
-
 def test_what_its_record_says_it_goes_with_is_all_that_is_asked():
     apart = replace(toy_lever.NORMS, goes_with=lambda levers, _: levers["norms"] == "float32" or levers["loss_chunk"])
     with toy_lever.registered(apart):
@@ -133,14 +123,6 @@ def test_it_is_left_alone_where_the_numbers_or_the_recipe_do_not_allow_it(toy, c
     with pytest.raises(BudgetError):
         found(PROCESS, compiler, **changes)
     assert {plan.norms for _, plan in compiler.asked} <= {"float32"}
-
-
-def test_a_pinned_value_is_kept_and_is_in_words(toy):
-    compiler = FakeCompiler(temporaries=saving)
-    assert found(GIB, compiler, pins={"norms": "bfloat16"}).plan.norms == "bfloat16"
-    assert {plan.norms for _, plan in compiler.asked} == {"bfloat16"}
-    with pytest.raises(BudgetError, match=r"settings of that plan: .*norms bfloat16"):
-        found(PROCESS, pins={"norms": "bfloat16"})
 
 
 def test_a_plan_has_it_and_survives_json(toy):

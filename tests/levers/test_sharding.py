@@ -29,7 +29,6 @@ from plimsoll.levers.sharding import (
     like_state,
     over_copies,
     rows_spec,
-    state_specs,
 )
 
 SHAPES = st.lists(st.integers(1, 4096), min_size=1, max_size=3)
@@ -68,13 +67,6 @@ def test_devices_hold_their_share_to_the_byte(shape):
 )
 def test_a_part_is_whole_blocks_where_an_axis_gives_them(shape, axis):
     assert tuple(leaf_spec(shape, fsdp=8)).index(FSDP) == axis
-
-
-def test_a_carry_is_split_by_examples_and_no_other_entry_is():
-    leaf = jax.ShapeDtypeStruct((512, 128), jnp.float32)
-    found = state_specs({"carry": {"x": leaf}, "params": {"carry": leaf}}, fsdp=2)
-    assert found == {"carry": {"x": ROWS}, "params": {"carry": PartitionSpec(FSDP, None)}}
-    assert state_specs(leaf, fsdp=2) == PartitionSpec(FSDP, None)
 
 
 @pytest.fixture

@@ -546,9 +546,9 @@ def test_random_bits_are_of_an_elements_place_in_the_leaf(monkeypatch):
 
     monkeypatch.setattr(adamw8_module.weight_bits, "random_bits", recorded)
     now = Numbers(*[jnp.float32(1)] * 4, step=jnp.int32(7))
-    leaf = _Leaf(Kind(8, 16, True, 5), now, SETTINGS, Split.of((128, 64)), updates=False)
+    leaf = _Leaf(Kind(8, 16, True, 5), now, SETTINGS, Split.of((128, 64)))
     weights, moments = jnp.zeros((3, BLOCK), jnp.uint16), Moments(*2 * [zeros((3, BLOCK))], None)
-    leaf.rows(jnp.int32(2), (weights, moments), (jnp.ones((3, BLOCK)), None))
+    leaf.rows(jnp.int32(2), (weights, moments), jnp.ones((3, BLOCK)))
     ((key, elements),) = asked
     np.testing.assert_array_equal(elements, jnp.arange(2 * 64, 5 * 64, dtype=jnp.uint32).reshape(3, 64))
     np.testing.assert_array_equal(key, random_key(jnp.int32(7), 5))

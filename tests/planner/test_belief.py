@@ -20,15 +20,13 @@ from planner_examples import UNLIKELY, FakeCompiler, problem
 from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.planner import belief, estimate
-from plimsoll.planner.belief import ALIKE, UNSEEN, Beliefs, exactly
+from plimsoll.planner.belief import ALIKE, UNSEEN, Beliefs
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import ledger, sample
 from plimsoll.planner.search import (
-    MOST_SECONDS,
     SMALL,
     SMALL_AT_LAST,
     SMALL_BYTES,
-    SMALL_OF_LONG,
     Search,
     search,
 )
@@ -314,37 +312,6 @@ def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():
     assert seconds[0] <= seconds[-1] * (1 + 4 * SMALL_AT_LAST)
 
 
-def test_a_run_that_takes_long_is_planned_for_longer():
-    """Where nobody said for how long: a fiftieth of its time, two minutes at most."""
-    took = {}
-    for patient, steps in ((False, 10**9), (True, 10), (True, 10**9), (True, None)):
-        compiler = Slow(loop_seconds=0.02, traced=off_by(0.9, [0.0, 0.5, 1.0]), slower=(2.0, 1.0))
-        one, _ = limited(700, 20, compiler, patient=patient, measure=True, steps=steps)
-        assert one.run().ledger.fits
-        took[patient, steps] = compiler.now
-        assert one.given == (MOST_SECONDS if patient and steps == 10**9 else 20)
-    assert took[True, 10] <= took[False, 10**9] < took[True, 10**9] <= MOST_SECONDS
-    assert took[True, None] == took[False, 10**9]
-
-
-def test_for_a_long_run_it_is_looked_closer():
-    """What is asked of a run of months is paid by a gain of a hundredth: its plans are as fast as any that fit."""
-    lost, compiles = {}, {}
-    for steps in (10**9, 300, None):
-        draws = random.Random(7)
-        for _ in range(24):
-            slower = tuple(draws.uniform(0.7, 1.4) for _ in range(FACTORS))
-            compiler = Card(loop_seconds=0.02, traced=off_by(1.0, [draws.random()]), slower=slower)
-            question = asked(draws.randint(220, 700), numerics="exact", measure=True, steps=steps)
-            planned = found(question, compiler)
-            limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
-            lost.setdefault(steps, []).append(planned.step_seconds / limit * (1 + SMALL) * NEAR - 1)
-            compiles.setdefault(steps, []).append(len({step for verb, step in compiler.asked if verb == "analyse"}))
-    assert mean(lost[10**9]) <= SMALL_OF_LONG
-    assert mean(lost[10**9]) < mean(lost[None]) / 2
-    assert mean(compiles[300]) < mean(compiles[10**9]) <= 2 * mean(compiles[None]), "some minutes pay fewer questions"
-
-
 @pytest.mark.parametrize(("budget", "micro"), [(300, 1), (700, 4), (2_000, 16)])
 def test_where_the_time_is_used_up_before_any_is_known_the_fastest_that_surely_fits_is_looked_at(budget, micro):
     """A busy machine may need all of it for the first trace."""
@@ -498,39 +465,6 @@ def test_what_is_believed_of_bytes_holds_whatever_is_learned_first(low, order):
             believed = beliefs.temporaries(each, size)
             assert believed.low <= believed.likely <= believed.high
             assert believed.low * (1 - 1e-6) <= true <= believed.high * (1 + 1e-6)
-
-
-def test_a_micro_batch_beyond_what_the_compiler_had_memory_for_is_out():
-    compiler = Card()
-    beliefs = Beliefs(combinations(asked(400), compiler.rates(), cache(compiler.static)))
-    first = next(iter(beliefs.known))
-    learned(beliefs, compiler, first, 1, "trace")
-    beliefs.known[first].too_large_from = 8
-    beliefs.learned()
-    lows = {micro: beliefs.temporaries(first, micro).low for micro in first.plans}
-    assert {micro for micro, low in lows.items() if low == math.inf} == {8, 16}
-
-
-def test_one_answer_tells_more_of_its_own_levers_than_of_others():
-    compiler = Card(traced=off_by(0.8, [0.0]))
-    beliefs = Beliefs(combinations(asked(400, numerics="exact"), compiler.rates(), cache(compiler.static)))
-    every = [each for each in beliefs.known if len(each.plans) > 1]
-    one = every[0]
-    alike = next(each for each in every if each.apart == one.apart and each.family != one.family)
-    apart = next(each for each in every if each.apart != one.apart)
-    for each in (one, alike, apart):
-        learned(beliefs, compiler, each, 4, "trace")
-    before = width(beliefs, one, 8)
-    learned(beliefs, compiler, one, 4, "analyse")
-    assert beliefs.temporaries(one, 4) == exactly(compiler.analyse(one.steps[4]).beyond_state_bytes)
-    assert 0 < width(beliefs, one, 8) < width(beliefs, one, 16) < width(beliefs, alike, 8) < before
-    assert width(beliefs, apart, 8) == before
-
-
-def width(beliefs, combination, micro):
-    """As a share of what is likely."""
-    low, likely, high = beliefs.temporaries(combination, micro)
-    return (high - low) / likely
 
 
 # Intervals.

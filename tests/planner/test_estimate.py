@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
 from plimsoll.planner.estimate import (
     AFTER_OVERRUN,
-    RESTORE_BYTES,
-    RUNNING_BYTES,
     interpolated,
     ledger,
     sample,
@@ -32,9 +30,6 @@ RATES = Rates(
 
 def priced(plan, temp, *, extra=0):
     return ledger(plan, problem(GIB), static=STATIC, analysis=analysis(temp, extra=extra), rehearsal=REHEARSAL)
-
-
-BASE = 100 * MIB + RUNNING_BYTES + STATE
 
 
 def test_a_carry_is_a_component_of_its_own_and_part_of_what_is_saved():
@@ -91,24 +86,11 @@ def test_more_temporaries_never_make_it_faster(temp, more):
     assert other > one
 
 
-def test_a_precision_is_priced_at_its_own_rate():
-    work = analysis(0, flops=1e12)
-    slow = step_seconds(plan(), work, STATIC, RATES)
-    fast = step_seconds(plan(precision="bfloat16"), work, STATIC, RATES)
-    assert slow - fast == pytest.approx(1e12 / 1e11 - 1e12 / 2e11)
-
-
 def test_more_micro_batches_of_the_same_size_cost_their_loop():
     few, many = plan(accumulation=4), plan(accumulation=8)
     same = replace(analysis(STATIC.parameter_bytes), flops=0)
     difference = step_seconds(many, same, STATIC, RATES) - step_seconds(few, same, STATIC, RATES)
     assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))
-
-
-def test_a_dot_costs_something_to_start():
-    few, many = replace(analysis(0), dots=100), replace(analysis(0), dots=300)
-    rates = replace(RATES, dot_seconds=1e-5)
-    assert step_seconds(plan(), many, STATIC, rates) - step_seconds(plan(), few, STATIC, rates) == pytest.approx(2e-3)
 
 
 def on_a_pod(plan, temp, *, host_budget=None, peak=0):
@@ -146,18 +128,6 @@ def test_splitting_the_state_sends_more_and_nothing_is_sent_alone(fsdp, accumula
     sent = sent_bytes(replace(one, fsdp=fsdp), shared, devices=32)
     assert sent >= sent_bytes(one, STATIC, devices=32) * 0.999
     assert sent_bytes(one, STATIC, devices=1) == 0
-
-
-def test_restoring_has_the_largest_leaf_twice_as_read_and_on_its_way_to_the_device():
-    large = replace(STATIC, largest_leaf_bytes=300 * MIB)
-    on_cpu = ledger(plan(), problem(GIB), static=large, analysis=analysis(MIB), rehearsal=REHEARSAL)
-    assert on_cpu.phases["restore"] == BASE + RESTORE_BYTES + 2 * 300 * MIB
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
-    beside = replace(large, batch_bytes=MIB, whole_state_bytes=STATE)
-    host = ledger(plan(), pod, static=beside, analysis=analysis(MIB), rehearsal=REHEARSAL).host
-    assert host is not None
-    assert host.phase == "restore"
-    assert host.predicted["restore buffers"] == RESTORE_BYTES + 2 * 300 * MIB
 
 
 LARGE = Static(

@@ -15,7 +15,6 @@ from plimsoll.planner.speed import step_seconds
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
-from plimsoll.types import Storage
 from plimsoll.units import GIB, MIB
 
 MOVED = 20 * MIB - 8
@@ -103,13 +102,6 @@ def _said(budget):
     about = {"chip": "h200", "platform": "cuda", "supported": SUPPORTED}
     search(problem(budget, **about), FakeCard(), said.append)
     return said
-
-
-def test_where_it_moves_weights_and_state_are_whole():
-    compiler = FakeCard()
-    chosen = on_a_card(floor_without() - MIB, compiler, numerics="compressed").plan
-    assert chosen.offload == "none" or chosen.storage == Storage()
-    assert all(one.storage == Storage() for _, one in compiler.asked if one.offload != "none")
 
 
 def test_the_inputs_of_blocks_count_on_the_host_and_on_the_way():
@@ -267,19 +259,6 @@ def test_where_it_cannot_help_it_is_refused_in_a_sentence(case):
     with pytest.raises(RecipeError, match=words):
         on_a_card(GIB, compiler, **changes)
     assert compiler.compiles == 0
-
-
-def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
-    compiler = FakeCard()
-    with pytest.raises(BudgetError):
-        on_a_card(MIB, compiler, supported=("precision", "remat", "loss_chunk"))
-    assert all(asked.offload == "none" for _, asked in compiler.asked)
-
-    class Unable(type(preset("stories"))):
-        supported = ()
-
-    with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
-        find_plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
 
 
 COMPILED = """

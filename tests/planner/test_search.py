@@ -3,7 +3,6 @@
 import itertools
 import re
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -150,24 +149,6 @@ def test_few_compiles_are_enough():
     assert compiler.compiles <= 4
 
 
-def test_what_is_chosen_was_compiled_and_rehearsed_for_itself():
-    compiler = FakeCompiler()
-    planned = found(smallest_need() + 30 * MIB, compiler)
-    chosen = [asked for asked in compiler.asked if asked[1].micro_batch == planned.plan.micro_batch]
-    assert {verb for verb, one in chosen if one.remat == planned.plan.remat} >= {"analyse", "rehearse"}
-
-
-def test_a_plan_that_needs_more_than_the_line_promised_is_not_taken():
-    """Temporaries that are not linear: between the two that are compiled, every estimate is too low."""
-
-    def humped(one):
-        return (600 if one.micro_batch in (4, 16) else 10) * MIB
-
-    planned = found(400 * MIB, FakeCompiler(temporaries=humped, loop_seconds=1.0))
-    assert planned.plan.micro_batch == 8
-    assert planned.ledger.predicted_peak_bytes <= 400 * MIB
-
-
 @pytest.mark.parametrize(
     "pins",
     [
@@ -220,14 +201,6 @@ def test_timing_decides_where_it_is_asked_for():
     planned = found(GIB, compiler, measure=True)
     assert planned.plan.micro_batch == 4
     assert (planned.step_seconds, planned.step_seconds_source) == (0.5, "measured")
-
-
-def test_timing_goes_on_beside_the_fastest():
-    """The rates put 16, 8 and 4 first; each smaller one is faster here, down to 2."""
-    by_the_clock = {(16, "none"): 5.0, (8, "none"): 4.0, (4, "none"): 3.0, (2, "none"): 2.0, (1, "none"): 2.5}
-    compiler = FakeCompiler(seconds=by_the_clock, loop_seconds=0.05)
-    planned = found(GIB, compiler, measure=True)
-    assert (planned.plan.micro_batch, planned.step_seconds) == (2, 2.0)
 
 
 def test_a_plan_too_large_to_be_timed_costs_only_itself():
@@ -286,17 +259,6 @@ def test_the_memory_a_refusal_asks_for_is_enough(missing):
     text = str(refusal(smallest_need() - missing))
     enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
     assert found(enough).ledger.predicted_peak_bytes <= enough
-
-
-def test_the_memory_a_refusal_asks_for_is_enough_even_where_the_line_was_wrong():
-    """The smallest micro-batch is not one of the two compiled: its estimate must be confirmed before it is promised."""
-
-    def flat_below_two(one):
-        return max(2, one.micro_batch) * 10 * MIB
-
-    text = str(refusal(120 * MIB, FakeCompiler(temporaries=flat_below_two)))
-    enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
-    assert found(enough, FakeCompiler(temporaries=flat_below_two)).ledger.predicted_peak_bytes <= enough
 
 
 class HeavyInBits(FakeCompiler):
@@ -410,10 +372,6 @@ def test_a_child_that_dies_ends_in_a_refusal_with_its_last_words(verb):
         found(GIB, Dies(verb))
 
 
-def test_a_child_that_dies_while_timing_costs_only_the_timing():
-    assert found(GIB, Dies("measure"), measure=True).step_seconds_source == "roofline"
-
-
 def test_the_answer_round_trips_through_json():
     import json
 
@@ -484,17 +442,6 @@ def test_a_host_holds_a_copy_of_the_state_while_saving_however_it_is_written():
             found(GIB, host_budget_bytes=host - 1, pins=pins, **POD)
 
 
-def test_a_chip_without_bfloat16_units_computes_in_float32():
-    class Old(FakeCompiler):
-        def rates(self):
-            rates = super().rates()
-            return replace(rates, flops={"float32": 1e9})
-
-    assert found(GIB, Old()).plan.precision == "float32"
-    with pytest.raises(RecipeError, match="--precision bfloat16 is not to be had on cpu"):
-        found(GIB, Old(), pins={"precision": "bfloat16"})
-
-
 def test_where_the_first_two_do_not_compile_the_smallest_is_tried():
     compiler = FakeCompiler(fails=lambda plan: plan.micro_batch > 1)
     assert found(GIB, compiler).plan.micro_batch == 1
@@ -551,10 +498,6 @@ def test_fewer_batches_are_made_ready_where_nothing_else_fits():
     chosen = found(tight, host_bytes=depths)
     assert chosen.plan.prefetch == 0
     assert chosen.ledger.predicted_peak_bytes <= tight
-
-
-def test_a_batch_of_a_billion_examples_has_its_divisors_at_once():
-    assert found(GIB, effective_batch=2**30, pins={"remat": "block"}).plan.effective_batch == 2**30
 
 
 NO_CONFIGURATION = "INTERNAL: No supported config found for HLO: %gemm_fusion_dot.12 (kind __triton_gemm)"
@@ -635,26 +578,6 @@ class UnrolledCompiler(FakeCompiler):
     def rehearse(self, plan):
         more = 160 * MIB if plan.remat == "none" else 0
         return replace(super().rehearse(plan), starting_bytes=PROCESS + more)
-
-
-@pytest.mark.parametrize("below", [1, 10, 30])
-def test_what_an_unrolled_step_takes_to_load_is_not_charged_to_one_that_is_scanned(below):
-    """The first rehearsal is of an unrolled one, which does not fit for that alone."""
-    budget = PROCESS + (160 - below) * MIB
-    small = partial(UnrolledCompiler, temporaries=lambda plan: plan.micro_batch * MIB)
-    chosen = found(budget, small())
-    assert chosen.plan.remat != "none"
-    assert chosen.ledger.predicted_peak_bytes <= budget
-    floor = refusal(PROCESS // 2, small()).floor_bytes
-    assert found(floor, small()).ledger.predicted_peak_bytes <= floor
-
-
-def test_where_the_first_rehearsal_was_of_a_scanned_step_an_unrolled_one_is_confirmed_once():
-    """Every other unrolled plan is then known not to load."""
-    compiler = UnrolledCompiler(temporaries=lambda plan: plan.micro_batch * MIB)
-    chosen = found(PROCESS + 150 * MIB, compiler, supported=("remat",))
-    assert chosen.plan.remat != "none"
-    assert sum(what == "rehearse" and plan.remat == "none" for what, plan in compiler.asked) <= 2
 
 
 class ScannedCannotBeRehearsed(UnrolledCompiler):

@@ -111,7 +111,8 @@ def plan(
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)
-    cache, cache_limit = cache_folder(), limit_bytes()
+    cache = cache_folder()
+    cache_limit = limit_bytes()
     requested = {
         "recipe": name,
         "budget_bytes": budget,

@@ -132,19 +132,6 @@ def test_what_is_called_has_its_callers_operands_and_result():
     ]
 
 
-def test_what_runs_beside_has_its_operands_in_front_and_its_result_behind():
-    called = [step(20, "parameter"), step(21, "dot", 20, shape=6)]
-    begun = several(several(floats(8)), floats(6), floats(1))
-    entry = [
-        step(1, "parameter"), step(2, "dot", 1), step(3, "async-start", 2, calls=[2], shape=begun),
-        step(4, "async-update", 3, shape=begun), step(5, "async-done", 4, shape=6), step(6, "negate", 5, shape=2),
-    ]  # fmt: skip
-    assert shared(module(entry, called)) == [
-        (4, [(3, (2,)), (4, (2,))]), (24, [(3, (1,)), (4, (1,)), (5, ()), (21, ())]),
-        (32, [(2, ()), (3, (0, 0)), (4, (0, 0)), (20, ())]),
-    ]  # fmt: skip
-
-
 def test_a_tuple_and_its_elements_are_the_values_they_are_made_of():
     both = several(floats(8), floats(4))
     entry = [
@@ -177,15 +164,6 @@ def test_a_fusion_that_updates_what_it_made_itself_writes_into_bytes_of_its_own(
     made = [*UPDATED[:2], step(22, "sine", 21), step(23, "dynamic-update-slice", 22, 20)]
     for fused in (made, [*UPDATED[:2], step(23, "add", 20, 21)]):
         assert shared(fusion(*fused)) == [(32, [(2, ())]), (32, [(3, ())]), (32, [(4, ())])]
-
-
-def test_of_a_fusion_with_several_results_each_is_looked_at():
-    both = several(floats(8), floats(8))
-    fused = [
-        *UPDATED[:2], step(22, "add", 20, 21), step(23, "dynamic-update-slice", 21, 20),
-        step(24, "tuple", 22, 23, shape=both),
-    ]  # fmt: skip
-    assert shared(fusion(*fused, shape=both)) == [(32, [(2, ())]), (32, [(3, ()), (4, (1,))]), (32, [(4, (0,))])]
 
 
 def test_what_an_instruction_says_of_its_aliases_counts():
