@@ -117,12 +117,11 @@ class RecipePlan(ShownPlan):
         require_options(options, ["prices", *options_of(plan_recipe)], verb="a plan's compare")
         how: dict[str, Any] = {"say": printing(quiet=True), **how, "name": self.recipe, **options}
         rows = compare.compared(self.of, others, prices=prices or {}, **how)
-        here, chip = None if self.plan.chip == "cpu" else chips.chip(self.plan.chip).memory_bytes, self.plan.chip
+        chip = self.plan.chip
         own = ComparedChip(
             chip=chip,
             rate_unit=self.of.rate_unit,
             planned=self,
-            memory_bytes=here,
             price_per_hour=(prices or {}).get(chip),
         )
         return Comparison([own, *rows])
