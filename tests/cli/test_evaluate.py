@@ -165,18 +165,6 @@ def test_no_runs_are_no_error(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "no runs here\n"
 
 
-def test_inspecting_a_run_says_what_is_in_it(tiny_run, text_file, capsys):
-    assert look.inspect([str(tiny_run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["checkpoints"] == [3, 6]
-    assert found["fields"]["dataset_id"] == str(text_file)
-    assert "learning_rate" not in found["fields"]  # the default
-    assert look.inspect([str(tiny_run)]) == 0
-    printed = capsys.readouterr().out
-    assert "--vocab-size" in printed
-    assert "micro-batch 4 x 1, remat none, float32" in printed
-
-
 GOLDEN_DATA = """\
 a.jsonl
   data                1 jsonl file, 69 B; documents: one line, one document
