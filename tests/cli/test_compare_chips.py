@@ -62,7 +62,10 @@ def test_where_nothing_fits_the_table_is_printed_and_the_code_is_2(asked, capsys
         (["--compare", ","], "names no chip"),
         (["--compare", "h200", "--price", "h200"], "'h200' is no price"),
         (["--compare", "h200", "--chip", "h200", "--measure"], "leave out --chip and --measure, or --compare"),
-        (["--compare", "h200,t4", "--mesh", "data=2"], "and --mesh asks for one plan: leave out --mesh, or --compare"),
+        (
+            ["--compare", "h200,t4", "--mesh", "data=2"],
+            "and --mesh asks for something else: leave out --mesh, or --compare",
+        ),
         (["--price", "h200=1"], "--price is for --compare"),
     ],
 )
