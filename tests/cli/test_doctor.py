@@ -46,7 +46,8 @@ FOUND = {
 
 GOLDEN = """\
   versions            python 3.11.7, plimsoll 0.1.0, jax 1.0, jaxlib 1.0, flax 1.0, optax 1.0,
-                      orbax-checkpoint 1.0, grain 1.0, numpy 1.0, tokenizers 1.0, datasets 1.0
+                      orbax-checkpoint 1.0, numpy 1.0, grain 1.0, tokenizers 1.0, datasets 1.0, h5py
+                      1.0, pyarrow 1.0
   devices             1 on the backend cpu: cpu
   a jitted step       1.2 ms
   dots                194 GFLOP/s in float32, 247 GFLOP/s in bfloat16
@@ -109,7 +110,7 @@ def rows(**changes):
 
 
 def test_rates_of_a_card_stand_beside_its_data_sheet():
-    assert rows()[2:10] == [
+    assert rows()[3:11] == [
         "  devices             1 on the backend gpu: NVIDIA H100 80GB HBM3",
         "  a jitted step       1.2 ms",
         "  dots                51,000 (sheet 67,000) GFLOP/s in float32, 798,000 (sheet 989,500) GFLOP/s in",

@@ -19,39 +19,6 @@ from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes
 from plimsoll.training import memory
 from plimsoll.units import MIB
 
-HOLES = """
-from plimsoll.training import memory
-
-trimmed = []
-trim = memory.trim_heap
-memory.trim_heap = lambda: (trimmed.append(1), trim())
-between = memory.BetweenSteps()
-between.settle()
-blocks = [bytearray(10_000) for _ in range(4_000)]
-{after}
-between.settle()
-print(len(trimmed), memory.resident_bytes())
-between.settle()
-print(len(trimmed), memory.resident_bytes())
-"""
-
-
-def run(after: str) -> list[tuple[int, int]]:
-    code = HOLES.format(after=after)
-    done = subprocess.run([sys.executable, "-c", code], env=for_processes("cpu"), capture_output=True, check=True)
-    return [(int(trims), int(held)) for trims, held in (line.split() for line in done.stdout.decode().splitlines())]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
-def test_holes_in_the_heap_are_given_back_between_steps() -> None:
-    """All blocks but the last: nothing behind the holes is free, so free() alone gives nothing back."""
-    (holes, with_holes), _ = run("del blocks[:-1]")
-    (used, with_blocks), (again, _) = run("")
-    assert holes == used == 1
-    assert with_holes < with_blocks - 30 * MIB
-    assert again == 1, "what is needed is trimmed for once, not after every step"
-
-
 LIBRARIES = """
 from pathlib import Path
 import numpy, jaxlib.xla_client

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 import pytest
 
-from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
 from plimsoll.training.checkpoints import read_leaves
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
@@ -307,27 +306,3 @@ def test_a_loss_that_becomes_nan_stops_the_run_and_keeps_the_last_good_checkpoin
 
 TOO_FAST = ("--learning-rate", "2", "--clip-norm", "0", "--eval-every", "2", "--patience", "2")
 """Options with which the validation loss soon rises."""
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_early_at_the_same_step_with_the_same_parameters(runs):
-    whole = runs.prepared(*TOO_FAST)
-    assert runs.run(whole, *TOO_FAST).returncode == 0
-    ended = json.loads((whole / "ledger.json").read_text())["ended_early"]
-    counts = {row["step"]: row["evaluations_since_best"] for row in rows(whole) if "validation_loss" in row}
-    assert ended == {"step": max(counts), "patience": 2}
-    assert list(counts.values())[-3:] == [0, 1, 2]
-    assert 6 <= ended["step"] < STEPS
-    said = (whole / "log.txt").read_text()
-    assert f"Training ended early at step {ended['step']} of {STEPS}: 2 evaluations in a row brought no lower" in said
-    assert f"Commands use step {ended['step'] - 4}, the best one; --step last is step {ended['step']}" in said
-    run = runs.prepared(*TOO_FAST)
-    assert runs.run_until(run, lambda run: last_row(run) >= 5, *TOO_FAST).returncode == -signal.SIGKILL
-    for _ in range(2):  # the second finds that it has ended
-        again = runs.run(run, *TOO_FAST)
-        assert again.returncode == 0, again.stderr
-        assert newest_fingerprint(run) == newest_fingerprint(whole)
-        assert json.loads((run / "ledger.json").read_text())["ended_early"] == ended
-        assert RunFolder(run).state(STEPS) == f"stopped early at step {ended['step']}"
-    assert runs.run(run, *TOO_FAST[:-2], "--max-steps", str(ended["step"] + 1)).returncode == 0
-    assert checkpoint_steps(run)[0] == ended["step"] + 1

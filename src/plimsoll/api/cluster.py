@@ -33,6 +33,7 @@ from plimsoll.errors import (
     raise_refusal,
 )
 from plimsoll.files.bucket import is_address
+from plimsoll.files.provenance import PACKAGES, installed_version
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner import chips
@@ -45,11 +46,6 @@ from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.units import whole_number
 
-AGREED_ON = (
-    *("jax", "jaxlib", "numpy", "optax", "flax", "orbax-checkpoint"),
-    *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),  # each process makes its own rows with these
-)
-"""Packages whose versions must be the same in all processes."""
 MAY_DIFFER = {"quiet", "run", "profiler_port"}
 """Options that need not be the same in all processes."""
 LAST_PORT, MOST_PROCESSES = 65_535, 100_000
@@ -333,8 +329,6 @@ def _require_same_data(folder: RunFolder) -> None:
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what must be the same in all processes: versions, code, options and recipe; and the host's name."""
-    from importlib import metadata
-
     code = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         code.update(path.read_bytes())
@@ -346,7 +340,7 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "--processes": question["processes"],
         "python": ".".join(map(str, sys.version_info[:3])),
-        **{name: metadata.version(name) for name in AGREED_ON},
+        **{name: installed_version(name) for name in PACKAGES},
         "the code of plimsoll": code.hexdigest()[:12],
         **{f"--{name}".replace("_", "-"): value for name, value in options.items()},
         **recipe,

@@ -122,7 +122,6 @@ class RecipePlan(ShownPlan):
             chip=chip,
             rate_unit=self.of.rate_unit,
             planned=self,
-            memory_bytes=None if chip == "cpu" else chips.chip(chip).memory_bytes,
             price_per_hour=(prices or {}).get(chip),
         )
         return Comparison([own, *rows])

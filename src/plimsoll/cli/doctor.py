@@ -14,10 +14,9 @@ from typing import Any
 from plimsoll import cache
 from plimsoll.cli.parse import Json, parse, print_answer
 from plimsoll.errors import PlimsollError
-from plimsoll.files.provenance import DISTRIBUTION, installed_version
+from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
 from plimsoll.units import GIB, MIB
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers", "datasets")
 LEAST_MEMORY = 512 * MIB
 """Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB

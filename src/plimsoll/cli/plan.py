@@ -66,7 +66,8 @@ def plan(arguments: list[str]) -> int:
 
 def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
-    _require_compare_alone(options)
+    others = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture")
+    _require_alone(options, "compare", "several chips", others)
     from plimsoll.api.compare import chips_named, compared, prices_named
     from plimsoll.report.compared import compared_table
 
@@ -99,19 +100,16 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
                 f"{name} {value if equals else after} asks for one value, and --largest {option} for the largest that"
                 " fits: leave one of them out"
             )
-    others = [f"--{name}" for name in ("compare", "floor", "frontier", "measure") if getattr(options, name)]
-    if others:
-        raise RecipeError(
-            f"--largest {option} plans for the largest value that fits one budget, and {', '.join(others)} asks for"
-            f" something else: leave out {' and '.join(others)}, or --largest"
-        )
+    _require_alone(
+        options, "largest", "the largest value that fits one budget", ("compare", "floor", "frontier", "measure")
+    )
 
 
-def _require_compare_alone(options: PlanOptions) -> None:
-    """Raises RecipeError where an option for one plan is given, too."""
-    names = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture")
-    if others := [f"--{name}" for name in names if getattr(options, name) not in (None, False)]:
+def _require_alone(options: PlanOptions, option: str, what: str, others: Sequence[str]) -> None:
+    """Raises RecipeError where another option asks for another kind of plan."""
+    given = [f"--{name}" for name in others if getattr(options, name) not in (None, False)]
+    if given:
         raise RecipeError(
-            f"--compare plans for several chips, and {', '.join(others)} asks for one plan: leave out"
-            f" {' and '.join(others)}, or --compare"
+            f"--{option} plans for {what}, and {', '.join(given)} asks for something else: leave out"
+            f" {' and '.join(given)}, or --{option}"
         )

@@ -22,7 +22,11 @@ PACKAGE = Path(__file__).parents[1]
 """Folder of this package's code."""
 DISTRIBUTION = "plimsoll-jax"
 """Name of the distribution: the package called plimsoll in the registry is somebody else's."""
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
+)
+"""Packages that compute, and those that make rows of data."""
 
 
 def note_session(
@@ -46,10 +50,13 @@ def notes(folder: RunFolder) -> list[str]:
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
     """Returns the sessions of a run, the oldest first. No run depends on them: a damaged file has none."""
+    if not folder.has(SESSIONS):
+        return []
     try:
-        return list(folder.read(SESSIONS)) if folder.has(SESSIONS) else []
+        rows: Any = folder.read(SESSIONS)
     except RunError:
         return []
+    return rows
 
 
 def here() -> dict[str, Any]:

@@ -251,23 +251,8 @@ def ledger_notes(ledger: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns where a session went on, its overruns of the budget and its notes."""
     step = ledger.get("resumed_from_step")
     resumed = [] if step is None else [("resumed from", f"step {step:,}")]
-    overruns = [("over budget", overrun_words(overrun)) for overrun in ledger.get("overruns", ())]
+    overruns = [("over budget", f"at step {each['step']:,}: {each['words']}") for each in ledger.get("overruns", ())]
     return [*resumed, *overruns, *(("note", note) for note in ledger.get("notes", ()))]
-
-
-def overrun_words(overrun: Mapping[str, Any]) -> str:
-    """Returns an entry of `ledger.json`'s `overruns` in words.
-
-    An example: `at step 12: 431.0 MiB resident in process 1; 352.1 MiB predicted, budget 400.0 MiB`.
-    """
-    measured, predicted, budget = (
-        format_bytes(overrun[f"{name}_bytes"]) for name in ("measured", "predicted", "budget")
-    )
-    process = overrun.get("process")  # None of a process alone
-    what = "resident" if process is None else f"resident in process {process}"
-    if overrun["what"] != "resident set":
-        what = f"in use when the allocator refused more ({overrun['said']})"
-    return f"at step {overrun['step']:,}: {measured} {what}; {predicted} predicted, budget {budget}"
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:

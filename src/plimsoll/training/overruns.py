@@ -52,14 +52,15 @@ class Overrun:
         return f"the resident set{of} reached {format_bytes(self.measured_bytes)}; {budget}"
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"excess_bytes": self.excess_bytes}
+        return dataclasses.asdict(self) | {"excess_bytes": self.excess_bytes, "words": self.words()}
 
 
 def read(folder: RunFolder) -> list[Overrun]:
     """Returns the overruns, the first one first. Raises RunError where the file is damaged."""
     try:
         rows = folder.read(FILE)["overruns"] if folder.has(FILE) else []
-        found = [Overrun(**{name: value for name, value in row.items() if name != "excess_bytes"}) for row in rows]
+        names = [field.name for field in dataclasses.fields(Overrun)]
+        found = [Overrun(**{name: row[name] for name in names}) for row in rows]
         margin_bytes(found)  # sizes that are no numbers
     except (KeyError, TypeError, AttributeError) as problem:
         raise folder.damaged(FILE, problem) from None
