@@ -378,8 +378,6 @@ class Planned:
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
-    remarks: tuple[tuple[str, str], ...] = ()
-    """What the recipe says of the plan: a name and a sentence each."""
 
     @property
     def fits(self) -> bool:
@@ -415,7 +413,6 @@ class Planned:
             "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
-            "remarks": [{"name": name, "text": text} for name, text in self.remarks],
             "recipe": self.recipe,
             "parameters": self.parameters,
             "budget_bytes": self.ledger.budget_bytes,
@@ -497,7 +494,6 @@ class Planned:
             "scaling": tuple(Scaled(**part) for part in facts["scaling"]),
             "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
             "left_out": tuple(facts["left_out"]),
-            "remarks": tuple((remark["name"], remark["text"]) for remark in facts["remarks"]),
         }
         return cls(**plain | read)
 

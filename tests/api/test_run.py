@@ -152,7 +152,7 @@ def test_what_its_recipe_does_not_do_is_refused(run):
         run.rank(["a", "b"])
     with pytest.raises(plimsoll.PlimsollError, match="--tokens must be 1 or more, got 0"):
         run.sample(tokens=0)
-    with pytest.raises(plimsoll.PlimsollError, match="--picture draws journeys"):
+    with pytest.raises(plimsoll.PlimsollError, match="--picture draws the loss by position"):
         run.evaluate(picture="a.svg")
     with pytest.raises(plimsoll.PlimsollError, match="the prompt is a int, and must be a text"):
         run.sample(3)

@@ -109,8 +109,8 @@ class Run:
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
                 "control".
             keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe "recommend".
-            picture: File (.png or .svg) to write a plot to: of the trajectories with `closed_loop`, or of the loss by
-                token position for the recipe "longcontext".
+            picture: File (.png or .svg) to write a plot of the loss by token position to. Only for the recipe
+                "longcontext".
             submission: File (.json) to write two attempts at every test input to. Only for the recipe "arc".
 
         Returns:

@@ -70,7 +70,7 @@ def evaluate(
         run: Folder of the run, or its address in a bucket.
         step: Number of a checkpoint, `last`, or `best`.
         closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-        picture: A .png or .svg file to draw: journeys of `closed_loop`; of a run of longcontext the loss by position.
+        picture: Of a run of longcontext: a .png or .svg file to draw the loss by position into.
         submission: Of a run of ARC: a .json file for two attempts at every test input.
         raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
         keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
@@ -87,10 +87,8 @@ def evaluate(
     if picture is not None:
         from plimsoll.report.picture import require_place
 
-        if not closed_loop and (not verb.picture or verb.picture_needs):
-            raise PlimsollError(
-                "--picture draws journeys, or the loss by position of a run of longcontext: give --closed-loop with it"
-            )
+        if not verb.picture:
+            raise PlimsollError("--picture draws the loss by position, of a run of longcontext: leave it out")
         require_place(os.fspath(picture))
     file = None if submission is None else Path(submission).expanduser()
     if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):

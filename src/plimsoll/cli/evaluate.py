@@ -30,7 +30,7 @@ class EvaluateOptions:
     closed_loop: bool = False
     """Only for control: also let the model drive the systems, beside the optimal controllers. Takes minutes."""
     picture: str | None = None
-    """File (.png or .svg) for a picture: of the journeys with --closed-loop, of the loss by position for longcontext.
+    """Only for longcontext: file (.png or .svg) for a picture of the loss by position.
     By default none is drawn."""
     submission: str | None = None
     """Only for ARC: file (.json) for two attempts at every test input, in the competition's format. By default none is

@@ -27,8 +27,6 @@ class Verb:
     """`function(answer) -> str`: what the command prints without --json."""
     picture: str = ""
     """`function(answer, path)`: what `evaluate --picture` draws."""
-    picture_needs: str = ""
-    """Option of `evaluate` without which there is nothing to draw, like closed_loop; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,6 @@ class Recommend(AdamWRecipe):
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),)
-    older: ClassVar[Mapping[str, Any]] = {"side_layers": 0}
     supported: ClassVar[tuple[str, ...]] = (
         "precision",
         "remat",
