@@ -338,7 +338,7 @@ def planned(given: Given, words: list[str]) -> dict[str, Any]:
         "waited": sum(row["data_seconds"] for row in timed) / sum(row["step_seconds"] for row in timed),
         "planning_seconds": planning,
         "planning_and_training_seconds": whole,
-        **{name: over.planned[name] for name in ("compiles", "left_out", "not_compiled", "without_cudnn")},
+        **{name: over.planned[name] for name in ("compiles", "left_out", "without_cudnn")},
         "others": [
             {
                 "words": plan_words(other["plan"]),

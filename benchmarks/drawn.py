@@ -141,7 +141,6 @@ def draw_longcontext(seed: int, number: int, *, packed: str, vocab_size: int) ->
             "states": dice.choice((16, 32, 64, 128)),
             "seq_len": dice.choice((128, 512, 1024, 2048, 4096, 8192, 16384)),
             "tied": dice.random() < 0.75,
-            "selective": dice.random() < 0.2,
             "attention_every": 2 if attends else 0,
             "attention_window": dice.choice((128, 256)) if attends else 0,
             "chunk_size": dice.choice((64, 256, 256)),
@@ -173,7 +172,6 @@ def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None)
         **({"pretrained": pretrained, "freeze": dice.random() < 0.8} if stands else plain),
         "seq_len": dice.choice((16, 32, 50)),
         "softmax": dice.choice(("two-level", "two-level", "full")),
-        "cluster_vectors": dice.choice(("learned", "learned", "means")),
         "dropout": dice.choice((0.0, 0.2, 0.5)),
         "batch_size": dice.choice((32, 64, 128, 256, 512)),
         "gradient_accumulation_steps": dice.choice((1, 1, 2)),
@@ -181,8 +179,6 @@ def draw_recommend(seed: int, number: int, *, data: str, pretrained: str | None)
         "numerics": dice.choice(("exact", "mixed", "mixed", "compressed")),
         "ema_decay": dice.choice((0.0, 0.0, 0.0, 0.99)),
     }
-    if options["softmax"] == "full":  # without clusters nothing stands for one
-        options.pop("cluster_vectors")
     pins = _pins(dice, options)
     pins.pop("layerwise", None)  # not of this recipe
     if pins.get("loss_chunk") == 0:

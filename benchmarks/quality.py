@@ -97,12 +97,9 @@ def main() -> int:
 
 # recommend
 
-LAST = ("--learn-validation", "--ema-decay", "0.999")
 ROWS: Mapping[str, Sequence[str]] = {
     "defaults": (),
     "frozen": ("--pretrained", "{pretrained}"),
-    "defaults, learned from validation items, averaged": LAST,
-    "frozen, learned from validation items, averaged": ("--pretrained", "{pretrained}", *LAST),
 }
 """Words after `plimsoll train recommend`."""
 

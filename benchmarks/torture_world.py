@@ -150,7 +150,7 @@ class World:
     def environment(self) -> Mapping[str, str]:
         path = os.pathsep.join([str(self.scratch / "site"), ENVIRONMENT["PYTHONPATH"]])
         own = {"TORTURE_RAISES": str(self.raises), "TORTURE_CLOCK": str(self.clock), "PYTHONPATH": path}
-        return {"PLIMSOLL_CACHE": str(self.scratch / "cache"), **ENVIRONMENT, **own, "PLIMSOLL_CALIBRATION": "off"}
+        return {"PLIMSOLL_CACHE": str(self.scratch / "cache"), **ENVIRONMENT, **own}
 
     def _courses(self) -> Iterator[Course]:
         text, windows = _text(self.scratch / "text.txt"), _windows(self.scratch / "windows.h5")

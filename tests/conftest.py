@@ -19,7 +19,6 @@ settings.register_profile("thorough", deadline=None, max_examples=100, derandomi
 settings.register_profile("anew", deadline=None, max_examples=200)  # `make test-by-hand`: examples of the moment
 settings.load_profile("usual")
 
-os.environ["PLIMSOLL_CALIBRATION"] = "off"  # but where it is the subject: what one test measured is none of another's
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 COMPILED_BYTES = 2**30
 """Largest size of .pytest_cache/d/compiled at which it is kept for the next test run."""

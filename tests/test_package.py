@@ -1,5 +1,6 @@
 """What goes with the package: type information, licences, the works it stands on, one version everywhere."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -29,6 +30,26 @@ def test_every_python_that_it_says_is_allowed():
 
 def test_the_extras_are_those_of_the_design():
     assert {"cuda12", "cuda13", "tpu", "wandb", "ray"} <= set(PROJECT["optional-dependencies"])
+
+
+def imported_packages():
+    """Top-level packages that the source imports, at the top of a file or inside a function."""
+    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    qualified = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in plain | qualified}
+
+
+def test_dependencies_are_what_is_imported_and_what_the_page_lists():
+    requirements = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
+    page = (ROOT / "docs/house.md").read_text("utf-8").partition("## Dependencies")[2]
+    assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == requirements
+
+    import_names = {"orbax-checkpoint": "orbax", "protobuf": "google"}
+    by_name = {import_names.get(name, name.replace("-", "_")): name for name in requirements}
+    not_imported = requirements - {by_name[name] for name in imported_packages() if name in by_name}
+    assert not_imported == {"tqdm"}  # by its name, as a notebook has another
 
 
 def test_every_paper_that_the_code_names_is_in_the_notice():

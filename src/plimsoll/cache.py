@@ -4,8 +4,8 @@
     compiled/    JAX's compiled steps; in a folder there, XLA's timings of a card's kernels
     tokens/      a folder for each text that was tokenised once
 
-The limit is for these. Beside them are `calibration.json`, which only training could measure again, and `runs/`, the
-runs of buckets, which may be ahead of their bucket: both stay. An entry is one file, or the folder of one text.
+The limit is for these. Beside them is `runs/`, the runs of buckets, which may be ahead of their bucket: it stays. An
+entry is one file, or the folder of one text.
 """
 
 from __future__ import annotations

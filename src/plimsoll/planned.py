@@ -72,7 +72,7 @@ class Plan:
                 f"a plan has no lever {', '.join(sorted(unknown))}: the file or package of its recipe, which may have"
                 " registered it, is not imported here"
             )
-        complete = tuple((name, given.get(name, lever.before)) for name, lever in known.items())
+        complete = tuple((name, given.get(name, lever.plain)) for name, lever in known.items())
         object.__setattr__(self, "further", complete)
 
     if not TYPE_CHECKING:  # to a type checker a plan has its fields and nothing else
@@ -82,7 +82,7 @@ class Plan:
                 if lever == name:
                     return value
             if name in registry.LEVERS and name not in self.__dataclass_fields__:  # registered after this plan was made
-                return registry.LEVERS[name].before
+                return registry.LEVERS[name].plain
             raise AttributeError(f"a plan has no {name!r}")
 
     @property
@@ -186,6 +186,15 @@ class HostLedger:
             "components": dict(self.predicted),
         }
 
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> HostLedger:
+        return cls(
+            budget_bytes=facts["budget_bytes"],
+            predicted=facts["components"],
+            phase=facts["phase"],
+            pinned_bytes=facts["pinned_bytes"],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
@@ -201,10 +210,8 @@ class Ledger:
     """Predicted peak of every phase."""
     host: HostLedger | None = None
     """Ledger of each host beside its accelerators; None where the host is the device."""
-    learned: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each phase that were learned from earlier runs, not computed; negative where they had needed less."""
     spare_bytes: int = 0
-    """Left free beside the predicted peak: what peaks of one plan differ by from run to run."""
+    """Bytes of the budget that stay free beside the predicted peak."""
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -219,6 +226,30 @@ class Ledger:
     def fits(self) -> bool:
         return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "budget_bytes": self.budget_bytes,
+            "predicted_peak_bytes": self.predicted_peak_bytes,
+            "spare_bytes": self.spare_bytes,
+            "components": dict(self.predicted),
+            "phase": self.phase,
+            "phases": dict(self.phases),
+            "host": None if self.host is None else self.host.to_dict(),
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Ledger:
+        return cls(
+            budget_bytes=facts["budget_bytes"],
+            predicted=facts["components"],
+            phase=facts["phase"],
+            source=facts["source"],
+            phases=facts["phases"],
+            host=None if facts["host"] is None else HostLedger.from_dict(facts["host"]),
+            spare_bytes=facts["spare_bytes"],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
@@ -228,32 +259,6 @@ class Alternative:
     predicted_peak_bytes: int
     step_seconds: float | None
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaled:
-    """The same step on another number of devices, by the rates of the chip."""
-
-    devices: int
-    sent_bytes: int
-    """Bytes that each device sends to the others in a step."""
-    step_seconds: float
-    efficiency: float
-    """The time of one device over the time of all of them together."""
-    efficiency_range: tuple[float, float]
-    """That where nothing of what is sent is hidden behind arithmetic, and where all of it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherBudget:
-    """The best of the plans that were looked at, had the budget been another."""
-
-    budget_bytes: int
-    plan: Plan | None
-    """None where none of them fits."""
-    predicted_peak_bytes: int | None
-    step_ratio: float | None
-    """Its time per step over the chosen plan's, both by the chip's rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,8 +351,6 @@ class Planned:
     hosts: int = 1
     """Processes that the devices belong to."""
     alternatives: tuple[Alternative, ...] = ()
-    other_budgets: tuple[OtherBudget, ...] = ()
-    """A smaller one and a larger one."""
     frontier: tuple[Point, ...] = ()
     """Plans that nothing beats in bytes and in time, the smallest first."""
     temporary_bytes: int = 0
@@ -356,22 +359,12 @@ class Planned:
     """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()
     """Plans that do not compile or run here, with the reason: others like them were not considered."""
-    not_compiled: str = ""
-    """A sentence where plans do not compile for another reason than memory: a faster one may be among them."""
-    scaling: tuple[Scaled, ...] = ()
-    """The step on 1 to 32 devices, where the chip's links have a rate."""
     sent_bytes: int = 0
     """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for several has seen it."""
-    hidden_share: float = 0.0
-    """Part of the time of sending them in which kernels run beside it, 0 to 1; 0 where their times are not known."""
-    hidden_at_most: float = 1.0
-    """Largest part of it that may be hidden, by the order in which the compiled step does things."""
     margin_bytes: int = 0
-    """Margin for the run's own overruns, in `ledger.learned`."""
-    error_band: Mapping[str, int] | None = None
-    """Errors of earlier predictions of this kind (planner/calibration.py); None where none are kept."""
+    """Margin for the run's own overruns, in the prediction."""
     estimate_band: Mapping[str, Any] | None = None
-    """Range of a plan that no compiler has seen (planner/calibration.py); None of one that was compiled."""
+    """Range of a plan that no compiler has seen (planner/estimate.py); None of one that was compiled."""
     disk: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
     without_cudnn: str = ""
@@ -409,50 +402,17 @@ class Planned:
         largest: dict[str, Any] = {}
         if self.largest_found is not None:
             largest = {"largest": self.largest_found.value, "largest_search": dataclasses.asdict(self.largest_found)}
+
+        # The ledger's values stand beside the plan's own.
+        apart = ("ledger", "largest_found")
+        own = {name: in_json(getattr(self, name)) for name in Planned.__dataclass_fields__ if name not in apart}
         return {
             "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
-            "recipe": self.recipe,
-            "parameters": self.parameters,
-            "budget_bytes": self.ledger.budget_bytes,
-            "predicted_peak_bytes": self.ledger.predicted_peak_bytes,
-            "spare_bytes": self.ledger.spare_bytes,
-            "plan": self.plan.to_dict(),
+            **self.ledger.to_dict(),
             "numerics": self.plan.numerics,
-            "components": dict(self.ledger.predicted),
-            "phase": self.ledger.phase,
-            "phases": dict(self.ledger.phases),
-            "host": self.ledger.host.to_dict() if self.ledger.host is not None else None,
-            "learned": dict(self.ledger.learned),
-            "margin_bytes": self.margin_bytes,
-            "error_band": None if self.error_band is None else dict(self.error_band),
-            "estimate_band": None if self.estimate_band is None else dict(self.estimate_band),
-            "disk": dict(self.disk),
-            "without_cudnn": self.without_cudnn,
-            "step_seconds": self.step_seconds,
-            "step_seconds_source": self.step_seconds_source,
-            "step_seconds_range": None if self.step_seconds_range is None else list(self.step_seconds_range),
-            "step_flops": self.step_flops,
-            "chip_flops": self.chip_flops,
-            "tokens_per_step": self.tokens_per_step,
-            "examples_per_step": self.examples_per_step,
-            "source": self.ledger.source,
-            "devices": self.devices,
-            "hosts": self.hosts,
-            "compiles": self.compiles,
-            "reason": self.reason,
-            "alternatives": list(map(_with_levers, self.alternatives)),
-            "scaling": [dataclasses.asdict(scaled) for scaled in self.scaling],
-            "sent_bytes": self.sent_bytes,
-            "hidden_share": self.hidden_share,
-            "hidden_at_most": self.hidden_at_most,
-            "other_budgets": list(map(_with_levers, self.other_budgets)),
-            "frontier": list(map(_with_levers, self.frontier)),
-            "left_out": list(self.left_out),
-            "not_compiled": self.not_compiled,
-            "temporary_bytes": self.temporary_bytes,
-            "largest_buffers": [dataclasses.asdict(buffer) for buffer in self.largest_buffers],
+            **own,
         }
 
     @classmethod
@@ -462,42 +422,28 @@ class Planned:
         Raises:
             LookupError, TypeError: A value is missing, or a lever is registered by a file that is not imported here.
         """
-        host = facts["host"]
-        if host is not None:
-            host = HostLedger(
-                budget_bytes=host["budget_bytes"],
-                predicted=host["components"],
-                phase=host["phase"],
-                pinned_bytes=host["pinned_bytes"],
-            )
-        ledger = Ledger(
-            budget_bytes=facts["budget_bytes"],
-            predicted=facts["components"],
-            phase=facts["phase"],
-            source=facts["source"],
-            phases=facts["phases"],
-            host=host,
-            learned=facts["learned"],
-            spare_bytes=facts["spare_bytes"],
-        )
 
         def with_plan(part: Mapping[str, Any]) -> dict[str, Any]:
-            return {**part, "plan": part["plan"] and Plan.from_dict(part["plan"])}
+            return {**part, "plan": Plan.from_dict(part["plan"])}
 
         plain = {name: value for name, value in facts.items() if name in cls.__dataclass_fields__}
         read = {
             "plan": Plan.from_dict(facts["plan"]),
-            "ledger": ledger,
+            "ledger": Ledger.from_dict(facts),
             "alternatives": tuple(Alternative(**with_plan(part)) for part in facts["alternatives"]),
-            "other_budgets": tuple(OtherBudget(**with_plan(part)) for part in facts["other_budgets"]),
             "frontier": tuple(Point(**with_plan(part)) for part in facts["frontier"]),
-            "scaling": tuple(Scaled(**part) for part in facts["scaling"]),
             "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
             "left_out": tuple(facts["left_out"]),
         }
         return cls(**plain | read)
 
 
-def _with_levers(part: Alternative | OtherBudget | Point) -> dict[str, Any]:
-    """Returns names and values, with the plan as it stands in JSON."""
-    return dataclasses.asdict(part) | {"plan": None if part.plan is None else part.plan.to_dict()}
+def in_json(value: Any) -> Any:
+    """Returns a value as it stands in JSON: dataclasses by the names of their fields, a plan by its levers."""
+    if isinstance(value, Plan):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        return {field.name: in_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [in_json(part) for part in value]
+    return dict(value) if isinstance(value, Mapping) else value

@@ -177,7 +177,6 @@ ANSWERS = {
     "require_sound": ("plimsoll.recipes.own.functions", "require_sound"),
     "doctor": ("plimsoll.engine.machine", "examine"),
     "accelerators": ("plimsoll.engine.machine", "accelerators"),
-    "weigh": ("plimsoll.engine.weigh", "weigh"),
 }
 
 

@@ -479,7 +479,6 @@ def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     assert planned.ledger.source == "compiled"
     assert planned.ledger.budget_bytes == GIB
     assert planned.ledger.host.predicted_peak_bytes > 50 * MIB
-    assert planned.not_compiled == ""
 
     monkeypatch.setattr(Child, "_start", lambda child: silently("a child was started"))
     assert plan(recipe, **options) == dataclasses.replace(planned, compiles=0)

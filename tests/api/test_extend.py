@@ -21,7 +21,7 @@ from plimsoll.errors import RunError
 from plimsoll.files.facts import Facts
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.levers.registry import defaults, plain
+from plimsoll.levers.registry import plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.chips import chip
@@ -194,7 +194,7 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
 
 def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
     folder = begun(tmp_path / "run", CODE, taken=600)
-    plan = {**defaults(), **plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
+    plan = {**plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
     read = {"budget_bytes": 2, "predicted_peak_bytes": 1, "phase": "train", "phases": {}, "components": {}}
     whole = {**read, "source": "compiled", "plan": plan, "examples_per_step": 8}
     folder.write("plan.json", whole)

@@ -55,11 +55,6 @@ def test_where_nothing_fits_the_table_is_printed_and_the_code_is_2(asked, capsys
     assert "no plan for stories fits" in capsys.readouterr().out
 
 
-def test_a_picture_is_drawn(asked, tmp_path):
-    assert main(["plan", "stories", "--compare", "h200,t4", "--picture", str(tmp_path / "chips.svg")]) == 0
-    assert "does not fit" in (tmp_path / "chips.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

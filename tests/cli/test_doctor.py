@@ -31,7 +31,8 @@ FOUND = {
         "run_folder": "/work/runs",
         "run_free_bytes": 60 * GIB,
     },
-    "plugins": ["jax_plugins.xla_cuda12"],
+    "trains": None,
+    "sheet": None,
     "jax": {
         "backend": "cpu",
         "devices": [{"kind": "cpu", "name": "cpu:0"}],
@@ -57,7 +58,6 @@ GOLDEN = """\
   cache               /cache, 70.0 GiB free: 30.0 MiB of at most 5.0 GiB (compiled steps 20.0 MiB,
                       tokenised text 9.0 MiB, answers of the compiler 1.0 MiB)
   runs                /work/runs, 60.0 GiB free
-  JAX plug-ins        jax_plugins.xla_cuda12: hidden from runs on cpu
 
 ready"""
 
@@ -100,9 +100,6 @@ CARD = FOUND["jax"] | {
 """What an H100 measured of its products and its memory (notes, "On a card"); the rest is made up."""
 
 
-SHEET = doctor.sheet("NVIDIA H100 80GB HBM3")
-
-
 def rows(**changes):
     jax = CARD | changes
     text = doctor.report(
@@ -122,17 +119,6 @@ def test_rates_of_a_card_stand_beside_its_data_sheet():
         "  link to host        46.6 GiB/s from pinned memory",
         "  process             160.0 MiB for Python and JAX alone",
     ]
-
-
-def test_a_rate_far_from_the_sheet_is_said():
-    """8 TFLOP/s were once reported for this card, and a rate above the sheet is a clock's mistake."""
-    assert doctor.doubtful(CARD, SHEET) == []
-    flops = {"float32": 8e12, "bfloat16": 1.1e15, "tf32": 200e12}
-    low, high, link = doctor.doubtful(CARD | {"flops": flops, "host_link_bytes_per_second": 10e9}, SHEET)
-    assert low.startswith("dots in float32: 12% of the data sheet: something else uses the card")
-    assert high.startswith("dots in bfloat16: 111% of the data sheet: either the sheet is of another card")
-    assert link.startswith("link to host: 16% of the data sheet")
-    assert any("doubtful" in line and "dots in float32: 12%" in line for line in rows(flops={"float32": 8e12}))
 
 
 def test_a_card_of_no_list_has_no_sheet():
@@ -176,7 +162,6 @@ def test_the_cache_is_emptied_and_nothing_is_examined(tmp_path, monkeypatch, cap
     for name, size in (("compiled/jit_f-1-cache", 3000), ("answers/a.json", 20), ("tokens/t/meta.json", 500)):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(bytes(size))
-    (tmp_path / "calibration.json").write_text("{}")
     assert doctor.disk(tmp_path)["cache_parts_bytes"] == {
         "compiled": 3000, "autotuning": 0, "tokens": 500, "answers": 20
     }  # fmt: skip
@@ -192,7 +177,6 @@ def test_the_cache_is_emptied_and_nothing_is_examined(tmp_path, monkeypatch, cap
         )
     assert doctor.doctor(["--empty-cache"]) == 0
     assert doctor.disk(tmp_path)["cache_bytes"] == 0
-    assert (tmp_path / "calibration.json").exists()
 
 
 def test_this_machine_is_examined(tmp_path):

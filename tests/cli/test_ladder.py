@@ -30,7 +30,7 @@ def command(text_file):
 @pytest.fixture(scope="module")
 def climbed(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ladder")
-    done = plimsoll(*command, "--json", "--run", folder / "runs", "--picture", folder / "rungs.svg", timeout=900)
+    done = plimsoll(*command, "--json", "--run", folder / "runs", timeout=900)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     return json.loads(done.stdout), folder
@@ -77,11 +77,6 @@ def test_exact_rungs_learn_the_same_and_bfloat16_nearly(climbed):
     assert accumulated["loss_drift"] < mixed["loss_drift"] < 1e-2
 
 
-@pytest.mark.by_hand
-def test_the_picture_is_drawn(climbed):
-    assert "bfloat16" in (climbed[1] / "rungs.svg").read_text()
-
-
 def training(process):
     """The processes under the ladder, once one of them trains."""
     deadline = time.monotonic() + 900
@@ -124,7 +119,6 @@ def test_a_ladder_that_is_stopped_leaves_no_process_and_no_folder(climbed, comma
     ("words", "said"),
     [
         (["--rungs", "ramat"], "--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"),
-        (["--picture", "rungs.pdf"], "is written as .png or .svg, and 'rungs.pdf' is neither"),
         (["--rung-steps", "2"], "--rung-steps must be 3 or more, got 2: one has to come after the restore"),
         (["--run", "."], "is there already: name a new folder for the runs of a ladder"),
         (["--micro-batch", "2"], "there is no option --micro-batch"),

@@ -84,7 +84,7 @@ def test_inspecting_a_damaged_set_says_the_row_and_the_file(tmp_path, capsys):
 
 
 REFUSED = {
-    "nothing": ([], "needs to know what: control, sudoku, maze or arc"),
+    "nothing": ([], "needs to know what: "),
     "no such thing": (["chess"], "got chess"),
     "no out": (["sudoku"], "plimsoll prepare sudoku needs --out, the new folder for the data set; "),
     "no source": (["arc", "--out", "x"], "plimsoll prepare arc needs --source, the folder with ARC tasks"),

@@ -38,7 +38,6 @@ REFUSED = {
     "no such text": (["--dataset-id", "x", "--out", "y"], "there is no such path: 'x'"),
     "both": (["--dataset-id", "x", "--out", "y", "--tokenizer", "t", "--vocab-size", "400"], "leave one of them out"),
     "no tokenizer": (["--dataset-id", "text.txt", "--out", "y", "--tokenizer", "t"], "there is no tokenizer at t"),
-    "no such user": (["--dataset-id", "x", "--out", "~nobody-of-this-name/y"], "a user that this machine does not"),
     "no workers": (["--dataset-id", "x", "--out", "y", "--workers", "0"], "--workers must be 1 or more, got 0"),
 }
 

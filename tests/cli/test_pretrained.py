@@ -77,22 +77,9 @@ def test_a_run_without_adapters_has_none_to_export(tiny_run, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "export writes nothing without a place: name --merged FOLDER"),
-        (["--merged", "x.onnx"], "x.onnx ends in .onnx like a file, and what transformers and peft read is a folder"),
-        (
-            ["--adapter", "a.safetensors"],
-            "a.safetensors ends in .safetensors like a file, and what transformers and peft read is a folder",
-        ),
-    ],
-)
-def test_an_export_needs_a_folder(tiny_run, capsys, words, said):
-    assert main(["export", str(tiny_run), *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.strip().splitlines()) == 1
+def test_an_export_needs_a_folder(tiny_run, capsys):
+    assert main(["export", str(tiny_run)]) == 2
+    assert "export writes nothing without a place: name --merged FOLDER" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

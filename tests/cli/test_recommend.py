@@ -34,9 +34,8 @@ def train(folder):
     write(folder / "model", LLAMA)
     done = tuned(folder)
     assert done.returncode == 0, done.stderr
-    assert "the run began with weights that were given to it (the embeddings and clusters of --data, --pretrained)" in (
-        done.stdout
-    )
+    began = "the run began with weights that were given to it"
+    assert f"{began} (the embeddings of --data, the clusters of --data, --pretrained)" in done.stdout
 
 
 def tuned(folder, *more):
@@ -168,9 +167,9 @@ def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(tra
 @pytest.mark.parametrize(
     ("history", "words"),
     [
-        ("112,999,x", "--history has '999', 'x', which"),
-        (",", "names no item: give some of the 20"),
-        ("112,,118", "nothing between two commas, at place 2 of 3"),
+        ("112,999,x", "--history has 2 items like '999', which"),
+        (",", "names no item at place 1 of 2: give some of the 20"),
+        ("112,,118", "names no item at place 2 of 3"),
     ],
 )
 def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words):

@@ -62,8 +62,6 @@ WORDS = {
     "an infinite rate": (["plan", "code", "--learning-rate", "inf"], ["--learning-rate must be above 0 and finite"]),
     "a huge vocabulary": (["plan", "code", "--vocab-size", "1B"], ["--vocab-size must be from 257", "got 1,000,000,000"]),
     "a stride with holes": (["plan", "code", "--stride", "1000"], ["--stride 1000 is longer than --seq-len", "never be read"]),
-    "a chunk of more than all": (["plan", "code", "--loss-chunk", "100000"], ["--loss-chunk 100,000 would change nothing: an effective batch has", "tokens. Leave it out"]),
-    "a block of more than a window": (["plan", "code", "--attention-chunk", "4096"], ["--attention-chunk 4,096 would change nothing: a window has 128 tokens"]),
     "no data": (["plan", "stories", "--dataset-id", ""], ["--dataset-id is empty"]),
     "a size beside a shape": (["plan", "code", "--target-params", "300k", "--width", "64"], ["--target-params 300,000 beside a shape of --width 64", "leave one of the two out"]),
     "a picture of no kind": (["plan", "code", "--picture", "a.jpg"], ["written as .png or .svg, and 'a.jpg' is neither"]),

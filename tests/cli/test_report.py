@@ -63,13 +63,12 @@ def test_a_plan_that_was_never_run(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "one page is of one run, of up to 6 that are compared, or of a plan"),
+        ([], "one page is of one run or of one plan"),
         (["a", "--plan", "b"], "one page is of one run"),
         (["no-such-run"], "no-such-run is not a run: it has no recipe.json"),
         (["no-such-run", "--out", "page.txt"], ".html or .htm, and 'page.txt' is neither"),
         (["no-such-run", "--out", "nowhere/page.html"], "there is no folder nowhere"),
         (["--plan", "no-such-plan.json"], "--plan no-such-plan.json cannot be read"),
-        (["a", "b", "c", "d", "e", "f", "g"], "of up to 6"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_paragraph(arguments, said, capsys, tmp_path, monkeypatch):
@@ -99,12 +98,3 @@ def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
 def test_a_process_that_is_larger_than_its_bound_already_says_so():
     with pytest.raises(PlimsollError, match=r"has only started JAX takes .* [MG]iB, and it may use 1\.0 MiB"):
         bound_memory(2**20)
-
-
-def test_two_runs_are_compared(tiny_run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    other = shutil.copytree(tiny_run, tmp_path / "other")
-    assert main(["report", str(tiny_run), str(other)]) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "<h1>tiny and other</h1>" in page
-    assert "Side by side" in page

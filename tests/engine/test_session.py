@@ -1,19 +1,14 @@
 """What a run writes besides its numbers: trackers and profiles, in the real training process."""
 
-import dataclasses
 import json
 import re
 
 import pytest
 
-from plimsoll.api.plan import plan as find_plan
 from plimsoll.engine import session
 from plimsoll.engine.options import Session
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planner import calibration
 from plimsoll.processes.interruption import Interruption
-from plimsoll.recipes.saved import from_dict
-from plimsoll.training import disk
 from plimsoll.units import MIB
 from small_runs import STEPS, rows
 
@@ -113,52 +108,3 @@ def test_a_plan_from_a_file_and_a_lever_beside_it_contradict_each_other(runs, tm
     assert ended.returncode == 2
     assert f"--micro-batch 2 and --plan {planned} with 4 contradict each other" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-
-
-def plan_of_the_same(run):
-    """Returns what the next `plan` of the same recipe and levers says."""
-    recipe, planned = (json.loads((run / f"{name}.json").read_text()) for name in ("recipe", "plan"))
-    pins = {name: planned["plan"][name] for name in LEVERS}
-    return find_plan(from_dict(recipe), memory="900MiB", pins=pins).to_dict()
-
-
-@pytest.mark.slow
-def test_a_session_that_has_seen_everything_teaches_the_next_prediction(runs, monkeypatch, tmp_path):
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
-    run = runs.prepared()
-    assert plan_of_the_same(run)["error_band"] is None  # turned off, as in all other tests
-
-    monkeypatch.setenv("PLIMSOLL_CALIBRATION", "on")
-    before = plan_of_the_same(run)  # from now on, everything that it asks the compiler has been answered in this cache
-    assert before["error_band"] == {"sessions": 0}
-    ended = runs.run(run, "--max-steps", "8")
-    assert ended.returncode == 0, ended.stderr
-    planned, ledger = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "ledger"))
-    key = calibration.key_of("stories", "cpu")
-    (sample,), problem = calibration.read(cache, key)
-    assert problem is None
-    assert sample.predicted == sample.corrected == planned["phases"]
-    assert sample.measured == ledger["measured"]["phases"]
-    assert sample.plan == planned["plan"]
-    after = plan_of_the_same(run)
-    assert after["error_band"]["sessions"] == 1
-    assert after["phases"] == before["phases"]  # one teaches nothing
-
-    heavier = {phase: size + 20 * MIB for phase, size in sample.predicted.items()}
-    for _ in range(4):
-        calibration.add(cache, key, dataclasses.replace(sample, measured=heavier))
-    again = plan_of_the_same(run)
-    assert again["learned"]["train"] == 20 * MIB
-    assert again["phases"]["train"] == before["phases"]["train"] + 20 * MIB
-    assert again["error_band"]["highest_bytes"] == 20 * MIB
-    assert again["disk"] == disk.needed(again["disk"]["checkpoint_bytes"] - disk.needed(0)["checkpoint_bytes"])
-
-
-@pytest.mark.slow
-def test_a_session_that_was_traced_teaches_nothing(runs, monkeypatch, tmp_path):
-    monkeypatch.setenv("PLIMSOLL_CALIBRATION", "on")
-    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
-    run = runs.prepared()
-    assert runs.run(run, "--profile", "1", "--max-steps", "4").returncode == 0
-    assert calibration.read(tmp_path / "cache", calibration.key_of("stories", "cpu")) == ([], None)

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from plimsoll.errors import PlimsollError, RunError, StoppedError
 from plimsoll.files import manifest, sender
-from plimsoll.files.bucket import FRESH_SECONDS, OWNER, Bucket, BucketError, TakenError, fetched, folder_of, is_address
+from plimsoll.files.bucket import OWNER, Bucket, BucketError, TakenError, fetched, folder_of
 from plimsoll.files.sender import Sender, sent
 from s3_server import forbidding, s3_server
 
@@ -222,32 +222,6 @@ def test_a_fetch_that_is_cut_off_is_made_anew_and_nothing_is_set_aside(machine, 
     assert cut > 8
 
 
-def test_only_what_changed_is_sent_and_only_what_is_new_is_fetched(machine, files):
-    first, second = trained_on_two(machine, files)
-    second = machine("second", files)
-    second.take(silent)
-    put = []
-    keep = second.store.files.put_file
-    second.store.files.put_file = lambda path, target: put.append(target) or keep(path, target)
-    second.send()
-    assert put == [f"{second.store.root}/{OWNER}.new"]
-    save(second.folder, 12)
-    second.send()
-    assert len(put) == 1 + 1 + 2 + 3  # the owner, small files, and a checkpoint
-
-    got = []
-    first = machine("first", files)
-    keep_get = first.store.files.get_file
-    first.store.files.get_file = lambda path, target: got.append(path) or keep_get(path, target)
-    first.follow(silent)
-    assert len(got) == 2 + 2 * 2  # small files, and the files of two checkpoints: manifests are read before
-    got.clear()
-    third = machine("first", files)
-    third.store.files.get_file = first.store.files.get_file
-    third.follow(silent)
-    assert len(got) == 2
-
-
 def test_a_step_that_is_saved_again_replaces_what_was_sent_of_it(machine, files):
     first = machine("first", files)
     first.take(silent)
@@ -294,21 +268,6 @@ def test_a_checkpoint_that_training_removes_while_it_is_sent_is_left_out(machine
     first.send()
     first.send()
     assert [name for name in first.store.names() if "step-" in name] == []
-
-
-def test_an_address_that_was_emptied_gets_everything_again(machine, files):
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
-    shutil.rmtree(first.store.root)
-    first.send()
-    assert tree_there(first).keys() == tree(first.folder).keys()
-    shutil.rmtree(first.store.root)
-    again = machine("first", files)
-    again.take(silent)
-    again.send()
-    assert tree_there(again).keys() == tree(first.folder).keys()
 
 
 def test_a_run_folder_that_was_copied_to_a_bucket_goes_on(machine, files):
@@ -360,17 +319,6 @@ def test_whoever_was_taken_over_stops_and_sends_nothing_more(machine, address):
     assert refused.value.exit_code == 3
     assert tree_there(second) == before
     second.send()
-
-
-def test_signs_are_given_between_two_files_that_take_long(machine, files):
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first._put(first.folder / "recipe.json", "recipe.json")
-    age(first)
-    first._last_sign = time.time() - 61
-    first._put(first.folder / "recipe.json", "recipe.json")
-    assert time.time() - first._owner().at < FRESH_SECONDS
 
 
 # The process that sends.
@@ -439,16 +387,6 @@ def test_training_stops_once_another_machine_has_taken_the_run_over(here, files)
             sending.require_running()
 
 
-def test_training_stops_once_the_process_that_sends_is_killed(here, files):
-    with sent(files, silent) as sending:
-        sending.require_running()
-        sending._process.kill()
-        sending._process.wait(timeout=60)
-        with pytest.raises(StoppedError, match=r"the process that sends .* ended with code -9"):
-            sending.require_running()
-    assert "is behind what was trained" in sending.behind
-
-
 def test_what_was_saved_after_the_parent_was_killed_is_sent(here, files, tmp_path):
     sending = Sender(files, silent)
     save(folder_of(files), 4)
@@ -490,11 +428,3 @@ def test_an_address_without_a_run_is_refused_to_whoever_reads(here, files):
     with pytest.raises(RunError, match=rf"there is no run at {files}: `plimsoll train RECIPE --run {files}`"):
         fetched(files)
     assert fetched("runs/x") == "runs/x"
-
-
-def test_folders_of_two_addresses_are_apart_and_named_after_them(here):
-    assert folder_of("s3://a/runs/demo").name == folder_of("gs://a/runs/demo/").name == "demo"
-    assert folder_of("s3://a/runs/demo") != folder_of("gs://a/runs/demo/")
-    assert folder_of("s3://a/runs/demo/") == folder_of("s3://a/runs/demo")
-    assert folder_of("s3://bucket/..").name == "run"
-    assert [is_address(run) for run in ("s3://a", "/a/b", None)] == [True, False, False]

@@ -98,24 +98,6 @@ def test_of_large_files_64_places_are_read_from_the_first_byte_to_the_last(folde
     assert 0 < sum(map(is_noticed, range(0, len(content), 497))) < 10  # 640 of 20,000 bytes
 
 
-def test_of_large_files_times_of_writing_count_where_they_are_to(folder, monkeypatch):
-    assert now(folder, exact=True) == now(folder)
-    monkeypatch.setattr(module, "WHOLE_BYTES", 100)
-    before = now(folder, exact=True)
-    (folder / "train.jsonl").touch()
-    assert before.difference(now(folder, exact=True)).startswith("written was [")
-
-
-def test_many_files_are_one_entry(folder, monkeypatch):
-    monkeypatch.setattr(module, "MOST_FILES", 1)
-    before = now(folder)
-    assert list(before.files) == ["the folder"]
-    append(folder)
-    assert before.difference(now(folder)) == "the folder has 4,096 more bytes"
-    (folder / "new").touch()
-    assert before.difference(now(folder)) == "the folder has 4,096 more bytes; files was 2 and is 3"
-
-
 def test_a_file_that_cannot_be_read_is_named(folder):
     with pytest.raises(DataError, match=r"nowhere.txt cannot be read \(No such file or directory\): put it back"):
         facts_of([folder / "nowhere.txt"])

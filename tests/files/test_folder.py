@@ -6,15 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from plimsoll.errors import DataError, StoppedError
-from plimsoll.files import folder as module
 from plimsoll.files.facts import Facts
-from plimsoll.files.folder import free_bytes, is_full, made, opened, partial_of
+from plimsoll.files.folder import made, opened
 from plimsoll.files.manifest import damage
 
 FACTS = Facts(options={"rows": 3})
@@ -165,27 +162,3 @@ def test_killed_at_any_call_it_is_complete_or_absent(tmp_path):
         killed += 1
     assert killed > 3
     assert os.listdir(tmp_path) == ["set"]
-
-
-def test_a_description_that_cannot_be_read_is_refused(tmp_path):
-    path = made(tmp_path / "set", FACTS, make).path
-    for damaged in ("", "[]", (path / module.META).read_text().replace("3", "4")):
-        (path / module.META).write_text(damaged)
-        with pytest.raises(DataError, match=r"meta.json is damaged: copy the folder again"):
-            opened(path)
-
-
-def test_names_of_what_is_being_made():
-    assert partial_of(Path("a/set.v1")) == Path("a/set.v1.partial")
-
-
-def test_full_is_told_by_its_number_or_hdf5s_words():
-    full = [OSError(errno.ENOSPC, ""), OSError(errno.EDQUOT, ""), OSError("errno = 28")]
-    others = [OSError(errno.EIO, ""), OSError("28")]
-    assert [is_full(problem) for problem in full + others] == [True, True, True, False, False]
-
-
-def test_free_are_the_bytes_that_a_user_may_take(tmp_path, monkeypatch):
-    status = SimpleNamespace(f_bavail=7, f_bfree=9, f_frsize=4_096, f_bsize=1)
-    monkeypatch.setattr(module.os, "statvfs", {tmp_path: status}.get)
-    assert free_bytes(tmp_path / "x") == 7 * 4_096

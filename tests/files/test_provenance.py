@@ -1,14 +1,12 @@
-"""A run remembers with what it was trained, and a newer version's run is refused by name."""
+"""A run remembers with what it was trained."""
 
-import json
 import subprocess
 from datetime import UTC, datetime
 
 import pytest
 
 import plimsoll
-from plimsoll.errors import PlimsollError
-from plimsoll.files.provenance import SESSIONS, commit, note_session, require_known_version, sessions
+from plimsoll.files.provenance import commit, note_session, sessions
 from plimsoll.files.run_folder import RunFolder
 
 
@@ -29,25 +27,6 @@ def test_each_start_is_noted_with_versions_and_machine(folder):
     assert first["python"]
     assert first["cores"] >= 1
     assert {*first} == {*second}
-
-
-def test_a_run_that_keeps_none_has_none(folder):
-    assert sessions(folder) == []
-    require_known_version(folder)
-
-
-@pytest.mark.parametrize("version", ["99.0.0", "99.1rc1", "0.1.0.1"])
-def test_a_run_of_a_newer_version_is_refused_and_both_are_said(folder, version):
-    folder.write(SESSIONS, [{"plimsoll": plimsoll.__version__}, {"plimsoll": version}])
-    with pytest.raises(PlimsollError, match=rf"by plimsoll {version}, and this is {plimsoll.__version__}"):
-        require_known_version(folder)
-
-
-@pytest.mark.parametrize("version", [plimsoll.__version__, "0.0.9", "unknown", None])
-def test_a_run_of_this_version_or_an_older_one_is_read(folder, version):
-    folder.write(SESSIONS, [{"plimsoll": version}])
-    require_known_version(folder)
-    assert sessions(folder) == [{"plimsoll": version}]
 
 
 def test_the_commit_is_that_of_our_checkout_and_says_what_differs(tmp_path):
@@ -75,8 +54,3 @@ def test_an_installed_package_inside_another_checkout_has_no_commit(tmp_path):
     package.mkdir(parents=True)
     (tmp_path / ".git").mkdir()
     assert commit(package) is None
-
-
-def test_what_is_no_list_of_sessions_is_no_session(folder):
-    (folder.path / SESSIONS).write_text(json.dumps({"plimsoll": "99"}))
-    assert sessions(folder) == []

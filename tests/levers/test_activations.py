@@ -7,15 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from planner_examples import STATIC, problem
 from plimsoll.engine.compile import LocalCompiler
 from plimsoll.errors import RecipeError
-from plimsoll.levers.activations import in_float32, swiglu
+from plimsoll.levers.activations import swiglu
 from plimsoll.levers.precision import dot, dot_columns, dot_rows
-from plimsoll.levers.registry import LEVERS
 from plimsoll.models.decoder import rms_norm
 from plimsoll.models.language import NextToken
 from plimsoll.models.rotary import rotary_angles, rotate
@@ -84,12 +81,6 @@ def test_what_lies_between_products_is_rounded_once_and_keeps_no_float32(name):
     assert not any(kept.shape == x.shape and kept.dtype == jnp.float32 for kept in jax.tree.leaves(pull))
 
 
-@given(st.floats(-1e4, 1e4, width=32))
-def test_in_float32_nothing_is_rounded_of_an_argument_in_float32(value):
-    x = jnp.float32(value)
-    assert in_float32(lambda x: x * 1.5, x) == x * 1.5
-
-
 def loss_of(how):
     task = NextToken(SHAPE, how)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, 16)), jnp.int32)
@@ -140,11 +131,6 @@ def test_bfloat16_activations_need_products_in_bfloat16(precision):
         RecipeError, match=rf"--activations bfloat16 needs products in bfloat16, and .* {precision} here"
     ):
         offered(rates, pins={"activations": "bfloat16", "precision": precision})
-
-
-def test_it_is_of_the_class_mixed():
-    assert LEVERS["activations"].numerics("bfloat16") == "mixed"
-    assert LEVERS["activations"].numerics("float32") == "exact"
 
 
 @pytest.mark.parametrize(

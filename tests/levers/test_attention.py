@@ -7,15 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compiled_bytes import temporary_bytes
 from for_cuda import answer_for_cuda
-from plimsoll.levers import attention, attention_blocks
-from plimsoll.levers.attention import causal_attention, kernel, query_blocks
-from plimsoll.levers.attention_blocks import Blocks, Seen
-from plimsoll.levers.precision import Form
+from plimsoll.levers import attention
+from plimsoll.levers.attention import causal_attention, kernel
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops
@@ -220,25 +216,6 @@ def test_query_key_value_result_and_logarithms_are_kept_and_two_blocks_of_scores
     assert kept / 2 < needed(length, chunk) < kept + around
 
 
-def test_no_block_above_the_diagonal_is_computed():
-    arrays, chunk = heads(64, batch=1, heads=1), 16
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
-    block = 2 * chunk * chunk * 16  # one dot of one block
-    blocks = 4 * 5 // 2
-    assert dot_flops(jax.make_jaxpr(attend)(*arrays)) == 2 * blocks * block
-    both = dot_flops(jax.make_jaxpr(lambda *arrays: jax.vjp(attend, *arrays)[1](arrays[0]))(*arrays))
-    assert both == (2 + 5) * blocks * block
-
-
-@given(length=st.integers(1, 5000))
-def test_query_blocks_follow_one_another_to_the_end_and_are_few(length):
-    blocks = query_blocks(length)
-    assert [start for start, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
-    assert blocks[-1][1] == length
-    assert len(blocks) <= 4
-    assert all(end - start >= 64 for start, end in blocks[:-1])
-
-
 GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu", precision="bfloat16")
 
 
@@ -380,87 +357,3 @@ def test_what_is_traced_where_cudnn_is_not_installed_holds_no_scores_either(prec
     traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape, shape, shape)
     scores = 4 * 2 * 2048**2
     assert (liveness.temporary_bytes(traced.jaxpr) > scores) == (precision == "float32")
-
-
-@pytest.mark.parametrize(
-    ("length", "blocks"),
-    [
-        (1, [(0, 1)]),
-        (64, [(0, 64)]),
-        (65, [(0, 64), (64, 65)]),
-        (256, [(0, 64), (64, 128), (128, 192), (192, 256)]),
-        (258, [(0, 65), (65, 130), (130, 195), (195, 258)]),
-        (400, [(0, 100), (100, 200), (200, 300), (300, 400)]),
-    ],
-)
-def test_queries_come_in_four_blocks_or_fewer_of_64(length, blocks):
-    assert query_blocks(length) == blocks
-
-
-def pairs(blocks, chunk, **seen):
-    outwards = seen.pop("outwards", False)
-    found = attention_blocks._pairs(blocks, chunk, Seen(length=blocks * chunk, **seen), outwards=outwards)
-    queries, keys, first = (each.tolist() for each in found)
-    assert first == [n == 0 or i != queries[n - 1] for n, i in enumerate(queries)]
-    return list(zip(queries, keys, strict=True))
-
-
-def test_pairs_of_blocks_are_all_or_those_up_to_the_diagonal_or_in_the_window_from_the_diagonal_out():
-    """With a window of 5 in blocks of 4, the first query of a block sees the last of the one before, not 2 before."""
-    assert pairs(3, 4, causal=False) == [(i, j) for i in range(3) for j in range(3)]
-    assert pairs(3, 4, causal=True) == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
-    near = [(0, 0), (1, 1), (1, 0), (2, 2), (2, 1)]
-    assert pairs(3, 4, causal=True, window=1) == [(0, 0), (1, 1), (2, 2)]
-    assert pairs(3, 4, causal=True, window=2) == pairs(3, 4, causal=True, window=5) == near
-    assert pairs(3, 4, causal=True, window=6) == [*near, (2, 0)]
-    assert pairs(3, 4, causal=True, outwards=True) == [*near, (2, 0)]
-    assert pairs(3, 4, causal=True, window=1, outwards=True) == [(0, 0), (1, 1), (2, 2)]
-
-
-@pytest.mark.parametrize(
-    ("compute", "length", "window", "chunk"),
-    [
-        (replace(CPU, attention_chunk=32), 100, 0, 32),
-        (replace(CPU, attention_chunk=128), 100, 0, 100),
-        (CPU, 1_000, 10, 256),
-        (CPU, 100, 99, 100),
-        (replace(CPU, attention_chunk=32), 1_000, 10, 32),
-        (CPU, 100, 100, None),  # a window of all there are is none
-        (CPU, 100, 0, None),
-    ],
-)
-def test_blocks_are_of_the_chunk_or_of_256_where_there_is_a_window_and_never_longer_than_all(
-    monkeypatch, compute, length, window, chunk
-):
-    used = []
-    monkeypatch.setattr(attention, "chunked", lambda q, *_, blocks, seen: used.append((blocks.chunk, *seen)) or q)
-    shape = jax.ShapeDtypeStruct((1, 2, length, 8), jnp.float32)
-    jax.eval_shape(partial(causal_attention, compute=compute, window=window), shape, shape, shape)
-    seen = Seen(True, length, window)
-    assert used == ([] if chunk is None else [(chunk, seen)])
-
-
-def test_where_cudnn_is_not_installed_blocks_of_128_stand_in(monkeypatch):
-    used = []
-    monkeypatch.setattr(attention, "_has_cudnn", lambda: False)
-    monkeypatch.setattr(attention, "chunked", lambda q, *_, blocks, seen: used.append(blocks.chunk) or q)
-    for length in (64, 512):
-        shape = jax.ShapeDtypeStruct((1, 2, length, 64), jnp.float32)
-        jax.eval_shape(partial(causal_attention, compute=GPU), shape, shape, shape)
-    assert used == [64, 128]
-
-
-def test_what_a_query_sees_by_position():
-    """In one block of 6, of a sequence of 5: the last position was added to fill it."""
-    nothing = jnp.zeros((1, 6, 2))
-    block = jnp.int32(0)
-    sees = {
-        (True, 0): ["111000", "111100", "111110"],
-        (True, 2): ["011000", "001100", "000110"],
-        (False, 0): ["111110"] * 3,
-    }
-    for (causal, window), rows in sees.items():
-        seen = Seen(causal, 5, window)
-        blocks = Blocks(6, Form("float32", "cpu"), 1.0)
-        scores, _ = attention_blocks._scores(nothing, nothing, None, (block, block), blocks, seen)
-        assert ["".join(str(int(each == 0)) for each in row) for row in scores[0, 2:5].tolist()] == rows

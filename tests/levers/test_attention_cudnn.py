@@ -152,14 +152,6 @@ def test_no_piece_takes_more_than_the_limit_but_the_smallest_block(batch, length
         assert scores_bytes(examples, 2 * block, heads) > most
 
 
-def test_what_adds_in_any_order_goes_whole():
-    assert pieces((64, 32_768, 32, 128), (64, 32_768, 8, 128), Call(0.1, deterministic=False)) == (0, 64)
-
-
-def test_a_window_goes_by_examples_alone():
-    assert pieces((6, 8_192, 32, 128), (6, 8_192, 32, 128), Call(0.1, window=512)) == (0, 1)
-
-
 def test_a_window_over_long_rows_goes_by_blocks_of_our_own(monkeypatch):
     large, small = (1, 8_192, 32, 128), (1, 1_024, 32, 128)
     assert window_is_dear(large, Call(0.1, window=512))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.attention_documents import by_documents, sizes
+from plimsoll.levers.attention_documents import by_documents
 from plimsoll.types import Compute
 
 
@@ -61,10 +61,3 @@ def test_what_lies_behind_a_document_is_neither_read_nor_written():
         mixed, pull = jax.vjp(lambda *arrays: by_documents(*arrays, segments, undefined_behind), *arrays)
         assert jnp.all(jnp.isfinite(mixed))
         assert all(jnp.all(jnp.isfinite(gradient)) for gradient in pull(towards))
-
-
-def test_sizes_end_with_the_row():
-    assert sizes(300) == [300]
-    assert sizes(512) == [512]
-    assert sizes(4_096) == [512, 2_048, 4_096]
-    assert len(sizes(131_072)) == 5

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from for_cuda import answer_for_cuda
-from planner_examples import FakeCompiler, plan, problem
+from planner_examples import FakeCompiler, problem
 from plimsoll.engine import compile as local
 from plimsoll.engine import cross_compile
 from plimsoll.engine.compile import LocalCompiler
@@ -134,12 +134,6 @@ def test_only_the_user_gives_it_up_and_the_plan_says_so_from_then_on():
     assert kept["deterministic"] is False
     assert Plan.from_dict(kept) == free
     assert not free.with_levers(micro_batch=1).deterministic
-
-
-def test_plans_that_are_older_than_the_lever_have_its_default():
-    older = plan().to_dict()
-    del older["deterministic"]
-    assert Plan.from_dict(older).deterministic
 
 
 FOR_A_GPU = """

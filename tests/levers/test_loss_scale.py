@@ -30,19 +30,6 @@ def after(outcomes, first=None):
     return now
 
 
-def test_an_overflow_halves_the_scale_and_patience_starts_again():
-    now = after([True, True, False])
-    assert (now.scale, now.good_steps, now.skipped_steps) == (FIRST / 2, 0, 1)
-
-
-def test_patience_doubles_the_scale_once():
-    almost = state(FIRST, PATIENCE - 1)
-    grown = adjusted(almost, jnp.bool_(True))
-    assert (grown.scale, grown.good_steps, grown.skipped_steps) == (2 * FIRST, 0, 0)
-    assert adjusted(almost, jnp.bool_(False)).scale == FIRST / 2
-    assert adjusted(grown, jnp.bool_(True)).scale == 2 * FIRST
-
-
 def test_the_scale_stays_between_its_bounds():
     assert after([False] * 40).scale == SMALLEST
     assert after([False] * 40).skipped_steps == 40
@@ -113,18 +100,6 @@ def test_a_step_that_overflows_leaves_no_trace_and_training_goes_on():
     assert skipped == scaling.skipped_steps > 5
     assert optax.tree.get(moments, "ScaleByAdamState").count == taken > 30
     assert loss_of(weights, x, y, precision="float32") < first / 2
-
-
-def test_without_overflow_it_trains_as_float32_does():
-    results = {}
-    for precision in ("float32", "float16"):
-        weights, moments, x, y = problem()
-        scaling = loss_scale.start()
-        for _ in range(20):
-            weights, moments, scaling, _ = step(weights, moments, scaling, x, y, precision=precision)
-        assert scaling.skipped_steps == 0
-        results[precision] = float(loss_of(weights, x, y, precision="float32"))
-    assert results["float16"] == pytest.approx(results["float32"], rel=0.01)
 
 
 def test_gradients_too_small_for_float16_survive_because_of_it():

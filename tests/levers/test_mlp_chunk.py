@@ -10,7 +10,6 @@ import pytest
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lever import Problem
 from plimsoll.levers.lora import LoRA
-from plimsoll.levers.mlp_chunk import in_chunks, mlp_chunk_bytes
 from plimsoll.levers.records.mlp_chunk import MLP_CHUNK, chunks_of
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.shape import PretrainedShape
@@ -52,26 +51,6 @@ def test_chunks_change_neither_loss_nor_gradients_nor_what_is_dropped(chunk, dro
     found = jax.jit(jax.value_and_grad(loss_of(chunk, dropout=dropout)[1]))(learned, params, keys)
     assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found[1], expected[1])
-
-
-def test_chunks_take_the_bytes_of_a_chunk():
-    """Of 512 positions and an inner width of 1,024 in float32; what is left is the stream and the products' weights."""
-    length, width, inner = 512, 64, 1024
-    kernels = [jax.ShapeDtypeStruct(sides, jnp.float32) for sides in ((width, inner), (inner, width))]
-    x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
-
-    def fed(kernels, x, first):
-        up, down = kernels
-        return x + jnp.tanh(x @ up) @ down
-
-    def temporaries(chunk):
-        total = lambda kernels, x: jnp.sum(jnp.sin(in_chunks(fed, kernels, x, chunk=chunk)))  # noqa: E731
-        gradient = jax.jit(jax.grad(total, argnums=1))
-        return gradient.lower(kernels, x).compile().memory_analysis().temp_size_in_bytes
-
-    saved = temporaries(0) - temporaries(64)
-    assert saved > 0.8 * 2 * 4 * (length - 64) * inner
-    assert mlp_chunk_bytes(positions=64, inner=inner) == 6 * 2 * 64 * inner
 
 
 def test_a_compiled_step_takes_fewer_bytes():

@@ -14,7 +14,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import plimsoll
 from hypotheses import examples
-from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.frozen import frozen_dot
@@ -30,8 +29,6 @@ from plimsoll.levers.offload import (
     placed,
 )
 from plimsoll.levers.sharding import with_shardings
-from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
@@ -155,38 +152,6 @@ def test_every_row_is_changed_once_wherever_it_lies(rows, inner, piece, hosted):
     assert new["own"].sharding.memory_kind == there.memory_kind
 
 
-@pytest.mark.parametrize(
-    ("shape", "piece", "sizes"),
-    [
-        ((64, 4), 80, {16}),  # 20 rows, and whole tiles of 8
-        ((64, 4), 10_000, {32}),  # never all of them at once
-        ((64, 4), 4, {8}),  # a tile at least
-        ((50, 4), 80, {16, 2}),
-        ((5, 4), 80, {5}),
-        ((9, 4), 1, {8, 1}),
-        ((6, 2, 2), 8, {2}),  # layers lie in no tiles
-        ((6, 2, 2), 1, {1}),
-        ((6, 2, 2), 1_000, {3}),
-        ((7, 2, 2), 12, {3, 1}),
-        ((1, 2, 2), 1_000, {1}),
-    ],
-)
-def test_a_piece_is_so_many_rows_or_layers_and_never_all_where_there_are_two(shape, piece, sizes):
-    traced = set()
-
-    def change(changed, read):
-        traced.add(changed["large"].shape[0])
-        assert changed["large"].shape[0] == changed["small"].shape[0] == read.shape[0]
-        return {name: leaf + read.reshape(-1, *[1] * (leaf.ndim - 1)) for name, leaf in changed.items()}
-
-    before = {"large": jnp.zeros(shape), "small": jnp.zeros((shape[0], 1))}
-    read = jnp.arange(float(shape[0]))
-    new = jax.jit(lambda changed, read: over_host_pieces(change, changed, read, piece=piece))(before, read)
-    np.testing.assert_array_equal(new["small"][:, 0], read)
-    np.testing.assert_array_equal(new["large"].reshape(shape[0], -1)[:, -1], read)
-    assert traced == sizes
-
-
 def test_large_leaves_of_the_optimizer_and_the_average_lie_on_the_host_and_nothing_else(both):
     _, (program, _, state, _) = both
     wanted = memory_kinds(program.state, "optimizer")
@@ -233,23 +198,6 @@ def test_a_checkpoint_of_either_form_continues_in_the_other(both, tmp_path):
     Checkpoints(RunFolder(tmp_path), in_background=False).save(20, state, {})
     again = Checkpoints(RunFolder(tmp_path), in_background=False).newest(plain.state)[0].state
     assert fingerprint(leaves(again), {}) == fingerprint(leaves(state), {})
-
-
-def test_a_mask_still_finds_its_paths():
-    """Weight decay leaves norms alone, wherever their moments lie: without a gradient, only what decays moves."""
-    mesh = Mesh(np.asarray(jax.devices()[:1]), ("device",))
-    host = NamedSharding(mesh, PartitionSpec(), memory_kind=HOST)
-    size = 2 * SMALLEST_MOVED
-    params = {"norm": {"scale": jnp.ones((2, size))}, "kernel": jnp.ones((2, size)), "small": jnp.ones(3)}
-    rule = build(AdamW(warmup_steps=0, learning_rate=0.5, weight_decay=0.5, clip_norm=None), 100)
-    state = jax.tree.map(lambda x: jax.device_put(x, host) if x.size == 2 * size else x, rule.init(params))
-    new, after = jax.jit(rule.apply)(jax.tree.map(jnp.zeros_like, params), state, params)
-    assert float(new["norm"]["scale"].min()) == 1
-    assert float(new["kernel"].max()) == float(new["small"].max()) == 0.75
-    assert jax.tree.structure(after) == jax.tree.structure(state)
-    counts = [int(leaf) for leaf in jax.tree.leaves(after) if leaf.ndim == 0]
-    assert counts
-    assert set(counts) == {1}, "once a step, not once a piece"
 
 
 def test_an_optimizer_of_which_nobody_says_that_it_can_be_streamed_is_refused():
@@ -360,9 +308,6 @@ def own(**given):
     )  # fmt: skip
 
 
-WITHOUT = own(supported=("remat",))
-
-
 def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_the_host():
     recipe = own(supported=("remat", "remat_offload", "frozen_offload"))
     traced = {}
@@ -375,14 +320,6 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
     assert {shape for shape, _ in transfers(traced["block"])} == {(WIDTH, WIDTH)}, "a layer at a time"
     assert kept_on_host_bytes(traced["block"]) == 0
     assert kept_on_host_bytes(traced["offload"]) == LAYERS * 4 * WIDTH * 4, "each block's input"
-
-
-def test_a_recipe_of_ones_own_that_does_not_say_so_is_not_asked_to():
-    words = "--offload frozen would change nothing: the loss of"
-    with pytest.raises(RecipeError, match=words):
-        find_plan(WITHOUT, pins={"offload": "frozen"}, chip="h200")
-    with pytest.raises(RecipeError, match="--remat offload would change nothing: the loss of"):
-        find_plan(WITHOUT, pins={"remat": "offload"}, chip="h200")
 
 
 def transfers(closed):
@@ -405,25 +342,3 @@ def equations(jaxpr):
         ):
             if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
                 yield from equations(getattr(value, "jaxpr", value))
-
-
-@pytest.mark.parametrize(
-    ("path", "shape", "dtype", "part"),
-    [
-        ("optimizer/mean", (128, 128), "float32", "optimizer"), ("ema/kernel", (128, 128), "float32", "ema"),
-        ("optimizer/mean", (127, 129), "float32", None), ("optimizer/mean", (128, 128), "uint8", None),
-        ("params/frozen/layers", (4, 64, 64), "bfloat16", "frozen"),
-        ("params/frozen/head", (128, 128), "float32", None), ("carry/x", (128, 128), "float32", None),
-        ("params/trainable/layers", (4, 64, 64), "float32", None),
-    ],
-)  # fmt: skip
-def test_a_leaf_is_moved_with_its_part_where_it_is_large_and_of_the_kind_that_is_streamed(path, shape, dtype, part):
-    """16,384 elements are large; of frozen weights three axes are a stack of layers."""
-    leaf = jax.ShapeDtypeStruct(shape, dtype)
-    tree = leaf
-    for name in reversed(path.split("/")):
-        tree = {name: tree}
-    held = leaf.size * leaf.dtype.itemsize
-    assert movable_bytes(tree) == {name: held if name == part else 0 for name in ("optimizer", "ema", "frozen")}
-    assert jax.tree.leaves(memory_kinds(tree, "all")) == [DEVICE if part is None else HOST]
-    assert jax.tree.leaves(memory_kinds(tree, "none")) == [DEVICE]

@@ -1,7 +1,7 @@
 """One record makes a lever known everywhere: so is a toy lever, whose one file is tests/support/toy_lever.py."""
 
 import json
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -16,7 +16,7 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers import registry
-from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever
+from plimsoll.levers.lever import CLASSES, Lever
 from plimsoll.planned import Plan
 from plimsoll.planner.child import _compiled_levers, plan_of
 from plimsoll.planner.search import search
@@ -65,11 +65,6 @@ def test_it_is_an_option_with_help(toy, capsys):
         train_options("--norms", "int8")
 
 
-def test_without_its_record_there_is_no_such_option():
-    with pytest.raises(RecipeError, match="there is no option --norms"):
-        train_options("--norms", "bfloat16")
-
-
 def test_pins_are_checked(toy):
     require_levers({"norms": "bfloat16"})
     with pytest.raises(RecipeError, match="--norms cannot be 'int8'"):
@@ -106,34 +101,6 @@ def test_the_search_has_every_combination_with_it_after_those_without(toy):
         without = [each for each in one.parents if each.levers["norms"] == "float32"]
         assert [each.levers | {"norms": "bfloat16"} for each in without] == [one.levers]
         assert without[0].family != one.family, "it is another step, not another form of the state"
-
-
-def test_a_refusal_of_its_pin_says_which_value_would_do(toy):
-    with pytest.raises(BudgetError) as refused:
-        found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
-    pins = {"norms": "float32", "micro_batch": 1}
-    with pytest.raises(BudgetError, match=r"what you set: --norms bfloat16, which needs"):
-        found(refused.value.floor_bytes - MIB, pins=pins)
-
-
-def test_it_is_chosen_where_the_clock_says_that_it_is_faster(toy):
-    class Clock(FakeCompiler):
-        def _took(self, plan):
-            return 1.0 if plan.norms == "bfloat16" else 2.0
-
-    planned = found(GIB, Clock(), measure=True)
-    assert (planned.plan.norms, planned.step_seconds) == ("bfloat16", pytest.approx(1.0))
-    assert found(GIB, Clock(), measure=True, numerics="exact").plan.norms == "float32"
-
-
-def test_the_frontier_has_it(toy):
-    """Of two that are as fast the smaller one: without it a plan is beaten."""
-    with pytest.raises(BudgetError) as refused:
-        found(PROCESS + STATIC.state_bytes, pins={"norms": "float32"})
-    tight = found(refused.value.floor_bytes - MIB)
-    assert {point.plan.norms for point in tight.frontier} == {"bfloat16"}
-    without = found(GIB, pins={"norms": "float32"})
-    assert {point.plan.norms for point in without.frontier} == {"float32"}
 
 
 def test_what_its_record_says_it_goes_with_is_all_that_is_asked():
@@ -187,28 +154,17 @@ def test_a_plan_has_it_and_survives_json(toy):
     assert plan_of(json.loads(json.dumps(_compiled_levers(pulled)))).norms == "bfloat16"
 
 
-def test_older_plans_have_it_off_and_unknown_levers_are_refused(toy, tmp_path):
-    older = plan(micro_batch=4, accumulation=4).to_dict()
-    del older["norms"]
-    assert Plan.from_dict(older).norms == "float32"
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps({"plan": older}))
+def test_a_plan_file_without_it_or_with_a_value_or_a_lever_that_nobody_knows_is_refused(toy, tmp_path):
+    values = plan(micro_batch=4, accumulation=4).to_dict()
     recipe = replace(STORIES, gradient_accumulation_steps=1)
-    assert levers_of(str(path), recipe, {})["norms"] == "float32"
-    path.write_text(json.dumps({"plan": older | {"norms": "int8"}}))
-    with pytest.raises(RecipeError, match="says norms 'int8', which is no value of it"):
-        levers_of(str(path), recipe, {})
+    path = tmp_path / "plan.json"
+    for changed, words in [({"norms": "int8"}, "says norms 'int8'"), ({}, "it does not say norms")]:
+        others = {name: value for name, value in values.items() if name != "norms"}
+        path.write_text(json.dumps({"plan": others | changed}))
+        with pytest.raises(RecipeError, match=words):
+            levers_of(str(path), recipe, {})
     with pytest.raises(TypeError, match=r"a plan has no lever norm: the file or package of its recipe"):
-        Plan.from_dict(older | {"norm": "bfloat16"})
-
-
-def test_a_plan_that_is_older_than_the_registration_has_it_off():
-    older = plan()
-    with toy_lever.registered():
-        assert older.levers["norms"] == "float32"
-        assert older.numerics == plan().numerics
-    with pytest.raises(AttributeError, match="a plan has no 'norms'"):
-        _ = older.norms
+        Plan.from_dict(values | {"norm": "bfloat16"})
 
 
 def test_a_model_sees_it(toy):
@@ -241,8 +197,6 @@ def test_tables_show_it_where_it_is_pulled(toy):
 def test_a_record_that_contradicts_itself_is_refused(toy):
     with pytest.raises(ValueError, match="there is a lever norms already"):
         registry.register(toy_lever.NORMS)
-    with pytest.raises(ValueError, match="give `before`"):
-        registry.register(replace(toy_lever.NORMS, name="others", before=NO_DEFAULT))
     with pytest.raises(ValueError, match="nothing would choose others"):
         registry.register(replace(toy_lever.NORMS, name="others", by_itself=True))
     with pytest.raises(ValueError, match="'int8' is no value of others"):
@@ -253,9 +207,7 @@ def test_a_record_that_contradicts_itself_is_refused(toy):
 def test_every_record_agrees_with_the_plan_and_the_search(lever: Lever):
     if field := Plan.__dataclass_fields__.get(lever.name):
         assert get_type_hints(Plan)[lever.name] == lever.type
-        assert lever.before is NO_DEFAULT or lever.before == field.default
-    else:
-        assert lever.allows(lever.before), "older plans have no value for it"
+        assert field.default in (MISSING, lever.plain)
     assert lever.plain is None or lever.allows(lever.plain)
     assert not lever.allows("no such value")
     assert lever.by_itself or lever in registry.searched() or lever in registry.chained(), "nothing would search it"

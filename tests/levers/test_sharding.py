@@ -23,12 +23,10 @@ from plimsoll.levers.sharding import (
     SMALLEST_SPLIT,
     by_rows,
     device_bytes,
-    each_copy,
     in_micro_batches,
     joined,
     leaf_spec,
     like_state,
-    mesh_of,
     over_copies,
     rows_spec,
     state_specs,
@@ -55,10 +53,6 @@ def test_devices_hold_their_share_to_the_byte(shape):
     assert share == whole // 8 if FSDP in leaf_spec(shape, fsdp=8) else share == whole
 
 
-def test_small_leaves_stay_whole():
-    assert leaf_spec((64, 64), fsdp=8) == PartitionSpec()
-
-
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
@@ -76,39 +70,11 @@ def test_a_part_is_whole_blocks_where_an_axis_gives_them(shape, axis):
     assert tuple(leaf_spec(shape, fsdp=8)).index(FSDP) == axis
 
 
-def test_outside_a_mesh_nothing_changes():
-    x = jnp.ones((4, 4))
-    assert by_rows(x) is x
-    assert like_state({"x": x})["x"] is x
-
-
-@pytest.mark.parametrize(
-    ("shape", "fsdp", "spec"),
-    [
-        ((256, 256), 1, PartitionSpec()),
-        ((256, 256), 2, PartitionSpec(None, FSDP)),  # of equals the last
-        ((512, 128), 2, PartitionSpec(FSDP, None)),
-        ((255, 257), 2, PartitionSpec()),  # 65,535 elements: one too few
-        ((2**16,), 2, PartitionSpec(FSDP)),
-        ((513, 128), 2, PartitionSpec(None, FSDP)),
-        ((513, 129), 2, PartitionSpec()),
-        ((3, 512, 128), 4, PartitionSpec(None, FSDP, None)),
-    ],
-)
-def test_the_largest_axis_that_divides_is_split(shape, fsdp, spec):
-    assert leaf_spec(shape, fsdp=fsdp) == spec
-
-
 def test_a_carry_is_split_by_examples_and_no_other_entry_is():
     leaf = jax.ShapeDtypeStruct((512, 128), jnp.float32)
     found = state_specs({"carry": {"x": leaf}, "params": {"carry": leaf}}, fsdp=2)
     assert found == {"carry": {"x": ROWS}, "params": {"carry": PartitionSpec(FSDP, None)}}
     assert state_specs(leaf, fsdp=2) == PartitionSpec(FSDP, None)
-
-
-def test_neighbours_share_a_copy_of_the_state():
-    assert mesh_of(range(8), fsdp=4).devices.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert mesh_of(range(2), fsdp=1).devices.tolist() == [[0], [1]]
 
 
 @pytest.fixture
@@ -142,15 +108,6 @@ def test_in_a_mesh_rows_are_split_over_all_devices_and_gradients_as_weights_are(
     assert tuple(whole)[:1] == (("data", "fsdp"),)
 
 
-def test_outside_a_mesh_there_is_one_copy_and_nothing_is_summed():
-    assert each_copy(lambda whole, split: (whole, split), 3, 4) == (3, 4)
-    assert over_copies(5) == 5
-    batch = jnp.arange(12.0).reshape(6, 2)
-    micro = in_micro_batches(batch, 3)
-    assert micro.tolist() == batch.reshape(3, 2, 2).tolist()
-    assert joined(micro).tolist() == batch.tolist()
-
-
 def psums(function, tree):
     """How often a traced function sums over devices, and what it returns for `tree` where there is one."""
     alone = jax.make_mesh((1, 1), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
@@ -177,16 +134,6 @@ def test_sums_that_go_together_are_few_and_the_same():
     assert jax.tree.structure(together) == jax.tree.structure(tree)
     same = jax.tree.map(lambda a, b: a.dtype == b.dtype and bool((a == b).all()), together, by_leaf)
     assert jax.tree.all(same)
-
-
-@given(sizes=st.lists(st.integers(0, 2**21), max_size=30), types=st.lists(st.sampled_from(["f4", "i4"]), min_size=30))
-def test_what_goes_together_has_one_type_and_at_most_so_many_bytes(sizes, types):
-    leaves = [jax.ShapeDtypeStruct((size,), kind) for size, kind in zip(sizes, types, strict=False)]
-    groups = sharding._sent_together(leaves)
-    assert sorted(number for group in groups for number in group) == list(range(len(leaves)))
-    for group in groups:
-        assert len({leaves[number].dtype for number in group}) == 1
-        assert len(group) == 1 or sum(4 * leaves[number].size for number in group) <= sharding.TOGETHER_BYTES
 
 
 def test_in_a_mesh_each_micro_batch_takes_some_of_every_devices_own_examples(monkeypatch):

@@ -90,18 +90,6 @@ def test_not_a_number_stays_one(bits):
     assert np.isnan(widen(round_at_random(weight, jnp.full(1, 0xFFFF, jnp.uint32)))).all()
 
 
-def test_infinity_stays_one():
-    weight = jnp.array([jnp.inf, -jnp.inf])
-    np.testing.assert_array_equal(join(*split(weight)), weight)
-    np.testing.assert_array_equal(widen(round_at_random(weight, jnp.full(2, 0xFFFF, jnp.uint32))), weight)
-
-
-def test_bits_of_bfloat16_are_its_own():
-    weights = jnp.array([1.5, -2.0, 0.0], jnp.bfloat16)
-    np.testing.assert_array_equal(as_bfloat16(as_bits(weights)), weights)
-    np.testing.assert_array_equal(widen(as_bits(weights)), weights.astype(jnp.float32))
-
-
 def test_a_table_read_in_parts_has_the_gradient_of_one_that_is_read_whole():
     """Rows and all of it: the values are bfloat16 either way, and the parts of the gradient are summed in float32."""
     table = jnp.asarray(np.random.default_rng(3).normal(size=(6, 32)), jnp.float32)

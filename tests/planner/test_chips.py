@@ -7,10 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.planner import chips
 from plimsoll.planner.chip_file import FIGURES
@@ -103,8 +100,7 @@ def test_every_listed_name_is_read_in_upper_case(name):
         ("RTX4090", "rtx4090"),
         ("RTX 4070 Ti Super", "rtx4070-ti-super"),
         ("NVIDIA GeForce RTX 5080", "rtx5080"),
-        ("RTX_3060 12GB", "rtx3060"),
-        ("rtx4060ti-16gb", "rtx4060-ti"),
+        ("rtx_4060ti", "rtx4060-ti"),
         ("8xH100", "h100x8"),
         ("H100x8", "h100x8"),
         ("RTX 6000 Ada", "rtx6000-ada"),
@@ -119,20 +115,6 @@ def test_a_name_is_read_as_people_write_it(typed, meant):
 def test_a_chip_file_may_have_capitals(tmp_path):
     file = write(tmp_path / "mine.toml", {"chips": {"Our-A6000": A_CARD["chips"]["our-a6000"]}})
     assert {chips.chip(name, file).name for name in ("Our-A6000", "our-a6000", "OUR A6000")} == {"Our-A6000"}
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["mi300x", "MI250", "RX 7900 XTX", "rx6800", "AMD"], "it is AMD's"),
-        (["m3", "M4 Max", "Apple M1", "metal"], "it is Apple's, .* --chip cpu"),
-        (["jetson-orin", "Jetson AGX Orin", "orin-nano"], "shares one memory with its CPU"),
-    ],
-)
-def test_chips_of_others_are_answered_in_a_sentence(names, said):
-    for name in names:
-        with pytest.raises(RecipeError, match=f"cannot be planned for: .*{said}"):
-            chips.chip(name)
 
 
 def test_cards_that_people_own_are_listed():
@@ -164,9 +146,9 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("h100x3", ["h100x3 cannot be planned for", "h100x2, h100x4, h100x8"]),
         ("8xh100x8", ["no chip called"]),
         ("cpux2", ["no chip called"]),
-        ("gpu", ["gpu is a kind of chip", "like h100", "leave --chip out"]),
-        ("CUDA", ["is a kind of chip", "like h100"]),
-        ("tpu", ["tpu is a kind of chip", "tpu-v5e-8"]),
+        ("h100x0", ["no chip called"]),
+        ("mi300x", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
+        ("tpu", ["did you mean tpu-"]),
         ("a100", ["did you mean a100-40 or a100-80?"]),
     ],
 )  # fmt: skip
@@ -244,14 +226,6 @@ def test_a_file_in_the_configuration_folder_is_found_and_replaces_ours(tmp_path)
     assert chips.chip("t4").memory_bytes == 5
 
 
-def test_a_slice_of_the_users_own(tmp_path):
-    ours = tomllib.loads(chips.CATALOGUE.read_text())
-    family = ours["families"]["tpu-v4"] | {"sizes": {"24": {"topology": "2x2x3"}}}
-    file = write(tmp_path / "mine.toml", {"families": {"tpu-v4odd": family}})
-    chip = chips.chip("tpu-v4odd-24", file)
-    assert (chip.devices, chip.hosts, chip.compiler["topology_name"]) == (12, 3, "v4:2x2x3")
-
-
 def test_several_cards_need_their_links(tmp_path):
     file = write(tmp_path / "mine.toml", changed("link_bandwidth"))
     assert chips.chip("our-a6000", file).link_bandwidth == 0
@@ -267,17 +241,9 @@ def test_what_sends_has_a_rate_for_it(name):
     assert (chip.link_bandwidth > 0) == (chip.devices > 1)
 
 
-def a_family(**fields):
-    """Ours with other fields; None takes one away."""
-    family = tomllib.loads(chips.CATALOGUE.read_text())["families"]["tpu-v3"] | fields
-    return {"families": {"tpu-mine": {name: value for name, value in family.items() if value is not None}}}
-
-
 BAD = {
     "a chip called cpu": ({"chips": {"cpu": A_CARD["chips"]["our-a6000"]}}, ["[chips.cpu] would never be used", "another name"]),
     "more memory than the card": (changed("memory_bytes", value=51041271809), ["memory_bytes of [chips.our-a6000]", "at most the 51,041,271,808 of device_memory_size", "got 51041271809"]),
-    "a slice without links": (a_family(link_bandwidth=None, sources=None), ["link_bandwidth of [families.tpu-mine]", "size 8 has 8 devices", "is missing"]),
-    "two devices on a chip alone": (a_family(compiler={"generation": "v3", "host": "1x1"}, sizes={"2": {"topology": "1x1"}}), ["sizes.2 of [families.tpu-mine]", "the link between its 2 devices"]),
     "no memory": (changed("memory_bytes"), ["memory_bytes of [chips.our-a6000]", "a whole number above 0", "is missing"]),
     "memory in words": (changed("memory_bytes", value="80GB"), ["memory_bytes", "got '80GB'"]),
     "no float32": (changed("flops", "float32"), ["float32 of [chips.our-a6000.flops] must be a number above 0", "missing"]),
@@ -286,9 +252,9 @@ BAD = {
     "a misspelt field": (changed("memory_bandwith", value=1e12), ["no field 'memory_bandwith'", "did you mean memory_bandwidth?"]),
     "a platform": (changed("platform", value="rocm"), ["platform of [chips.our-a6000] must be one of \"cuda\"", "'rocm'"]),
     "a capability": (changed("compiler", "compute_capability", value="6.1"), ["compute_capability", '"8.6"', "got '6.1'"]),
-    "no compiler": (changed("compiler"), ["[chips.our-a6000.compiler] must be a table"]),
+    "no compiler": (changed("compiler"), ["compiler of [chips.our-a6000] must be a table", "is missing"]),
     "another table": ({"chip": {}}, ["there is no field 'chip'", "did you mean chips?"]),
-    "sizes without a slice": ({"families": {"f": {"platform": "tpu"}}}, ["[families.f.compiler] must be a table"]),
+    "slices of TPUs": ({"families": {}}, ["there is no field 'families'", "chips"]),
 }  # fmt: skip
 
 
@@ -313,24 +279,3 @@ def test_a_file_that_is_named_and_absent_is_said(monkeypatch):
     monkeypatch.setenv("PLIMSOLL_CHIPS", "nowhere/chips.toml")
     with pytest.raises(RecipeError, match=r"PLIMSOLL_CHIPS names nowhere/chips\.toml"):
         chips.chip("h100")
-
-
-ANYTHING = st.one_of(st.integers(-10, 10**12), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5),
-                     st.booleans(), st.lists(st.integers(), max_size=2), st.just({}))  # fmt: skip
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(field=st.sampled_from([*A_CARD["chips"]["our-a6000"], "else"]), value=ANYTHING)
-def test_whatever_a_field_holds_there_is_a_chip_or_a_refusal(field, value, tmp_path_factory):
-    file = write(tmp_path_factory.getbasetemp() / "any.toml", changed(field, value=value))
-    try:
-        said = chips.chip("our-a6000", file).sources["memory_bytes"]
-    except RecipeError as refusal:
-        said = str(refusal)
-    assert str(file) in said
-
-
-@pytest.mark.parametrize("name", ["h100x0", "0xh100", "h100x-1", "h100 x -8", "-1xh100", "RTX 4070 Ti x-1", "h100x00"])
-def test_no_devices_are_no_chip(name):
-    with pytest.raises(RecipeError, match=f"{name} has no device: "):
-        chips.chip(name)

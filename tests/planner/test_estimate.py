@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from planner_examples import REHEARSAL, STATIC, analysis, plan, problem
 from plimsoll.planner.estimate import (
-    LOADING_BYTES,
+    AFTER_OVERRUN,
     RESTORE_BYTES,
     RUNNING_BYTES,
-    SAVING_BYTES,
-    STARTING_BYTES,
     interpolated,
     ledger,
     sample,
@@ -39,14 +37,6 @@ def priced(plan, temp, *, extra=0):
 BASE = 100 * MIB + RUNNING_BYTES + STATE
 
 
-def test_a_large_step_is_the_peak():
-    found = priced(plan(), 50 * MIB, extra=MIB)
-    assert found.phase == "train"
-    assert found.predicted_peak_bytes == BASE + 51 * MIB + 3 * MIB
-    assert found.predicted["parameters"] == 10 * MIB
-    assert found.predicted["optimizer"] == 20 * MIB
-
-
 def test_a_carry_is_a_component_of_its_own_and_part_of_what_is_saved():
     carrying = replace(STATIC, carry_bytes=40 * MIB)
     assert carrying.state_bytes == STATE + 40 * MIB
@@ -61,23 +51,7 @@ def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
     starting = replace(REHEARSAL, starting_bytes=400 * MIB)
     found = ledger(plan(), problem(GIB), static=STATIC, analysis=analysis(MIB), rehearsal=starting)
     assert found.phase == "load"
-    assert found.predicted_peak_bytes == 400 * MIB + LOADING_BYTES
-
-
-def test_a_save_takes_no_copy_of_the_state():
-    assert priced(plan(), MIB).phases["save"] == BASE + SAVING_BYTES + 3 * MIB
-
-
-def test_saving_beside_training_costs_the_step_and_a_copy_of_the_state():
-    found = priced(plan(async_save=True), 50 * MIB)
-    assert found.phase == "save"
-    assert found.predicted_peak_bytes == BASE + SAVING_BYTES + STATE + 50 * MIB + 3 * MIB
-
-
-def test_phases_start_and_evaluate_have_their_own_temporaries():
-    phases = priced(plan(), MIB).phases
-    assert phases["start"] == BASE + STARTING_BYTES + 7 * MIB  # no data yet
-    assert phases["evaluate"] == BASE + 9 * MIB + 3 * MIB
+    assert found.predicted_peak_bytes == 400 * MIB
 
 
 def test_weights_that_are_read_at_the_start_are_held_twice_there_alone():
@@ -146,13 +120,6 @@ def on_a_pod(plan, temp, *, host_budget=None, peak=0):
     return ledger(plan, pod, static=shared, analysis=analysed, rehearsal=REHEARSAL)
 
 
-def test_an_accelerator_holds_state_batches_and_temporaries_but_no_process():
-    found = on_a_pod(plan(), 50 * MIB)
-    assert found.phase == "train"
-    assert found.predicted_peak_bytes == STATE + 4 * MIB + 50 * MIB
-    assert "process" not in found.predicted
-
-
 def test_kernels_that_a_clock_chooses_are_given_what_a_card_took_for_them():
     """GPU.md: 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
     exact, chosen = (on_a_pod(replace(plan(), deterministic=kept), 5_000 * MIB).predicted for kept in (True, False))
@@ -166,24 +133,10 @@ def test_the_larger_of_the_compilers_two_figures_counts():
     assert on_a_pod(plan(), 50 * MIB, peak=STATE + 30 * MIB).predicted["step temporaries"] == 50 * MIB
 
 
-def test_the_host_holds_its_process_its_data_and_at_most_one_copy_of_the_state():
-    host = on_a_pod(plan(async_save=True), MIB).host
-    assert host is not None
-    assert host.phase == "save"
-    assert host.predicted["state copy while saving"] == STATE
-    assert host.predicted["process"] == 100 * MIB + RUNNING_BYTES
-    assert host.predicted["data"] == 3 * MIB
-    assert host.fits
-
-
 def test_a_host_that_is_too_small_does_not_fit_whatever_the_device_has():
     found = on_a_pod(plan(async_save=True), MIB, host_budget=120 * MIB)
     assert found.predicted_peak_bytes < found.budget_bytes
     assert not found.fits
-
-
-def test_a_cpu_has_one_memory():
-    assert priced(plan(), MIB).host is None
 
 
 @given(fsdp=st.sampled_from([1, 2, 4, 8, 16, 32]), accumulation=st.integers(1, 64))
@@ -241,8 +194,8 @@ def test_every_phase_on_one_cpu_in_mib():
             rehearsal=REHEARSAL,
         )  # fmt: skip
         assert in_mib(found.phases) == {
-            "load": 110 + 4,
-            "start": 114 + 42 + 8 + 7,
+            "load": 110,
+            "start": 114 + 42 + 7,
             "restore": 114 + 42 + 16 + 2 * 4,
             "train": 114 + 42 + 52 + 3,
             "evaluate": 114 + 42 + 9 + 3,
@@ -252,14 +205,30 @@ def test_every_phase_on_one_cpu_in_mib():
 
 
 @pytest.mark.parametrize(
-    ("predicted", "spare"), [(0, 64 * MIB), (4 * GIB, 64 * MIB), (4_400 * MIB, 66 * MIB), (8 * GIB + 1, 128_849_019)]
+    ("predicted", "spare"), [(0, 64 * MIB), (1216 * MIB, 64 * MIB), (1900 * MIB, 100 * MIB), (95 * MIB + 1, 64 * MIB)]
 )
 def test_what_stays_free_grows_with_what_is_predicted(predicted, spare):
-    """It is 64 MiB or, if that is more, 1.5 % of the predicted bytes, rounded up to a whole byte."""
+    """It is 64 MiB or, if that is more, a twentieth of the budget that is needed."""
     assert spare_bytes(predicted) == spare
     step = replace(WORK, temp_bytes=4 * GIB)
     large = ledger(plan(), problem(GIB), static=LARGE, analysis=step, rehearsal=REHEARSAL)
     assert large.needed_bytes == large.predicted_peak_bytes + spare_bytes(large.predicted_peak_bytes)
+
+
+@given(predicted=st.integers(0, 2**45))
+def test_the_peak_takes_at_most_its_share_of_the_budget_that_is_needed(predicted):
+    needed = predicted + spare_bytes(predicted)
+    assert predicted <= 0.95 * needed + 1
+    assert needed - predicted >= 64 * MIB
+
+
+def test_a_margin_is_added_to_the_phases_that_a_plan_decides_about():
+    known = {"static": STATIC, "analysis": analysis(MIB), "rehearsal": REHEARSAL}
+    plain, found = (ledger(plan(), problem(GIB, margin_bytes=more), **known) for more in (0, 30 * MIB))
+    more = {name: size - plain.phases[name] for name, size in found.phases.items()}
+    assert more == {"load": 0, "start": 0, "restore": 0} | dict.fromkeys(("train", "evaluate", "save"), 30 * MIB)
+    assert found.predicted[AFTER_OVERRUN] == 30 * MIB
+    assert AFTER_OVERRUN not in plain.predicted
 
 
 @pytest.mark.parametrize(("hosts", "fsdp"), [(1, 2), (2, 2), (1, 1), (2, 1)])
@@ -272,8 +241,8 @@ def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts, fsdp):
         how = plan(devices=2 * hosts, fsdp=fsdp, async_save=in_background)
         found = ledger(how, two_each, rehearsal=REHEARSAL, **known)
         assert in_mib(found.phases) == {
-            "load": 110 + 4,
-            "start": base + 8 + 2 * 7,
+            "load": 110,
+            "start": base + 2 * 7,
             "restore": base + 16 + 2 * 4,
             "train": base + 2 * 52 + 3,
             "evaluate": base + 2 * 9 + 3,
@@ -312,14 +281,6 @@ def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_
         "save", temporaries | {"save buffers": 6, "state copy while saving": 2}
     )  # fmt: skip
     assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
-
-
-def test_a_host_that_needs_most_while_it_starts_has_its_peak_there():
-    starting = replace(REHEARSAL, starting_bytes=400 * MIB)
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
-    host = ledger(plan(), pod, static=LARGE, analysis=WORK, rehearsal=starting).host
-    assert host is not None
-    assert (host.phase, in_mib(host.predicted)) == ("load", {"process": 400 + 4})
 
 
 def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():
@@ -370,17 +331,6 @@ def test_below_the_smaller_compiled_one_there_is_never_less_than_in_proportion()
     assert [interpolated(micro, steep).temp_bytes for micro in (1, 2, 4, 6)] == [250, 500, 1_000, 3_000]
     falling = {4: of(1_000), 8: of(600)}
     assert [interpolated(micro, falling).temp_bytes for micro in (4, 6, 8, 16)] == [1_000, 1_000, 1_000, 1_000]
-
-
-def test_kernels_and_their_seconds_lie_on_the_same_line():
-    """3 kernels a step and 40 for each of 16 / n micro-batches; 0.2 s of them, and 0.8 / n."""
-    known = {n: replace(analysis(1_000), kernels=3 + 640 / n, kernel_seconds=0.2 + 0.8 / n) for n in (2, 8)}
-    for micro in (1, 4, 16):
-        between = interpolated(micro, known)
-        assert between.kernels == pytest.approx(3 + 640 / micro)
-        assert between.kernel_seconds == pytest.approx(0.2 + 0.8 / micro)
-    alone = interpolated(8, {2: known[2]})
-    assert (alone.kernels, alone.kernel_seconds) == (known[2].kernels / 4, known[2].kernel_seconds)
 
 
 def test_by_one_compile_alone_what_lies_on_the_host_grows_in_proportion():

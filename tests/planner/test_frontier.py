@@ -12,7 +12,7 @@ from plimsoll.planner import estimate
 from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.space import same_step
-from plimsoll.units import GIB, MIB
+from plimsoll.units import MIB
 
 
 @pytest.fixture(autouse=True)
@@ -26,89 +26,19 @@ def found(budget, **changes):
     return search(problem(budget, **changes), compiler, lambda text: None), compiler
 
 
-def test_more_memory_buys_the_step_that_it_would_have_found():
-    tight, _ = found(PROCESS + 300 * MIB)
-    roomy, _ = found(PROCESS + 300 * MIB + GIB)
-    _, more = tight.other_budgets
-    assert more.budget_bytes == PROCESS + 300 * MIB + GIB
-    assert same_step(more.plan) == same_step(roomy.plan)
-    assert same_step(tight.plan) != same_step(roomy.plan)
-    assert more.step_ratio == pytest.approx(roomy.step_seconds / tight.step_seconds, rel=1e-5)
-    assert more.step_ratio < 1
-
-
-def test_more_memory_buys_the_plan_that_it_would_have_found():
-    tight, _ = found(PROCESS + 300 * MIB)
-    roomy, _ = found(PROCESS + 300 * MIB + GIB)
-    assert tight.other_budgets[1].plan == roomy.plan
-
-
-def test_where_everything_fits_more_memory_buys_no_time():
-    roomy, _ = found(4 * GIB)
-    _, more = roomy.other_budgets
-    assert same_step(more.plan) == same_step(roomy.plan)
-    assert more.step_ratio == 1
-
-
-def test_where_everything_fits_more_memory_buys_nothing():
-    roomy, _ = found(4 * GIB)
-    _, more = roomy.other_budgets
-    assert (more.plan, more.predicted_peak_bytes) == (roomy.plan, roomy.ledger.predicted_peak_bytes)
-
-
-def test_the_plan_of_another_budget_keeps_exact_numbers_where_the_search_would():
-    """Products in bfloat16 gain 3 % of the time, for which the search does not round."""
-    tight, roomy = (
-        search(problem(budget), FakeCompiler(bf16_speed=1.03), lambda text: None)
-        for budget in (PROCESS + 110 * MIB, PROCESS + 110 * MIB + GIB)
-    )
-    assert (tight.plan.precision, roomy.plan.precision) == ("bfloat16", "float32")
-    assert tight.other_budgets[1].plan.precision == "float32"
-
-
-def test_less_memory_says_so_where_nothing_fits():
-    tight, _ = found(PROCESS + 150 * MIB)
-    less, _ = tight.other_budgets
-    assert less.budget_bytes == (PROCESS + 150 * MIB) // 2
-    assert (less.plan, less.predicted_peak_bytes, less.step_ratio) == (None, None, None)
-
-
-def test_a_gib_less_gives_a_plan_within_it():
-    roomy, _ = found(GIB + PROCESS + 300 * MIB)
-    less, _ = roomy.other_budgets
-    assert less.budget_bytes == PROCESS + 300 * MIB
-    assert less.plan is not None
-    assert less.predicted_peak_bytes <= less.budget_bytes
-
-
-def test_what_the_clock_found_slower_is_not_bought_by_more_memory():
-    """By the rates 16 at once is fastest, and compiled and timed."""
-    by_the_clock = {(16, "none"): 1.0, (8, "none"): 1.0, (4, "none"): 0.5, (2, "none"): 0.6, (1, "none"): 0.9}
-    compiler = FakeCompiler(loop_seconds=0.05, seconds=by_the_clock)
-    timed = search(problem(4 * GIB, measure=True), compiler, lambda text: None)
-    assert timed.plan.micro_batch == 4
-    assert [same_step(other.plan) for other in timed.other_budgets] == [same_step(timed.plan)] * 2
-    assert timed.other_budgets[1].step_ratio == 1
-
-
 def test_nothing_is_asked_for_either(monkeypatch):
     with_them, compiler = found(PROCESS + 300 * MIB)
     asked = list(compiler.asked)
-    monkeypatch.setattr("plimsoll.planner.search.other_budgets", lambda *_: ())
     monkeypatch.setattr("plimsoll.planner.search.frontier", lambda *_: ())
     without, compiler = found(PROCESS + 300 * MIB)
     assert compiler.asked == asked
-    assert (without.other_budgets, without.frontier) == ((), ())
-    assert with_them.other_budgets
+    assert without.frontier == ()
     assert len(with_them.frontier) > 1
 
 
 def test_they_go_through_json():
     tight, _ = found(PROCESS + 150 * MIB)
     values = tight.to_dict()
-    less, more = values["other_budgets"]
-    assert less["plan"] is None
-    assert more["plan"]["micro_batch"] == tight.other_budgets[1].plan.micro_batch
     assert [each["needed_bytes"] for each in values["frontier"]] == [each.needed_bytes for each in tight.frontier]
     assert [each["plan"]["micro_batch"] for each in values["frontier"]] == [
         each.plan.micro_batch for each in tight.frontier

@@ -65,19 +65,6 @@ def test_no_limit_is_no_limit(tmp_path, version):
     assert cgroup_room(tmp_path) == NO_LIMIT
 
 
-def test_a_limit_of_an_exbibyte_is_none_and_one_byte_less_is_one(tmp_path):
-    belong_to(tmp_path, "0::/")
-    for limit, room in [(2**60, NO_LIMIT), (2**60 - 1, 2**60 - 1 - MIB)]:
-        write_group(tmp_path / "sys/fs/cgroup", limit=limit, used=MIB)
-        assert cgroup_room(tmp_path) == room
-
-
-def test_the_name_of_a_group_may_hold_colons(tmp_path):
-    belong_to(tmp_path, "0::/user/a:b:c")
-    write_group(tmp_path / "sys/fs/cgroup/user/a:b:c", limit=GIB, used=MIB)
-    assert cgroup_room(tmp_path) == GIB - MIB
-
-
 def test_a_machine_without_control_groups_has_no_limit(tmp_path):
     assert cgroup_room(tmp_path) == NO_LIMIT
     assert 0 < available_bytes(tmp_path) < NO_LIMIT
@@ -87,13 +74,6 @@ def test_a_limit_below_the_free_memory_is_what_is_available(tmp_path):
     belong_to(tmp_path, "0::/")
     write_group(tmp_path / "sys/fs/cgroup", limit=3 * MIB, used=MIB)
     assert available_bytes(tmp_path) == 2 * MIB
-
-
-def test_a_group_without_statistics_is_taken_at_its_usage(tmp_path):
-    belong_to(tmp_path, "0::/")
-    write_group(tmp_path / "sys/fs/cgroup", limit=3 * MIB, used=MIB)
-    (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
-    assert cgroup_room(tmp_path) == 2 * MIB
 
 
 @pytest.mark.parametrize(

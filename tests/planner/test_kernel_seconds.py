@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plimsoll.planner.chips import chip, chips
 from plimsoll.planner.hlo.kernels import Kernel, Product
-from plimsoll.planner.kernel_seconds import SHARE_OF_INNER, TILE, kernel_seconds, product_seconds
+from plimsoll.planner.kernel_seconds import TILE, kernel_seconds, product_seconds
 from plimsoll.planner.speed import ESTIMATED_OVER_MEASURED, range_of
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
@@ -76,17 +76,6 @@ def test_a_product_that_fills_the_card_runs_at_the_measured_share_of_its_peak():
     assert product_seconds(full, H100) == pytest.approx(full.flops / (PEAK * SHARE), rel=1e-12)
 
 
-def test_one_tile_more_than_a_wave_takes_two():
-    one, two = (product_seconds(product(TILE * tiles, TILE, 256), H100) for tiles in (CORES, CORES + 1))
-    assert two == pytest.approx(2 * one)
-
-
-def test_a_long_sum_is_split_among_cores_that_would_be_idle():
-    inner = 4 * SHARE_OF_INNER
-    alone = product_seconds(product(TILE, TILE, inner), H100)
-    assert alone == pytest.approx(2.0 * TILE * TILE * SHARE_OF_INNER / (PEAK * SHARE / CORES))
-
-
 @given(rows=st.integers(1, 5_000), cols=st.integers(1, 5_000), inner=st.integers(1, 5_000), batch=st.integers(1, 9))
 def test_no_product_is_faster_than_its_arithmetic(rows, cols, inner, batch):
     asked = product(rows, cols, inner, batch=batch)
@@ -105,16 +94,6 @@ def test_a_kernel_takes_as_long_as_the_slower_of_its_product_and_its_bytes():
     by_product = Kernel(moved_bytes=1, product=product(8192, 8192, 8192))
     expected = 3 * 10**9 / bytes_per_second + 2 * product_seconds(by_product.product, H100)
     assert kernel_seconds({by_bytes: 3, by_product: 2}, H100) == pytest.approx(expected)
-
-
-def test_an_attention_is_priced_by_its_own_share():
-    asked = product(1024, 512, 128, batch=192, attention=True)
-    assert product_seconds(asked, H100) == pytest.approx(asked.flops / (PEAK * H100.kernels["attention_share"]))
-
-
-def test_a_chip_whose_kernels_nobody_counts_takes_no_time_for_them():
-    """A TPU's rates have none of the shares that a GPU's have."""
-    assert kernel_seconds({}, chip("tpu-v5e-8")) == 0.0
 
 
 def test_a_card_without_tf32_multiplies_in_float32():

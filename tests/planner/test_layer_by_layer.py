@@ -50,22 +50,9 @@ def test_the_whole_batch_goes_through_at_once():
     assert {plan.accumulation for verb, plan in compiler.asked if plan.layerwise} == {1}
 
 
-def test_nothing_is_compiled_where_a_gradient_less_is_not_enough():
-    compiler = FakeCompiler()
-    budget = floor(effective_batch=16, layerwise=0) - MIB
-    with pytest.raises(BudgetError):
-        found(budget, compiler, effective_batch=16)
-    assert not any(plan.layerwise for verb, plan in compiler.asked)
-
-
 def test_a_refusal_says_that_it_was_used():
     with pytest.raises(BudgetError, match="layer by layer in backward passes: 2"):
         found(floor() - MIB)
-
-
-def test_so_does_the_refusal_of_a_state_that_does_not_fit():
-    with pytest.raises(BudgetError, match="layer by layer in backward passes: 2"):
-        found(PROCESS)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from planner_examples import FakeCompiler, plan, problem
-from plimsoll.api.pins import levers_of
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.planned import Plan
-from plimsoll.planner import chips
-from plimsoll.planner.chips import chip
 from plimsoll.planner.estimate import ledger
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.speed import step_seconds
@@ -107,13 +103,6 @@ def _said(budget):
     about = {"chip": "h200", "platform": "cuda", "supported": SUPPORTED}
     search(problem(budget, **about), FakeCard(), said.append)
     return said
-
-
-def test_a_link_so_slow_that_recomputing_is_faster_is_not_used():
-    budget = floor_without() + 40 * MIB
-    slow = FakeCard(link=1e3)
-    assert on_a_card(budget, slow).plan.offload == "none"
-    assert all(asked.offload == "none" for _, asked in slow.asked)
 
 
 def test_where_it_moves_weights_and_state_are_whole():
@@ -232,7 +221,7 @@ def test_frozen_weights_in_fewer_bits_and_a_state_in_8_go_with_it():
 
 @pytest.mark.parametrize("offload", ["frozen", "all"])
 def test_where_nothing_is_frozen_it_is_refused_and_not_searched(offload):
-    words = f"--offload {offload} would change nothing: toy has no frozen weights large enough .* stacked along a first"
+    words = f"--offload {offload} would change nothing: toy has no frozen weights large enough to be moved"
     with pytest.raises(RecipeError, match=words):
         on_a_card(GIB, FakeCard(), supported=ABLE, pins={"offload": offload})
     compiler = FakeCard()
@@ -280,15 +269,6 @@ def test_where_it_cannot_help_it_is_refused_in_a_sentence(case):
     assert compiler.compiles == 0
 
 
-@pytest.mark.parametrize("case", ["cpu", "an unknown link"])
-def test_there_the_search_does_without(case):
-    changes = dict(REFUSED[case][0])
-    compiler = FakeCard(link=changes.pop("link", LINK))
-    with pytest.raises(BudgetError):
-        on_a_card(MIB, compiler, **changes)
-    assert all(asked.offload == "none" for _, asked in compiler.asked)
-
-
 def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
     compiler = FakeCard()
     with pytest.raises(BudgetError):
@@ -300,25 +280,6 @@ def test_a_recipe_whose_optimizer_cannot_be_streamed_does_without_and_says_so():
 
     with pytest.raises(RecipeError, match="--offload optimizer would change nothing: the optimizer of"):
         find_plan(Unable(), name="unable", pins={"offload": "optimizer"}, chip="h200")
-
-
-def test_a_plan_from_before_the_lever_still_loads(tmp_path):
-    values = plan().to_dict()
-    del values["offload"]
-    assert Plan.from_dict(values) == plan()
-    file = tmp_path / "plan.json"
-    recipe = replace(preset("stories"), batch_size=16, gradient_accumulation_steps=1)
-    file.write_text(json.dumps({"plan": values}))
-    assert levers_of(str(file), recipe, {})["offload"] == "none"
-    with pytest.raises(RecipeError, match=r"--offload optimizer and --plan .* with none contradict each other"):
-        levers_of(str(file), recipe, {"offload": "optimizer"})
-
-
-def test_every_card_of_which_a_document_says_it_has_the_rate_of_its_slot():
-    rates = {each.name: each.host_link_bandwidth for each in chips.chips() if each.platform == "cuda"}
-    assert {name for name, rate in rates.items() if not rate} == {"b200", "gb200"}
-    assert {rates["t4"], rates["rtx4090"], rates["h200"]} == {16e9, 32e9, 64e9}, "PCIe 3, 4 and 5, of 16 lanes"
-    assert "PCIe Gen5" in chip("h200").sources["host_link_bandwidth"]
 
 
 COMPILED = """

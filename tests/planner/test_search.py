@@ -10,14 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation_bytes, analysis, plan, problem
+from planner_examples import PROCESS, STATIC, UNLIKELY, FakeCompiler, activation_bytes, plan, problem
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner import estimate
-from plimsoll.planner import refusal as refusals
 from plimsoll.planner import search as planner_search
 from plimsoll.planner.candidates import NEAR
-from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, interpolated, ledger
+from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, ledger
 from plimsoll.planner.search import SMALL, search
 from plimsoll.planner.space import same_step
 from plimsoll.planner.speed import range_of, step_seconds
@@ -186,25 +185,10 @@ def test_pins_are_kept_and_named(pins):
     assert planned.plan.pinned == tuple(sorted(pins))
 
 
-def test_a_pinned_precision_widens_the_class_that_was_asked_for():
-    assert found(GIB, numerics="exact", pins={"precision": "bfloat16"}).plan.numerics == "mixed"
-
-
-def test_a_micro_batch_that_does_not_divide_the_batch_is_refused():
-    with pytest.raises(RecipeError, match=r"--micro-batch 3 does not divide the effective batch of 16"):
-        found(GIB, pins={"micro_batch": 3})
-
-
 def test_levers_that_a_task_ignores_are_not_tried():
     compiler = FakeCompiler()
     planned = found(GIB, compiler, supported=())
     assert (planned.plan.precision, planned.plan.remat, planned.plan.loss_chunk) == ("float32", "none", 0)
-    assert {one.precision for _, one in compiler.asked} == {"float32"}
-
-
-def test_exact_numerics_never_round():
-    compiler = FakeCompiler(bf16_speed=100.0)
-    assert found(GIB, compiler, numerics="exact").plan.precision == "float32"
     assert {one.precision for _, one in compiler.asked} == {"float32"}
 
 
@@ -219,11 +203,6 @@ def test_rounding_that_gains_no_time_is_used_where_only_its_bytes_fit():
         found(smallest_need("float32") - 1, slow, numerics="exact")
     assert found(smallest_need("float32") - 1, slow).plan.precision == "bfloat16"
     assert found(smallest_need("float32"), slow).plan.precision == "float32"
-
-
-def test_of_plans_equally_fast_the_one_with_fewer_bytes_is_taken():
-    planned = found(GIB, FakeCompiler(loop_seconds=1e-9))  # the micro-batch costs no time
-    assert planned.plan.micro_batch == 1
 
 
 def test_saving_waits_where_a_copy_of_the_state_does_not_fit():
@@ -249,16 +228,6 @@ def test_timing_goes_on_beside_the_fastest():
     compiler = FakeCompiler(seconds=by_the_clock, loop_seconds=0.05)
     planned = found(GIB, compiler, measure=True)
     assert (planned.plan.micro_batch, planned.step_seconds) == (2, 2.0)
-
-
-def test_of_micro_batches_that_do_not_fit_not_only_the_next_is_timed():
-    """2 fits and 4 is no faster; 16 is, so that recomputing blocks may be worth it, and is."""
-    budget = need_of(plan(micro_batch=2, accumulation=8, precision="bfloat16"), GIB, FakeCompiler()) + MIB
-    slow = {(1, "none"): 1.0, (2, "none"): 1.0, (4, "none"): 1.0, (8, "none"): 1.0, (16, "none"): 0.4}
-    fast = {(micro, remat): 0.5 for micro in (1, 2, 4, 8, 16) for remat in ("dots", "block")}
-    planned = found(budget, FakeCompiler(seconds=slow | fast), measure=True)
-    assert planned.plan.remat != "none"
-    assert planned.step_seconds == pytest.approx(0.5)
 
 
 def test_a_plan_too_large_to_be_timed_costs_only_itself():
@@ -407,15 +376,8 @@ def test_advice_fits_the_case():
     assert "--numerics mixed" not in str(refusal(PROCESS))
     large_data = {2: {"data": 300 * MIB}}
     advice = "a smaller --mix-chunks"
-    assert advice in str(refusal(200 * MIB, host_bytes=large_data, data_advice=advice))
+    assert advice in str(refusal(260 * MIB, host_bytes=large_data, data_advice=advice))
     assert advice not in str(refusal(PROCESS, data_advice=advice))
-
-
-def test_no_lever_is_advised_where_the_process_alone_is_too_much():
-    compiler = FakeCompiler()
-    text = str(refusal(MIB, compiler, pins={"micro_batch": 16, "remat": "none"}))
-    assert text.splitlines()[-1].endswith(" --memory 513MiB")
-    assert {plan.remat for verb, plan in compiler.asked if verb == "analyse"} == {"none"}  # and none is looked for
 
 
 def test_a_plan_that_does_not_compile_is_passed_over():
@@ -463,9 +425,9 @@ def test_the_answer_round_trips_through_json():
     assert told["tokens_per_step"] == 16 * 128
 
 
-def test_pins_that_do_not_fit_together_are_refused_with_the_one_that_would_do():
+def test_pins_that_do_not_fit_together_are_to_be_left_out():
     budget = smallest_need("float32") + 40 * MIB
-    with pytest.raises(BudgetError, match=r"the smallest change to what you set: --micro-batch \d+, which needs"):
+    with pytest.raises(BudgetError, match="or leave out --micro-batch, --precision"):
         found(budget, pins={"micro_batch": 16, "precision": "float32"})
 
 
@@ -475,21 +437,6 @@ def test_pins_that_came_from_a_plan_are_not_told_to_who_did_not_type_them():
     assert "or leave out --plan small.json, and a plan that fits is searched for" in said
     assert "--micro-batch" not in said
     assert "--remat" not in said
-
-
-def test_the_way_out_of_a_refusal_fits():
-    budget = smallest_need() + 20 * MIB
-    with pytest.raises(BudgetError) as refused:
-        found(budget, pins={"micro_batch": 8, "remat": "none"})
-    said = re.search(r"what you set: --([a-z-]+) (\w+)", str(refused.value))
-    if said is None:  # no one of them alone would do
-        for name, value in {"micro_batch": 8, "remat": "none"}.items():
-            with pytest.raises(BudgetError):
-                found(budget, pins={name: value})
-        return
-    name, value = said[1].replace("-", "_"), said[2]
-    pins = {"micro_batch": 8, "remat": "none"} | {name: int(value) if value.isdigit() else value}
-    assert found(budget, pins=pins).ledger.predicted_peak_bytes <= budget
 
 
 POD = {"chip": "tpu-v5e-8", "platform": "tpu", "devices": 8, "hosts": 1, "effective_batch": 64}
@@ -574,11 +521,6 @@ def test_the_chosen_plan_is_compiled_for_itself_and_few_others_are():
     assert len(compiled) <= 8
 
 
-def test_a_pinned_form_of_the_state_is_obeyed_and_widens_the_class():
-    chosen = found(GIB, pins={"optimizer_bits": 8, "weight_bits": 24}, supported=COMPRESSIBLE).plan
-    assert (chosen.optimizer_bits, chosen.weight_bits, chosen.numerics) == (8, 24, "compressed")
-
-
 def test_weights_give_way_only_after_the_state_does():
     floor = smallest_need()
     forms = {
@@ -615,11 +557,6 @@ def test_a_batch_of_a_billion_examples_has_its_divisors_at_once():
     assert found(GIB, effective_batch=2**30, pins={"remat": "block"}).plan.effective_batch == 2**30
 
 
-def test_what_does_not_compile_is_told_beside_the_plan():
-    told = found(GIB, FakeCompiler(fails=lambda plan: plan.remat == "none" and not plan.loss_chunk)).left_out
-    assert any("remat none, loss whole" in text and "RESOURCE_EXHAUSTED" in text for text in told)
-
-
 NO_CONFIGURATION = "INTERNAL: No supported config found for HLO: %gemm_fusion_dot.12 (kind __triton_gemm)"
 
 
@@ -640,18 +577,8 @@ def test_where_a_micro_batch_does_not_compile_those_beside_it_are_tried():
     assert every.plan.micro_batch == 24
     assert planned.plan.micro_batch in (16, 32)
     assert planned.plan.remat == every.plan.remat == "none"
-    assert re.match("[12] of ", planned.not_compiled)
-    assert "did not compile, the fastest may be among them: micro-batch 24 (micro-batch" in planned.not_compiled
-    assert planned.to_dict()["not_compiled"] == planned.not_compiled
-    assert every.not_compiled == ""
-
-
-def test_a_compiler_that_lacks_memory_leaves_out_nothing_that_would_be_faster():
-    """A TPU's compiler refuses what does not fit: the next larger would not fit either, and nothing is missing."""
-    compiler = FakeCompiler(fails=lambda plan: plan.micro_batch > 2)
-    planned = found(GIB, compiler, effective_batch=16)
-    assert planned.not_compiled == ""
-    assert planned.plan.micro_batch <= 2
+    assert planned.left_out[0].startswith("micro-batch 24")
+    assert every.left_out == ()
 
 
 def test_on_a_card_a_plan_that_cannot_run_is_not_chosen_and_the_next_best_is():
@@ -672,12 +599,6 @@ def test_on_a_card_where_no_plan_runs_the_search_is_refused():
     assert str(refused.value).count("cannot run: micro-batch") == 1
     assert "`plimsoll doctor`" in str(refused.value)
     assert compiler.compiles <= 10
-
-
-def test_where_attention_finds_no_kernel_it_is_said_what_gives_that_up():
-    reason = f"{refusals.CANNOT_RUN}micro-batch 4: IndexError: absl::container_internal::raw_hash_map<>::at"
-    refused = refusals.refusal(problem(GIB), FakeCompiler().static(), None, 8 * [reason], lambda **_: None)
-    assert "--deterministic False" in str(refused)
 
 
 class Accelerator(FakeCompiler):
@@ -705,23 +626,6 @@ def test_a_plan_within_a_twentieth_of_the_fastest_is_not_called_the_fastest():
     planned = found(GIB)
     named_fastest = planned.reason.startswith("the fastest of")
     assert named_fastest == all(other.step_seconds >= planned.step_seconds for other in planned.alternatives)
-
-
-class ReadsWeights(Accelerator):
-    """What is moved besides: the weights, once for every micro-batch."""
-
-    def analyse(self, plan: Plan):
-        found = super().analyse(plan)
-        return replace(found, moved_bytes=found.moved_bytes + 1e11 * plan.accumulation)
-
-
-def test_what_is_moved_is_estimated_for_micro_batches_that_were_not_compiled():
-    compiler = ReadsWeights()
-    planned = found(GIB, compiler, pins={"remat": "none", "loss_chunk": 0})
-    for other in planned.alternatives:
-        analysis = replace(compiler.analyse(other.plan), temp_bytes=0)
-        exact = step_seconds(other.plan, analysis, STATIC, compiler.rates())
-        assert other.step_seconds == pytest.approx(exact, rel=1e-3)
 
 
 @dataclass
@@ -784,19 +688,6 @@ def test_where_what_was_best_does_not_fit_after_all_the_search_goes_on():
     assert planned.step_seconds <= fastest * (1 + SMALL) * NEAR
 
 
-@pytest.mark.parametrize("pin", [{"optimizer_bits": 8}, {"weight_bits": 24}, {"weight_bits": 16}], ids=str)
-def test_fewer_bits_for_a_model_that_has_no_leaf_for_them_are_refused(pin):
-    class Small(FakeCompiler):
-        def static(self, fsdp=1, storage=None):
-            return super().static(fsdp)
-
-    (name, bits) = next(iter(pin.items()))
-    supported = ("optimizer_bits", "weight_bits")
-    with pytest.raises(RecipeError, match=rf"--{name.replace('_', '-')} {bits} would change nothing: .* Leave it out"):
-        search(problem(GIB, pins=pin, supported=supported), Small(), lambda text: None)
-    assert search(problem(GIB, pins=pin, supported=supported), FakeCompiler(), lambda text: None).ledger.fits
-
-
 def test_of_plans_as_fast_as_one_another_the_exact_one_is_taken_though_another_needs_fewer_bytes():
     """The largest micro-batch that fits is slow here, so that the search goes on to an 8-bit state."""
     compiler = FakeCompiler(loop_seconds=0.1)
@@ -807,13 +698,6 @@ def test_of_plans_as_fast_as_one_another_the_exact_one_is_taken_though_another_n
     assert rival.step_seconds <= NEAR * planned.step_seconds
     assert rival.ledger.needed_bytes < planned.ledger.needed_bytes
     assert planned.plan.numerics == "exact"
-
-
-def test_by_one_compile_alone_a_smaller_micro_batch_is_not_promised_fewer_temporaries():
-    """A gradient and other buffers do not shrink with the batch: only what is larger grows in proportion."""
-    alone = {4: analysis(80 * MIB)}
-    temporaries = {micro: interpolated(micro, alone).temp_bytes for micro in (1, 2, 4, 8)}
-    assert temporaries == {1: 80 * MIB, 2: 80 * MIB, 4: 80 * MIB, 8: 160 * MIB}
 
 
 def test_a_short_run_is_asked_fewer_questions_about():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planned import Plan
-from plimsoll.planner.speed import host_bytes, scaling, sent_bytes, step_seconds
+from plimsoll.planner.speed import host_bytes, sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
 
 RATES = Rates(
@@ -132,67 +132,6 @@ def test_a_gpu_without_its_compiler_starts_kernels_too():
     assert step_seconds(plan(), traced, STATIC, ON_A_GPU) - without == pytest.approx(40 * 0.01 + 0.125)
 
 
-def test_on_more_devices_each_runs_its_share_of_the_kernels():
-    """Two examples at a time, three times, on four devices; on eight one at a time."""
-    now = plan(micro_batch=8, accumulation=3, devices=4)
-    rates = dataclasses.replace(ON_A_GPU, loop_seconds=0.0)
-    one = {each.devices: each for each in scaling(now, dataclasses.replace(KERNELS, flops=1.0), STATIC, rates)}
-    assert one[1].step_seconds == pytest.approx(4 * (9 + 40 * 0.01) + 0.125)
-    assert one[8].step_seconds == pytest.approx(9 / 2 + 40 * 0.01 + 0.125 + 7_000 / 1e5)
-
-
 def test_one_device_sends_nothing_whatever_its_link():
     apart = dataclasses.replace(RATES, link_bytes=0.0)
     assert step_seconds(plan(), WORK, STATIC, apart) == step_seconds(plan(), WORK, STATIC, RATES)
-
-
-ON_FOUR = dataclasses.replace(WORK, moved_bytes=2e6, dots=0)
-
-
-def seconds_on(count, *, micro_batches, temp_bytes, sent, parameter_bytes=4_000, state_bytes=STATE_BYTES):
-    moved = 1.5 * 2e6 / count + micro_batches * 3 * parameter_bytes + 3 * state_bytes
-    return 8e9 / (count * 1e9) + moved / 1e6 + temp_bytes / 5e5 + sent / 1e5 + micro_batches * 0.5
-
-
-def test_the_same_24_examples_on_one_two_four_and_eight_devices():
-    """Two examples at a time on each of four devices: with fewer devices more micro-batches of two, with eight
-    three of one, whose temporaries are half as large. 16 and 32 do not divide 24."""
-    now = plan(micro_batch=8, accumulation=3, devices=4)
-    expected = {
-        1: (0, seconds_on(1, micro_batches=12, temp_bytes=104_000, sent=0)),
-        2: (4_000, seconds_on(2, micro_batches=6, temp_bytes=104_000, sent=4_000)),
-        4: (6_000, seconds_on(4, micro_batches=3, temp_bytes=104_000, sent=6_000)),
-        8: (7_000, seconds_on(8, micro_batches=3, temp_bytes=52_000, sent=7_000)),
-    }
-    found = scaling(now, ON_FOUR, STATIC, RATES)
-    assert [(one.devices, one.sent_bytes) for one in found] == [(count, sent) for count, (sent, _) in expected.items()]
-    assert [one.step_seconds for one in found] == pytest.approx([seconds for _, seconds in expected.values()])
-    assert [one.efficiency for one in found] == pytest.approx(
-        [expected[1][1] / (count * seconds) for count, (_, seconds) in expected.items()]
-    )
-
-
-@pytest.mark.parametrize("now", [2, 4])
-def test_a_state_that_is_split_is_split_among_as_many_as_there_are(now):
-    """16,000 bytes of weights, 32,000 of the optimizer's state, 16,000 of the average, two examples at a time."""
-    spread = plan(micro_batch=2 * now, accumulation=12 // now, devices=now, fsdp=now)
-    sizes = {"parameter_bytes": 16_000, "optimizer_bytes": 32_000, "ema_bytes": 16_000}
-    static = dataclasses.replace(STATIC, **{name: size // now for name, size in sizes.items()})
-    found = {one.devices: one for one in scaling(spread, ON_FOUR, static, RATES)}
-    assert {count: one.sent_bytes for count, one in found.items()} == {
-        1: 0, 2: 6 * 3 * 16_000 // 2, 4: 3 * 3 * 16_000 * 3 // 4, 8: 3 * 3 * 16_000 * 7 // 8
-    }  # fmt: skip
-    for count, micro_batches, temp_bytes in [(1, 12, 104_000), (2, 6, 104_000), (4, 3, 104_000), (8, 3, 52_000)]:
-        share = {"parameter_bytes": 16_000 // count, "state_bytes": 64_000 // count + 900 + 100}
-        known = {"micro_batches": micro_batches, "temp_bytes": temp_bytes, "sent": found[count].sent_bytes}
-        assert found[count].step_seconds == pytest.approx(seconds_on(count, **known, **share)), count
-
-
-def test_with_one_micro_batch_no_gradient_is_kept():
-    """Six examples on two devices at once, and on one device in two micro-batches of three."""
-    now = plan(micro_batch=6, accumulation=1, devices=2)
-    alone, two, *more = scaling(now, ON_FOUR, STATIC, RATES)
-    assert more == []
-    assert alone.step_seconds == pytest.approx(seconds_on(1, micro_batches=2, temp_bytes=104_000, sent=0))
-    one_micro_batch = 1.5 * 2e6 / 2 + 3 * STATE_BYTES
-    assert two.step_seconds == pytest.approx(4.0 + one_micro_batch / 1e6 + 104_000 / 5e5 + 4_000 / 1e5 + 0.5)

@@ -1,9 +1,9 @@
-"""What is added up from answers of the compiler and from earlier runs: by hand."""
+"""What is added up from answers of the compiler: by hand."""
 
 import pytest
 
 from planner_examples import problem
-from plimsoll.planner.types import Analysis, Correction, Learned, Rates, Static
+from plimsoll.planner.types import Analysis, Rates, Static
 
 STATIC = Static(
     parameters=10, parameter_bytes=1, optimizer_bytes=20, ema_bytes=300, carry_bytes=4_000, other_bytes=50_000,
@@ -47,24 +47,4 @@ def test_what_nobody_says_is_nothing():
     asked = problem(1)
     assert (asked.devices, asked.hosts, asked.layerwise, asked.measure) == (1, 1, 0, False)
     assert (asked.host_budget_bytes, asked.steps, asked.pinned_by) == (None, None, None)
-    assert Learned().of("train", 1) == 0
-    assert Learned().margin_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("more", "computed", "added"),
-    [(9, 99, 9), (9, 100, 9), (9, 101, 9), (-9, 99, -9), (-9, 100, -9), (-9, 101, 0), (0, 101, 0)],
-)
-def test_less_is_learned_only_up_to_the_largest_prediction_that_was_seen(more, computed, added):
-    learned = Learned(corrections={"load": Correction(more_bytes=more, seen_bytes=100)})
-    assert learned.of("load", computed) == added
-    assert learned.of("save", computed) == 0
-
-
-@pytest.mark.parametrize(
-    ("phase", "more", "added"),
-    [("train", 9, 20), ("train", 30, 30), ("train", -9, 20), ("load", 9, 9), ("load", -9, -9), ("save", 0, 20)],
-)
-def test_a_margin_is_the_least_that_is_added_where_a_plan_decides(phase, more, added):
-    corrections = {phase: Correction(more_bytes=more, seen_bytes=100)}
-    assert Learned(corrections=corrections, margin_bytes=20).of(phase, 50) == added
+    assert asked.margin_bytes == 0

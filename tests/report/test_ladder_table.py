@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from plimsoll.report.ladder import ladder_bars, ladder_table, predicted_table
-from plimsoll.report.picture import figure_of
+from plimsoll.report.ladder import ladder_table, predicted_table
 from plimsoll.units import GIB, MIB
 
 GOLDEN = Path(__file__).parent / "golden/ladder.txt"
@@ -56,28 +55,6 @@ LADDER = {
 
 def test_golden_ladder_table():
     assert ladder_table(LADDER) == GOLDEN.read_text().removesuffix("\n")
-
-
-def test_the_table_is_plain_text_that_fits_a_line():
-    text = ladder_table(LADDER)
-    assert text.isascii()
-    assert max(map(len, text.splitlines())) <= 110
-
-
-def test_each_bar_ends_at_its_measured_peak_and_the_mark_at_the_predicted_one():
-    (axes,) = figure_of(ladder_bars(LADDER)).axes
-    ends = {}
-    for bar in axes.patches:
-        place = round(bar.get_y() + bar.get_height() / 2)
-        ends[place] = max(ends.get(place, 0), bar.get_x() + bar.get_width())
-    assert ends == {0: 2200, 1: 2050, 2: 690, 3: 600}  # MiB
-    assert [line.get_xdata()[0] for line in axes.lines] == [2000, 700]
-    assert [text.get_text() for text in axes.texts] == [
-        "2.1 GiB predicted, not run",
-        "2.0 GiB, 2,731 tokens/s",
-        "690.0 MiB, 3,413 tokens/s",
-        "failed",
-    ]
 
 
 def test_a_predicted_ladder_says_bytes_of_device_and_host_and_what_is_over():

@@ -7,12 +7,6 @@ def noon():
     return datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
 
 
-def test_messages_are_kept_with_their_time(tmp_path):
-    log = LogFile(tmp_path / "log.txt", now=noon)
-    log.write("saved step 200")
-    assert (tmp_path / "log.txt").read_text() == "2026-03-01 12:00:05Z  saved step 200\n"
-
-
 def test_a_message_of_several_lines_starts_with_a_time_once(tmp_path):
     log = LogFile(tmp_path / "log.txt", now=noon)
     log.write("plan\n  micro-batch 4\n")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.errors import RunError
-from plimsoll.report.metrics import LogFile, MetricsLog, NewRows, read_rows
+from plimsoll.report.metrics import MetricsLog, NewRows, read_rows
 from report_examples import SOURCES
 
 
@@ -31,20 +31,6 @@ def refuse_constants(name):
 def test_rows_come_back_in_the_order_they_were_logged(tmp_path):
     log = log_of(tmp_path / "metrics.jsonl", steps=[1, 2, 3])
     assert list(read_rows(log.path)) == [{"step": step, "loss": step / 10} for step in (1, 2, 3)]
-
-
-def test_a_row_is_on_file_before_log_returns(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
-    log.log(1, {"loss": 0.5})
-    assert path.read_bytes() == b'{"step": 1, "loss": 0.5}\n'
-    log.close()
-
-
-def test_what_is_closed_is_closed(tmp_path):
-    for log in (MetricsLog(tmp_path / "metrics.jsonl"), LogFile(tmp_path / "log.txt")):
-        log.close()
-        assert log._file.closed
 
 
 def test_a_killed_process_leaves_every_row_it_logged(tmp_path):
@@ -139,17 +125,3 @@ def test_new_rows_are_those_that_are_logged_from_now_on_whatever_is_cut(before, 
         if log is not None:
             log.close()
         assert came == logged
-
-
-def test_half_a_new_row_waits_for_its_end(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = NewRows(path)
-    assert rows.read() == []  # not even a file
-    with open(path, "w", buffering=1) as file:
-        file.write('{"step": 1}\n{"st')
-        file.flush()
-        assert rows.read() == [{"step": 1}]
-        file.write('ep": 2, "loss": null, "not_finite": {"loss": "nan"}}\n')
-        (row,) = rows.read()
-    assert row["step"] == 2
-    assert math.isnan(row["loss"])

@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,9 @@ from page_examples import full_plan
 from plimsoll.api import plan as api_plan
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
-from plimsoll.planned import Ledger
 from plimsoll.report.picture import figure_of, frontier_chart, require_place, save_picture, waterfall
 from plimsoll.report.tables import plan_table
-from plimsoll.units import GIB, MIB
 from report_examples import PLANNED, SOURCES
-
-
-def test_each_bar_starts_where_the_last_one_ended_and_the_last_ends_at_the_peak():
-    (axes,) = figure_of(waterfall(PLANNED)).axes
-    *parts, peak = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-    assert parts == [(0, 640), (640, 1024), (1024, 1280), (1280, 1408), (1408, 1536)]  # MiB
-    assert peak == (0, 1536)
-    assert list(axes.lines[-1].get_xdata()) == [2048, 2048]
 
 
 def test_golden_words_in_the_picture():
@@ -42,20 +31,6 @@ def test_golden_words_in_the_picture():
     assert axes.get_title(loc="left") == "stories-small on cpu: 75.0 % of the budget"
     names = ["activations", "process", "optimizer", "parameters", "gradients", "predicted peak"]
     assert [label.get_text() for label in axes.get_yticklabels()] == names
-
-
-def test_no_words_lie_outside_the_picture_or_on_one_another(tmp_path):
-    predicted = {f"component {i}": size * MIB for i, size in enumerate([21_800, 6200, 3100, 3100, 900, 300, 1])}
-    ledger = Ledger(budget_bytes=40 * GIB, predicted=predicted, phase="train")
-    figure = figure_of(waterfall(replace(PLANNED, ledger=ledger)))
-    figure.savefig(tmp_path / "plan.png", dpi=72)
-    (axes,) = figure.axes
-    boxes = [text.get_window_extent() for text in [*axes.texts, *axes.get_yticklabels(), axes._left_title]]
-    for i, box in enumerate(boxes):
-        assert box.x0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
-        assert not any(box.overlaps(other) for other in boxes[:i])
 
 
 def test_the_frontier_is_drawn_with_the_chosen_plan_and_the_budget():

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from plimsoll.report.progress import BY_PARENT, PROGRESS_VARIABLE, Progress
+from plimsoll.report.progress import Progress
 from plimsoll.units import GIB
 from report_examples import SOURCES
 
@@ -47,13 +47,6 @@ def test_golden_lines_without_a_terminal():
     ]
 
 
-@pytest.mark.parametrize("loss", [float("nan"), None])
-def test_a_loss_that_is_not_a_number_is_shown(loss):
-    stream = io.StringIO()
-    Progress(10, stream=stream).update(1, row(loss=loss))
-    assert "loss nan" in stream.getvalue()
-
-
 def test_quiet_shows_only_what_is_important(terminal):
     shown = Progress(10, quiet=True, stream=terminal)
     shown.update(1, row())
@@ -61,15 +54,6 @@ def test_quiet_shows_only_what_is_important(terminal):
     shown.message("stopped: the loss is NaN at step 2", important=True)
     shown.close()
     assert terminal.getvalue() == "stopped: the loss is NaN at step 2\n"
-
-
-def test_messages_alone_are_printed_where_the_parent_shows_the_steps(monkeypatch):
-    monkeypatch.setenv(PROGRESS_VARIABLE, BY_PARENT)
-    stream = io.StringIO()
-    shown = Progress(10, stream=stream)
-    shown.update(1, row())
-    shown.message("saved step 1")
-    assert stream.getvalue() == "saved step 1\n"
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -105,12 +89,6 @@ def test_a_bar_is_drawn_four_times_a_second_at_most_and_starts_no_thread(termina
     assert len(terminal.getvalue()) == written
     assert threading.active_count() == before
     shown.close()
-
-
-def test_a_terminal_without_cursor_movement_gets_lines(terminal, monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    Progress(10, stream=terminal).update(1, row())
-    assert terminal.getvalue().startswith("step  1/10  ")
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])

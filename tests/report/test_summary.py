@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 from plimsoll.report.summary import Epoch, Outcome, early_end, epoch_summary, final_summary, where_and_next
@@ -55,27 +54,12 @@ def test_golden_final_summary():
     ]
 
 
-def test_values_stand_in_one_column():
-    starts = {line.index(line.split(": ")[1].strip()) for line in final_summary(OUTCOME).splitlines()[2:]}
-    assert len(starts) == 1
-
-
 def test_a_run_without_validation_or_epochs_says_so():
     bare = replace(OUTCOME, validation_loss=None, best_validation_loss=None, best_step=None, epochs=0)
     text = final_summary(bare)
     assert text.count("no validation") == 2
     assert "no whole epoch" in text
     assert "no validation" in epoch_summary(replace(EPOCH, validation_loss=None))
-
-
-def test_a_loss_that_is_not_a_number_is_shown():
-    assert "Train Loss:    nan" in epoch_summary(replace(EPOCH, train_loss=math.nan))
-
-
-def test_a_run_that_stopped_early_is_not_called_complete():
-    text = final_summary(replace(OUTCOME, finished=False))
-    assert text.startswith("Training stopped early; the same command continues it\n")
-    assert "complete" not in text
 
 
 def test_a_run_ends_with_where_it_is_and_what_to_type():

@@ -13,10 +13,9 @@ from plimsoll.types import Compute
 
 LENGTH, VOCAB = 67, 50
 TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk_size=16)
-SELECTIVE = replace(TINY, selective=True)
 ATTENDING = replace(TINY, attention_every=2)
 WINDOWED = replace(ATTENDING, attention_window=20)
-SHAPES = {"fixed": TINY, "selective": SELECTIVE, "attending": ATTENDING, "windowed": WINDOWED}
+SHAPES = {"fixed": TINY, "attending": ATTENDING, "windowed": WINDOWED}
 
 
 def tokens(*, batch=2, length=LENGTH, seed=0):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from plimsoll.files.facts import Facts
-from plimsoll.recipes.recommend.catalogue import Catalogue
-from plimsoll.recipes.recommend.writer import write_interactions
+from plimsoll.recipes.recommend.interactions import write_interactions
 
 
 def write_small(folder, sequences, *, items=None, clusters=2, width=4, seed=0):
@@ -12,14 +11,13 @@ def write_small(folder, sequences, *, items=None, clusters=2, width=4, seed=0):
     items = max(map(max, sequences)) if items is None else items
     embeddings = np.random.default_rng(seed).normal(size=(items + 1, width)).astype(np.float32)
     embeddings[0] = 0
-    originals = [str(100 + item) for item in range(1, items + 1)]
     write_interactions(
         folder,
         Facts(),
         sequences=np.concatenate(sequences).astype(np.int32),
         offsets=np.cumsum([0, *map(len, sequences)]),
         cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),
-        catalogue=Catalogue(originals),
+        names=[str(100 + item) for item in range(1, items + 1)],
         embeddings=embeddings if width else None,
         about={"clustering": "frequency"},
     )

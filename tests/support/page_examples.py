@@ -1,14 +1,13 @@
 """Runs as the page gets them, small enough to check by eye.
 
-`python tests/support/page_examples.py` writes the words of three pages anew: look at the difference.
+`python tests/support/page_examples.py` writes the words of two pages anew: look at the difference.
 """
 
 import math
 from dataclasses import replace
 from pathlib import Path
 
-from plimsoll.planned import Buffer, HostLedger, OtherBudget, Point
-from plimsoll.report.page.compared import comparison_page
+from plimsoll.planned import Buffer, HostLedger, Point
 from plimsoll.report.page.plans import plan_page
 from plimsoll.report.page.recorded import Recorded, columns_of
 from plimsoll.report.page.run import run_page
@@ -92,19 +91,12 @@ def full_plan():
         Point(plan=PLAN, needed_bytes=size, step_seconds=seconds, compiled=compiled, chosen=seconds == 0.5)
         for size, seconds, compiled in points
     ]
-    faster = replace(PLAN, micro_batch=64, accumulation=1)
-    others = [(GIB // 2, None, None, None), (GIB, PLAN, 1536 * MIB, 1.0), (4 * GIB, faster, 2500 * MIB, 0.8)]
     host = HostLedger(budget_bytes=None, predicted={"process": GIB}, phase="train")
     return replace(
         PLANNED,
         ledger=replace(PLANNED.ledger, host=host),
         left_out=("micro-batch 2: no config",),
-        not_compiled="3 plans did not compile",
         frontier=tuple(frontier),
-        other_budgets=tuple(
-            OtherBudget(budget_bytes=budget, plan=plan, predicted_peak_bytes=peak, step_ratio=ratio)
-            for budget, plan, peak, ratio in others
-        ),
         largest_buffers=(Buffer(bytes=MIB, shape="f32[8]", what="matmul", place="model.py:3"),),
     )
 
@@ -126,23 +118,9 @@ def full_run():
     )
 
 
-def other(**changes):
-    """A run that differs from `run()` in its plan, its seed, its memory and its length."""
-    known = {
-        "name": "smaller",
-        "path": "/runs/smaller",
-        "ledger": LEDGER | {"measured": {"peak_bytes": 900 * MIB, "phases": {}}},
-        "planned": replace(PLANNED, plan=replace(PLAN, remat="none")),
-        "recipe": {"kind": "stories", "fields": {"seed": 43}},
-        "columns": columns_of(rows(80)),
-    }
-    return run(**known | changes)
-
-
 PAGES = {
     "page-run.txt": lambda: html(run_page(full_run())),
     "page-plan.txt": lambda: html(plan_page(full_plan())),
-    "page-compared.txt": lambda: html(comparison_page([run(), other()])),
 }
 
 

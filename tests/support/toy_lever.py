@@ -27,7 +27,6 @@ NORMS = Lever(
     type=Literal["float32", "bfloat16"],
     help="Arithmetic of the norms.",
     plain="float32",
-    before="float32",
     touches="mixed",
     supports=(Support("norms"),),
     rungs=(Rung(name="norms-16", words="norms in {}", value="bfloat16"),),

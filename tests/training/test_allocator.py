@@ -28,11 +28,6 @@ def test_the_fullest_device_counts(devices):
     assert (allocator.bytes_now(), allocator.peak_bytes(), allocator.device_bytes()) == (7, 30, 7)
 
 
-def test_a_device_that_holds_nothing_is_no_device_that_says_nothing(devices):
-    devices += [{"bytes_in_use": 0, "peak_bytes_in_use": 0}]
-    assert (allocator.bytes_now(), allocator.peak_bytes(), allocator.device_bytes()) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("said", [[], [None], [{}]])
 def test_where_no_device_says_anything_the_process_does(devices, said):
     devices += said

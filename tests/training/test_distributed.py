@@ -85,12 +85,6 @@ def test_a_process_alone_is_number_0_of_one_and_asks_nobody():
     distributed.leave()
 
 
-@pytest.mark.parametrize("process", [0, 1, 2])
-def test_each_of_several_knows_its_number(one_of, process):
-    one_of(3, process)
-    assert (distributed.processes(), distributed.process()) == (3, process)
-
-
 def test_all_hear_what_the_first_answers_and_what_each_says_also_for_a_topic_that_comes_again(threads):
     def talk(number):
         first = distributed.of_first("topic", lambda: {"of": number})
@@ -101,17 +95,6 @@ def test_all_hear_what_the_first_answers_and_what_each_says_also_for_a_topic_tha
 
     expected = {"of": 0}, [0, None], ["word of 0", "word of 1", "word of 2"]
     assert threads(3, talk) == [expected] * 3
-
-
-def test_an_error_of_the_store_ends_the_wait(one_of):
-    store = one_of(2, process=1)
-
-    def gone(*_):
-        raise jax.errors.JaxRuntimeError("UNAVAILABLE: gone")
-
-    store.blocking_key_value_get = gone
-    with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
-        distributed.of_first("plan", lambda: 1)
 
 
 def test_all_say_what_differs_between_which(threads):
@@ -190,15 +173,6 @@ def joining(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", told.settings.__setitem__)
     return told
-
-
-def test_processes_wait_five_minutes_for_one_another_and_half_a_minute_for_a_sign_of_life(joining):
-    distributed.join("host:1", 2, 1)
-    seconds = {"initialization_timeout": 600, "heartbeat_timeout_seconds": 30, "shutdown_timeout_seconds": 30}
-    assert joining.given == (("host:1", 2, 1), seconds)
-    assert joining.settings == {
-        "jax_cpu_collectives_implementation": "gloo", "jax_enable_preemption_service": False
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from plimsoll.training import loop, memory
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import run_steps, summed
 from plimsoll.training.program import Executables
-from plimsoll.training.schedule import Schedule, times
+from plimsoll.training.schedule import Schedule
 from plimsoll.types import LossSum
 
 
@@ -78,16 +78,6 @@ def run(folder, evaluations, log=None, diverges_at=0, evaluate_every=1, stops_af
     return checkpoints
 
 
-def test_every_step_evaluation_and_save_is_logged_once_and_in_order(tmp_path):
-    log = Recording()
-    run(tmp_path, [{"validation_loss": 10.0 + number} for number in range(3)], log=log)
-    assert [entry for entry in log.told if entry[0] == "step"] == [("step", n, float(n)) for n in (1, 2, 3)]
-    assert [entry for entry in log.told if entry[0] == "evaluation"] == [("evaluation", n, 9.0 + n) for n in (1, 2, 3)]
-    assert ("saved", 3) in log.told
-    for number in (1, 2, 3):
-        assert log.told.index(("step", number, float(number))) < log.told.index(("evaluation", number, 9.0 + number))
-
-
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 def test_steps_under_way_at_the_end_are_logged_before_the_last_evaluation_and_save(tmp_path, monkeypatch, in_flight):
     monkeypatch.setitem(loop.IN_FLIGHT, "cpu", in_flight)
@@ -133,24 +123,6 @@ def test_a_step_that_diverged_is_neither_evaluated_nor_saved_even_if_it_is_still
         run(tmp_path, [{"validation_loss": 1.0}] * 6, log, 3, evaluate_every, save_every=1)
     assert {number for kind, number, *_ in log.told if kind != "step"} == {1, 2}
     assert {*RunFolder(tmp_path).saved_steps()} <= {1, 2}
-
-
-@pytest.mark.parametrize(
-    ("evaluations", "best_by", "best"),
-    [
-        ([{"validation_loss": loss} for loss in (3.0, 1.0, 2.0)], "loss", 2),
-        ([{"validation_loss": loss} for loss in (1.0, 2.0, 3.0)], "loss", 1),
-        ([{"validation_loss": loss, "validation_f1": f1} for loss, f1 in ((1, 0.2), (2, 0.5), (3, 0.4))], "f1", 2),
-        ([{"validation_loss": loss, "validation_f1": f1} for loss, f1 in ((3, 0.5), (2, 0.5), (1, 0.4))], "f1", 1),
-    ],
-)
-def test_the_best_checkpoint_has_the_lowest_loss_or_the_most_of_the_metric_that_is_named(
-    tmp_path, evaluations, best_by, best
-):
-    """Of equals the first; what was best when it was evaluated is saved, whatever --save-every says."""
-    checkpoints = run(tmp_path, evaluations, best_by=best_by)
-    assert checkpoints.best_step == best
-    assert best in checkpoints.folder.saved_steps()
 
 
 def test_an_evaluation_is_a_ratio_of_sums_whatever_the_batches_are():
@@ -205,13 +177,6 @@ def test_library_pages_are_given_back_before_and_after_every_evaluation_and_afte
 def test_what_is_done_every_so_many_steps_is_due_in_the_step_that_completes_them_and_at_the_end(every, due):
     schedule = Schedule(steps=9, stop_at=7)
     assert [step for step in range(1, 8) if schedule.due(every, step)] == due
-
-
-def test_a_share_of_an_epoch_is_over_when_it_is_over_in_all_but_the_last_digits():
-    """0.1 + 0.2 and the like: 3 / 0.3 is 10, and 0.3 * 10 steps must not become nine times."""
-    assert [times(done, 0.1) for done in (1, 2, 3)] == [10, 20, 30]
-    assert times(29, 2.9) == times(29, 2.9 * (1 + 1e-12)) == 10
-    assert times(28, 2.9) == 9
 
 
 class Kept:
@@ -300,18 +265,6 @@ def test_what_was_evaluated_or_saved_in_the_last_step_is_not_done_again():
 
 
 @pytest.mark.usefixtures("untrimmed")
-def test_a_session_with_nothing_left_to_do_does_nothing():
-    told, ended, marked = trained(first=4)
-    assert (told, marked) == (["closed"], None)
-    assert (ended.step, ended.signal, ended.over) == (4, None, False)
-
-
-@pytest.mark.usefixtures("untrimmed")
-def test_the_steps_that_are_left_are_those_after_the_first():
-    assert trained(first=2)[0] == [3, 4, *AT_THE_END]
-
-
-@pytest.mark.usefixtures("untrimmed")
 def test_when_time_is_up_a_session_evaluates_and_saves_the_step_it_is_at(monkeypatch):
     """It begins at 100 s and has 10: at 110 they are over."""
     seconds = iter([100.0, 103.0, 109.9, 110.0])
@@ -365,20 +318,6 @@ def test_what_was_evaluated_before_it_was_saved_is_not_evaluated_again():
 
 
 @pytest.mark.usefixtures("untrimmed")
-def test_a_signal_during_the_evaluation_at_the_end_of_the_time_is_told(monkeypatch):
-    interruption, seconds = Interruption(), iter([100.0, 103.0, 110.0])
-    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
-
-    def evaluation(_step):
-        interruption.signal = 2
-        raise loop.EvaluationStopped(2)
-
-    told, ended, _ = trained(stop_after_seconds=10.0, evaluation=evaluation, interruption=interruption)
-    assert told == [1, "checkpoint 1", "saved 1", "closed"]
-    assert ended.signal == 2
-
-
-@pytest.mark.usefixtures("untrimmed")
 def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_agree(monkeypatch):
     """Each of them evaluates then, or none would: an evaluation needs all of them."""
     monkeypatch.setattr(loop, "Agreement", lambda: agreed)
@@ -392,25 +331,6 @@ def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_a
     told, ended, _ = trained(interruption=interruption)
     assert told == [1, 2, 3, 4, *AT_THE_END]
     assert ended.signal is None
-
-
-@pytest.mark.usefixtures("untrimmed")
-@pytest.mark.parametrize(("at", "evaluate_every"), [(2, 2), (4, 2), (4, 0)])
-def test_of_several_processes_a_signal_ends_an_evaluation_where_another_got_it(monkeypatch, at, evaluate_every):
-    monkeypatch.setattr(loop, "Agreement", lambda: agreed)
-
-    def agreed(request):
-        return request
-
-    def evaluation(step):
-        if step < at:
-            return {"validation_loss": 1.0}
-        raise loop.EvaluationStopped(15)
-
-    agreed.alone = False
-    told, ended, _ = trained(evaluation=evaluation, evaluate_every=evaluate_every)
-    assert told[-4:] == [at, f"checkpoint {at}", f"saved {at}", "closed"]
-    assert (ended.step, ended.signal) == (at, 15)
 
 
 @pytest.mark.usefixtures("untrimmed")
@@ -472,12 +392,6 @@ def test_an_evaluation_that_the_allocator_refuses_costs_no_step(problem, saved):
     assert told == [1, 2, *saved, "closed"]
 
 
-@pytest.mark.usefixtures("untrimmed")
-def test_an_evaluation_of_nothing_marks_nothing():
-    told, _, marked = trained(evaluate_every=1, evaluation=lambda step: {})
-    assert (told, marked) == ([1, 2, 3, 4, "checkpoint 4", "saved 4", "closed"], None)
-
-
 def finished(**report):
     """What is logged of a step with this report."""
     log = {}
@@ -500,29 +414,9 @@ def test_a_step_that_overflowed_in_float16_has_no_norm_and_is_no_reason_to_stop_
         finished(gradient_norm=float("inf"), scale=loop.SMALLEST)
 
 
-@pytest.mark.parametrize("report", [{"loss": float("nan")}, {"gradient_norm": float("inf")}])
-def test_a_loss_or_a_norm_that_is_not_finite_stops_the_run(report):
-    with pytest.raises(StoppedError, match="step 7: the loss is"):
-        finished(**report)
-
-
 def test_a_report_is_numbers_and_means_of_what_counts():
     found = finished(accuracy=LossSum(3.0, 4.0), never=LossSum(0.0, 0.0), scale=jnp.float32(2.0))
     assert found == {"accuracy": 0.75, "loss": 1.0, "gradient_norm": 1.0, "scale": 2.0}
-
-
-@pytest.mark.parametrize(("limit", "settled"), [(1, 3), (2, 0)])
-def test_where_one_step_is_under_way_at_a_time_the_kernel_takes_back_what_it_left(monkeypatch, limit, settled):
-    """Between steps, and between the batches of an evaluation."""
-    looks = []
-    monkeypatch.setitem(loop.IN_FLIGHT, "cpu", limit)
-    monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
-    flight = loop._InFlight(Silent())
-    for step in range(3):
-        flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
-    assert len(looks) == settled
-    summed(iter([{}] * 3), lambda params, batch: {"loss": (1.0, 1.0)}, None)
-    assert len(looks) == 2 * settled
 
 
 def test_while_one_step_from_the_heap_runs_the_numbers_of_the_one_before_are_logged(monkeypatch):
@@ -562,10 +456,6 @@ def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
     assert waiting == under_way
     flight.land()
     assert ended == [0, 1, 2, 3]
-
-
-def test_on_a_cpu_one_step_is_under_way_at_a_time():
-    assert loop.IN_FLIGHT == {"cpu": 1}
 
 
 def test_an_evaluation_ends_between_batches_once_it_is_stopped():

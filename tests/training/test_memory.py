@@ -152,12 +152,6 @@ def test_settling_ends_when_three_looks_in_a_row_are_no_lower(kernel):
     assert len(kernel.sleeps) == 6
 
 
-def test_settling_ends_at_the_latest_when_patience_does(kernel):
-    kernel.pages = iter(range(100, 0, -1))
-    assert memory.settle(patience=1.0, interval=0.25) == 96 * PAGE
-    assert kernel.sleeps == [0.25] * 4
-
-
 def test_a_heap_is_trimmed_where_more_than_4_mib_are_left_than_after_the_last_time(monkeypatch):
     left = iter([100, 100 + 4 * MIB, 101 + 4 * MIB, 50, 50 + 4 * MIB, 51 + 4 * MIB, 60])
     trimmed = []

@@ -9,8 +9,6 @@ import pytest
 
 from plimsoll.errors import DataError
 from plimsoll.levers import sharding
-from plimsoll.planner.estimate import BATCHES_ON_DEVICE
-from plimsoll.training.loop import IN_FLIGHT
 from plimsoll.training.on_device import AHEAD, OnDevice
 from plimsoll.training.program import Functions
 
@@ -86,11 +84,6 @@ def test_so_many_are_put_before_they_are_wanted_and_no_more(putting):
     assert [number(next(source)) for _ in range(AHEAD)] == list(range(1, 1 + AHEAD))
     assert put == list(range(1 + AHEAD))
     go.set()
-
-
-def test_the_ledger_counts_them_beside_those_of_the_steps_in_flight():
-    assert "gpu" not in IN_FLIGHT  # two steps are in flight
-    assert BATCHES_ON_DEVICE == 2 + AHEAD
 
 
 def test_a_restored_position_drops_what_was_put(putting):

@@ -48,13 +48,6 @@ def test_so_many_steps_are_traced_after_the_first_two(tmp_path, profiler, steps)
     assert (tmp_path / "summary.txt").read_text().startswith(f"of {steps} steps\n")
 
 
-def test_nothing_is_traced_of_no_steps(tmp_path, profiler):
-    traced = Profile(tmp_path, steps=0)
-    assert [traced.step_ended() for _ in range(5)] == [None] * 5
-    assert traced.close() is None
-    assert profiler == []
-
-
 def test_a_session_that_ends_earlier_has_a_summary_of_the_steps_there_were(tmp_path, profiler):
     traced = Profile(tmp_path, steps=9)
     for _ in range(5):
@@ -81,10 +74,3 @@ def test_the_longest_operations_of_the_newest_trace_come_first(tmp_path):
     assert [row.split() for row in rows] == [
         ["3.00", "ms", "a", "step", "75.0%", "2x", "dot"], ["1.00", "ms", "a", "step", "25.0%", "1x", "sort"]
     ]  # fmt: skip
-
-
-def test_twenty_operations_are_listed_and_a_trace_of_none_is_said(tmp_path):
-    write_trace(tmp_path, [operation(f"operation {n}", 100 - n) for n in range(30)])
-    assert len(summarise(tmp_path, steps=1).splitlines()) == 2 + 20
-    write_trace(tmp_path / "none", [operation("dot", 0)], name="b")
-    assert summarise(tmp_path / "none", steps=0).splitlines()[2].split()[:5] == ["0.00", "ms", "a", "step", "0.0%"]

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import pytest
 
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
-from plimsoll.recipes.saved import from_dict
 from plimsoll.training.checkpoints import read_leaves
 from small_runs import STEPS, checkpoint_steps, last_row, newest_fingerprint, rows
 
@@ -36,18 +34,6 @@ def stopped(runs):
     run = runs.trained("--max-steps", "8")
     assert checkpoint_steps(run)[:2] == [8, 6]
     return run
-
-
-@pytest.mark.slow
-def test_a_run_stands_in_its_data_where_its_steps_have_brought_it(uninterrupted):
-    """Every batch is trained on once: none is dropped at a save or an evaluation."""
-    source = from_dict(json.loads((uninterrupted / "recipe.json").read_text())).source(uninterrupted, prefetch=1)
-    try:
-        for _ in range(STEPS):
-            next(source)
-        assert RunFolder(uninterrupted).position(STEPS).loader == source.state()
-    finally:
-        source.close()
 
 
 def test_what_is_used_is_the_average_and_the_ledger_has_its_bytes(uninterrupted):
@@ -125,19 +111,6 @@ def test_a_killed_run_continues_to_the_same_parameters(killed, uninterrupted):
     else:
         assert "starting over, nothing was saved yet: the last step" in (run / "log.txt").read_text()
     assert not is_saving(run)
-
-
-@pytest.mark.slow
-def test_the_same_command_after_the_end_leaves_what_was_measured(runs, uninterrupted, tmp_path):
-    run = tmp_path / "finished"
-    shutil.copytree(uninterrupted, run)
-    before = json.loads((run / "ledger.json").read_text())
-    again = runs.run(run)
-    assert again.returncode == 0, again.stderr
-    after = json.loads((run / "ledger.json").read_text())
-    assert after["components"] == before["components"]
-    assert after["measured"]["phases"] == before["measured"]["phases"]
-    assert f"continuing from step {STEPS} of {STEPS}: all of them are taken" in (run / "log.txt").read_text()
 
 
 @pytest.mark.by_hand
@@ -241,19 +214,6 @@ def test_a_signal_while_the_process_starts_ends_it_quietly_and_soon(runs, moment
     assert "interrupted" in ended.stdout
 
 
-@pytest.mark.slow
-def test_a_half_written_checkpoint_is_ignored_and_removed(runs, stopped, uninterrupted):
-    run = runs.copied(stopped)
-    whole, half = run / "checkpoints/step-00000008", run / "checkpoints/step-00000012"
-    shutil.copytree(whole, half)
-    (half / "manifest.json").unlink()
-    (half / "of-before").touch()
-    assert runs.run(run).returncode == 0
-    assert resumed_from(run) == 8
-    assert not (half / "of-before").exists()
-    assert_same_history(run, uninterrupted)
-
-
 @pytest.fixture(scope="module")
 def damaged(runs, stopped):
     """A run that was started again when every file of its newest checkpoint had one wrong bit."""
@@ -278,18 +238,6 @@ def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(damag
     assert_same_history(run, uninterrupted)
 
 
-@pytest.mark.by_hand
-def test_a_plan_that_was_made_and_took_no_step_is_said_when_the_run_goes_on(runs, stopped):
-    """As where a process is killed between the two."""
-    run = runs.copied(stopped)
-    assert runs.run(run, "--max-steps", "8", "--replan", "--micro-batch", "2").returncode == 0
-    assert last_row(run) == 8
-    assert runs.run(run).returncode == 0
-    said = "planned again after step 8: micro batch 2 instead of "
-    assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
-    assert said in (run / "log.txt").read_text()
-
-
 @pytest.mark.slow
 def test_a_plan_by_which_steps_were_saved_and_that_was_killed_is_said_when_the_run_goes_on(runs, stopped):
     """Its own ledger was never written, and its checkpoints are of the plan that goes on."""
@@ -301,18 +249,6 @@ def test_a_plan_by_which_steps_were_saved_and_that_was_killed_is_said_when_the_r
     assert runs.run(run).returncode == 0
     notes = json.loads((run / "ledger.json").read_text())["notes"]
     assert sum(f"planned again after step {before}: micro batch 2 instead of " in note for note in notes) == 1
-
-
-@pytest.mark.slow
-def test_where_no_checkpoint_is_whole_the_run_starts_anew_and_says_so(runs, stopped, uninterrupted):
-    run = runs.copied(stopped)
-    for path in (run / "checkpoints").glob("step-*/position.json"):
-        path.write_text("{}")
-    again = runs.run(run)
-    assert again.returncode == 0, again.stderr
-    assert "no checkpoint is whole: starting from the beginning" in again.stdout + again.stderr
-    assert resumed_from(run) is None
-    assert_same_history(run, uninterrupted)
 
 
 @pytest.mark.slow

@@ -74,35 +74,11 @@ def test_a_killed_run_ends_at_the_same_bits(puzzle_runs, uninterrupted):
 
 
 @pytest.mark.slow
-def test_rows_of_metrics_tell_what_halted_and_nothing_of_steps_in_which_nothing_did(uninterrupted):
-    trained = [row for row in rows(uninterrupted) if "loss" in row]
-    assert len(trained) == STEPS
-    assert not any("not_finite" in row for row in trained)
-    assert "accuracy" not in trained[0]
-    told = [row for row in trained if "supervision_steps" in row]
-    assert told
-    assert all(1 <= row["supervision_steps"] <= 5 for row in told)
-    evaluated = [row for row in rows(uninterrupted) if "validation_loss" in row]
-    assert [row["step"] for row in evaluated] == [20, STEPS]
-    assert all(row["validation_supervision_steps"] == 5 for row in evaluated)
-
-
-@pytest.mark.slow
 def test_the_ledger_has_the_carry_as_a_component_to_the_byte(uninterrupted):
     components = json.loads((uninterrupted / "ledger.json").read_text())["components"]
     saved = newest_checkpoint(uninterrupted)
     carried = sum(leaf.nbytes for _, leaf in read_leaves(saved, only="['carry']"))
     assert components["carry"]["measured"] == carried
-
-
-@pytest.mark.slow
-def test_an_evaluation_reads_average_and_table(uninterrupted):
-    last = [row for row in rows(uninterrupted) if "validation_loss" in row][-1]
-    found = evaluate({"run": str(uninterrupted), "step": "last"})
-    assert found["loss"] == pytest.approx(last["validation_loss"], rel=1e-6)
-    assert found["exact_accuracy"] == last["validation_exact_accuracy"]
-    assert found["mean_steps"] == 5
-    assert found["weight"] == 30  # examples
 
 
 @pytest.mark.slow

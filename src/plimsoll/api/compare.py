@@ -42,8 +42,7 @@ def compared(
     rows: list[ComparedChip] = []
     for chip, target in {chip: chips.chip(chip) for chip in names}.items():
         say(f"planning for {chip}")
-        here = target.platform == "cpu"
-        host = None if here else host_memory
+        host = None if target.platform == "cpu" else host_memory
         planned, why_not, floor_bytes = _planned(recipe, chip=chip, host_memory=host, say=say, **options)
         row = ComparedChip(
             chip=chip,
@@ -51,7 +50,6 @@ def compared(
             planned=planned,
             why_not=why_not,
             floor_bytes=floor_bytes,
-            memory_bytes=None if here else target.memory_bytes,
             price_per_hour=prices.get(chip),
         )
         rows.append(row)

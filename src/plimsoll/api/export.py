@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError
@@ -14,11 +13,6 @@ from plimsoll.recipes.saved import class_of, name_in
 from plimsoll.recipes.verbs import lacking
 
 Place = str | os.PathLike[str] | None
-ENDINGS_OF_FILES = {
-    *(".onnx", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".h5", ".keras", ".pkl", ".npz", ".zip", ".tar"),
-    *(".tflite", ".mlmodel", ".mlpackage", ".pb", ".engine", ".ggml", ".gguf"),
-}
-"""Endings of files of other programs, for which a folder would be no answer."""
 
 
 def export(
@@ -49,14 +43,6 @@ def export(
             "export writes nothing without a place: name --merged FOLDER for transformers, or of a run of finetune"
             " --adapter FOLDER for peft"
         )
-    for place in request.values():
-        ending = Path(place).suffix.lower()
-        if ending in ENDINGS_OF_FILES:
-            raise RecipeError(
-                f"{place} ends in {ending} like a file, and what transformers and peft read is a folder: name one."
-                " llama.cpp's converter makes a .gguf file of a --merged folder (docs/finetune.md). There is no other"
-                " form"
-            )
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
     if "export" not in class_of(saved).verbs:

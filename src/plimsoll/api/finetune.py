@@ -6,52 +6,20 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from plimsoll.api.export import Place
 from plimsoll.api.export import export as export_run
+from plimsoll.api.keywords import require_options
 from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
 from plimsoll.api.run import Run
-from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.finetune.recipe import Finetune
 
 RUN = "runs/finetune"
 """Folder of a run that is not named."""
-
-
-class FinetuneOptions(TypedDict, total=False):
-    """Options of `plimsoll.finetune` besides model and records; `plimsoll train finetune --help` describes them."""
-
-    dataset_config: str | None
-    split: str
-    validation_id: str | None
-    max_examples: int | None
-    validation_tokens: int
-    loss_on: Literal["assistant", "all"]
-    chat_template: str | None
-    seq_len: int
-    truncate: bool
-    lora_rank: int
-    lora_alpha: float | None
-    lora_targets: str
-    lora_dropout: float
-    rslora: bool
-    init_from: str | None
-    batch_size: int
-    gradient_accumulation_steps: int
-    steps: int | None
-    epochs: float | None
-    seed: int
-    ema_decay: float
-    learning_rate: float
-    warmup_steps: int | None
-    default_warmup_steps: int | None
-    weight_decay: float
-    beta2: float
-    clip_norm: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +111,7 @@ def finetune(
     frozen_bits: Literal[32, 16, 8, 4] | None = None,
     pins: Mapping[str, Any] | None = None,
     run: str | os.PathLike[str] = RUN,
-    **options: Unpack[FinetuneOptions],
+    **options: Any,
 ) -> Tune:
     """Describes a fine-tuning job for a pretrained language model, with LoRA by default. Loads no weights or data yet.
 
@@ -173,10 +141,7 @@ def finetune(
         >>> tune.export("adapter/")  # doctest: +SKIP
     """
     known = [field.name for field in dataclasses.fields(Finetune) if field.name not in ("pretrained", "dataset_id")]
-    if unknown := [name for name in options if name not in known]:
-        raise RecipeError(
-            f"finetune has no option {unknown[0]}" + (did_you_mean(unknown[0], known) or f"; there are {known}")
-        )
+    require_options(options, known, verb="finetune")
     recipe = Finetune(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
     levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}
     return Tune(recipe=recipe, pins=levers, run=os.fspath(run))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from plimsoll.api.accelerator import chip_named
-from plimsoll.api.pins import levers_of
-from plimsoll.api.plan import Say, budget_bytes, plan
+from plimsoll.api.plan import Say, budget_bytes
+from plimsoll.api.train import plan_for_training
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import is_address
@@ -61,7 +60,11 @@ def job(
         RecipeError: It cannot be divided so, or something has to be said that it cannot know here.
         BudgetError: No plan fits.
     """
-    _require_clear(options, on)
+    if is_address(options.run):
+        raise RecipeError(
+            f"--on {on} starts processes that share a folder, and --run {options.run} is an address: name a folder that"
+            " all nodes see"
+        )
     before = _plan_there(options)
     target = chip_named(options.chip or ("cpu" if before is None else before["plan"]["chip"]))
     _require_target(options, target, on, budget_is_known=before is not None)
@@ -92,15 +95,6 @@ def job(
     )
 
 
-def _require_clear(options: TrainOptions, on: Scheduler) -> None:
-    """Raises RecipeError where an option is for a run that is started here."""
-    if is_address(options.run):
-        raise RecipeError(
-            f"--on {on} starts processes that share a folder, and --run {options.run} is an address: name a folder that"
-            " all nodes see"
-        )
-
-
 def _require_target(options: TrainOptions, target: Chip, on: Scheduler, *, budget_is_known: bool) -> None:
     """Raises RecipeError where a node cannot have such a chip, or its budget would be what is free here."""
     if target.platform == "tpu":
@@ -124,19 +118,6 @@ def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int
     """Returns a plan that is made here for as many processes, as in plan.json."""
     from plimsoll.report.tables import plan_table
 
-    pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
-    found = plan(
-        recipe,
-        name=options.name,
-        memory=options.memory,
-        chip=target.name,
-        mesh=options.mesh,
-        processes=processes,
-        numerics=options.numerics,
-        pins=pins,
-        pinned_by=None if options.plan is None else f"--plan {Path(options.plan)}",
-        within=options.within,
-        say=say,
-    )
-    say(plan_table(found))
-    return found.to_dict()
+    planned = plan_for_training(recipe, options, target, processes, say)
+    say(plan_table(planned))
+    return planned.to_dict()

@@ -139,7 +139,7 @@ def predict(
         except (PlimsollError, DoesNotCompile) as failure:
             planned, problem = None, str(failure)
             say(f"{rung.name}: {problem}")
-        rows.append(_predicted_row(rung, planned, problem))
+        rows.append(_row(rung, planned, outcome="failed" if planned is None else "predicted", why_not=problem))
     if all(row["outcome"] == "failed" for row in rows):
         raise PlimsollError(rows[0]["why_not"])
     return {
@@ -154,18 +154,21 @@ def predict(
     }
 
 
-def _predicted_row(rung: Rung, planned: Planned | None, problem: str | None) -> dict[str, Any]:
+def _row(rung: Rung, planned: Planned | None, *, outcome: str, why_not: str | None) -> dict[str, Any]:
+    """Returns what is predicted of a rung; None for each figure where it has no plan."""
     row: dict[str, Any] = {
         "name": rung.name,
         "numerics": rung.numerics,
+        "lever": rung.lever or None,
         "words": rung.words,
-        "outcome": "failed" if planned is None else "predicted",
-        "why_not": problem,
+        "outcome": outcome,
+        "why_not": why_not,
         **dict.fromkeys(("plan", "parameters", "predicted_peak_bytes", "phase", "source", "state_bytes")),
         **dict.fromkeys(("temporary_bytes", "host_bytes", "step_seconds")),
     }
     if planned is None:
         return row
+
     ledger = planned.ledger
     return row | {
         "plan": planned.plan.to_dict(),
@@ -286,22 +289,11 @@ class _Climbed:
         return {row["step"]: row for row in read_rows(self.folder.metrics) if "loss" in row}
 
     def row(self) -> dict[str, Any]:
-        rung, planned = self.rung, self.planned
-        row: dict[str, Any] = {
-            "name": rung.name,
-            "numerics": rung.numerics,
-            "lever": rung.lever or None,
-            "words": rung.words,
-            "outcome": "failed" if self.failed else "predicted" if self.over else "measured",
-            "why_not": self.failed or None,
-            "plan": None if planned is None else planned.plan.to_dict(),
-            "predicted_peak_bytes": None if planned is None else planned.ledger.predicted_peak_bytes,
-            "state_bytes": _state_bytes({} if planned is None else planned.ledger.predicted),
-            "phase": None if planned is None else planned.ledger.phase,
-            "session_step_seconds": [],
-            **dict.fromkeys(("measured_peak_bytes", "temporary_bytes", "step_seconds", "loss", "validation_loss")),
-            f"{self.recipe.rate_unit}_per_second": None,
-        }
+        outcome = "failed" if self.failed else "predicted" if self.over else "measured"
+        row = _row(self.rung, self.planned, outcome=outcome, why_not=self.failed or None)
+        figures = ("measured_peak_bytes", "temporary_bytes", "step_seconds", "loss", "validation_loss")
+        rate = f"{self.recipe.rate_unit}_per_second"
+        row |= {"session_step_seconds": [], **dict.fromkeys(figures), rate: None}
         return row if not self.runs else row | self._measured()
 
     def _measured(self) -> dict[str, Any]:

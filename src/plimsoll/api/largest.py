@@ -33,9 +33,6 @@ FURTHEST = 16
 """Times a value that the next one may be, where nothing is known beyond it."""
 NEAR = 3
 """Times a value that another one may be whose levers are taken over."""
-FIXED, STATE = frozenset({"process", "data"}), frozenset({"parameters", "optimizer", "ema"})
-"""Components that do not grow with a value; and those that do not, unless it is one of OF_THE_MODEL."""
-OF_THE_MODEL = ("lora_rank", "target_params")
 SAME_SIDE = 3
 """Values on one side of the limit in a row after which the middle is taken, and no line trusted."""
 
@@ -130,49 +127,25 @@ class _Finder:
         return below, min(others, default=self.steps.last + 1)
 
     def _next(self, below: int, above: int) -> int:
+        """Returns the number to ask about next, between the largest that fits and the smallest that does not."""
         known = {number: point.needed for number, point in self.points.items() if point.needed < math.inf}
         sides = [each.fits for each in self.tried[-SAME_SIDE:]]
-        stuck = len(sides) == SAME_SIDE and len(set(sides)) == 1
-        if stuck and below in self.points and above in self.points:
+        is_stuck = len(sides) == SAME_SIDE and len(set(sides)) == 1
+        if is_stuck and below in self.points and above in self.points:
             return (below + above) // 2
-        if len(known) > 1:
-            number = self._last_below(lambda number: self._believed(number, known), below, above)
-        else:
-            number = self._by_share(known)
-        furthest = self.steps.number(FURTHEST * self.steps.value(max(self.points)))
-        return max(below + 1, min(number, above - 1, furthest))
 
-    def _by_share(self, known: Mapping[int, float]) -> int:
-        """Returns a number from the only bytes that are known, as if what may grow of them did so in proportion."""
-        if not known:
-            return self.steps.number(self.steps.value(min(self.points)) / 2)
-        ((number, needed),) = known.items()
-        planned = self.points[number].planned
-        assert planned is not None
-        still = FIXED if self.steps.option in OF_THE_MODEL else FIXED | STATE
-        growing = sum(size for name, size in planned.ledger.predicted.items() if name not in still)
-        share = 1 + (self.budget - needed) / max(1, growing)
-        return self.steps.number(self.steps.value(number) * min(FURTHEST, max(1 / FURTHEST, share)))
-
-    def _believed(self, number: int, known: Mapping[int, float]) -> float:
-        """Returns the bytes of a value by a line through the nearest two; infinity where the recipe refuses it."""
-        try:
-            self._recipe(number)
-        except RecipeError:
-            return math.inf
-
-        # The line through the two values whose bytes are nearest to the budget.
         value = self.steps.value
-        first, second = sorted(known, key=lambda each: (abs(known[each] - self.budget), each))[:2]
-        slope = (known[second] - known[first]) / (value(second) - value(first))
-        return known[first] + slope * (value(number) - value(first))
-
-    def _last_below(self, bytes_of: Callable[[int], float], below: int, above: int) -> int:
-        """Returns the last number between the two whose bytes are within the budget, as bytes only grow."""
-        while above - below > 1:
-            middle = (below + above) // 2
-            below, above = (middle, above) if bytes_of(middle) <= self.budget else (below, middle)
-        return below
+        if len(known) > 1:
+            # By a line through the two values whose bytes are nearest to the budget.
+            first, second = sorted(known, key=lambda number: (abs(known[number] - self.budget), number))[:2]
+            slope = (known[second] - known[first]) / (value(second) - value(first))
+            limit = value(first) + (self.budget - known[first]) / slope if slope > 0 else FURTHEST * value(first)
+        else:
+            limit = value(below) * 2 if below >= 0 else value(above) / 2
+        number = self.steps.number(max(0, min(limit, FURTHEST * value(max(self.points)))))
+        if above in self.points and number >= above:
+            return (below + above) // 2  # what the recipe refuses has no bytes
+        return max(below + 1, min(number, above - 1))
 
     def _pins(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the user's pins, and that a batch goes through at once where the largest batch is looked for."""
@@ -206,7 +179,9 @@ class _Finder:
             if not self.points:
                 raise
             return Point(math.inf, False, settled=True, why=str(refusal))
-        pins = self._pins(recipe) if free else self._usable(number, recipe) | self._pins(recipe)
+        nearest = None if free else self._nearest(number)
+        levers = {} if nearest is None else self.levers[nearest]
+        pins = levers | self._pins(recipe)
         left = max(LEAST_SECONDS, self.deadline - self.clock())
         started = self.clock()
         try:
@@ -226,16 +201,6 @@ class _Finder:
         factors = {each: abs(math.log(value / self.steps.value(each))) for each in self.levers}
         nearest = min(factors, key=factors.__getitem__, default=None)
         return None if nearest is None or factors[nearest] > math.log(NEAR) else nearest
-
-    def _usable(self, number: int, recipe: Recipe) -> dict[str, Any]:
-        """Returns the levers of the nearest such plan, but for those that would change nothing for this value."""
-        nearest = self._nearest(number)
-        levers = {} if nearest is None else self.levers[nearest]
-        return {
-            name: value
-            for name, value in levers.items()
-            if not ((idle := LEVERS[name].idle) is not None and idle(value, recipe))
-        }
 
     # What is told.
 

@@ -14,7 +14,7 @@ from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import PlimsollError, RecipeError, RunError, StoppedError, as_paragraph, ended_by_kill
+from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph, ended_by_kill
 from plimsoll.files.bucket import is_address
 from plimsoll.files.sender import Sender, sent
 from plimsoll.processes import supervise
@@ -77,8 +77,6 @@ def train(
         >>> run = plimsoll.train("code", memory="768MiB", run="runs/code", max_steps=200)  # doctest: +SKIP
         >>> run.evaluate()["loss"]  # doctest: +SKIP
     """
-    if not (on_log is None or callable(on_log)):
-        raise RecipeError(f"on_log is called with each row of metrics, and a {type(on_log).__name__} cannot be")
     say = say or printing(quiet=quiet)
     known = [field.name for field in dataclasses.fields(TrainOptions)]
     fields = {option: value for option, value in options.items() if option not in known}
@@ -112,12 +110,9 @@ def _train_here(
     run = Run(options.run or "")
     ready = prepare_run(recipe, options, say)
     rows = NewRows(run.folder.metrics)
-    bar = notebook.Bar(run.folder, max_steps=options.max_steps, quiet=options.quiet) if notebook.is_here() else None
 
     def look() -> None:
         for row in rows.read():
-            if bar is not None:
-                bar.show(row)
             if on_log is not None:
                 on_log(row)
         if sender is not None:
@@ -126,15 +121,13 @@ def _train_here(
     try:
         code, _ = supervise.watched(
             ready.command,
-            ready.environment if bar is None else {**ready.environment, **bar.VARIABLES},
-            line=None if bar is None else bar.message,
-            look=None if (bar, on_log, sender) == (None, None, None) else look,
+            ready.environment,
+            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
+            look=None if on_log is None and sender is None else look,
             pass_fds=[ready.lock],
         )
     finally:
         os.close(ready.lock)
-        if bar is not None:
-            bar.close()
     if code == 128 + signal.SIGINT:
         message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 
 from plimsoll.api.keywords import require_recipe
-from plimsoll.errors import DataError, RunError
-from plimsoll.files.manifest import replace_file
+from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.base import Pinned, Prepared, Recipe
+from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import differences, from_dict, to_dict
+from plimsoll.recipes.saved import differences, from_dict
 from plimsoll.types import Source
-
-_PREPARED = "prepared.json"
 
 
 def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, prefetch: int = 2) -> Source:
@@ -24,8 +20,8 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
 
     Args:
         recipe: A recipe (training problem), or the name of a preset like "code".
-        folder: Folder for the tokenizer and other prepared files. If it is the folder of a run, or of an earlier call
-            with the same recipe, its files are used. By default they are made anew and not kept.
+        folder: Folder for the tokenizer and other prepared files. If it is the folder of a run of the same recipe, its
+            files are used. By default they are made anew and not kept.
         prefetch: Number of batches that a background thread prepares in advance.
 
     Returns:
@@ -55,8 +51,8 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    """Makes the tokenizer in the folder, unless a run or an earlier call has made it for the same recipe."""
-    run, prepared = RunFolder(folder), folder / _PREPARED
+    """Makes the prepared files in the folder, unless it is a run of the same recipe, which has them."""
+    run = RunFolder(folder)
     if run.exists():
         changed = differences(from_dict(run.read("recipe.json")), recipe)
         if changed:
@@ -66,20 +62,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
             raise RunError(f"{folder} is a run of another recipe: {words}. Name another folder, or none")
         if run.has("data.json"):
             return
-    described = json.dumps(to_dict(recipe))
-    if prepared.exists() and prepared.read_text() == described and not _other_data(run, recipe):
-        return
     folder.mkdir(parents=True, exist_ok=True)
     # With a length, so that the data set is not counted to find one: batches are endless here.
     uncounted = dataclasses.replace(recipe, steps=recipe.steps or 1, epochs=None)
     run.write("data.json", dataclasses.asdict(uncounted.prepare(folder, lambda text: None)))
-    replace_file(prepared, described)
-
-
-def _other_data(run: RunFolder, recipe: Recipe) -> bool:
-    """Returns whether the recipe's data is another than that of the earlier call."""
-    try:
-        recipe.training_data_changed(Prepared(**run.read("data.json")))
-    except DataError:
-        return True
-    return False

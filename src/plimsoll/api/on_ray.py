@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,19 +225,12 @@ def _placed(ray: Any, job: Job) -> Any:
     group = ray.util.placement_group([bundle] * job.nodes, strategy="STRICT_SPREAD")
     if group.wait(PLACE_SECONDS):
         return group
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     ray.util.remove_placement_group(group)
-    there = "; ".join(_room(node) for node in nodes)
     raise PlimsollError(
-        f"--on ray asks for {job.nodes} node{'s' * (job.nodes > 1)} with {_room(bundle)} each, and the cluster has not"
-        f" given them in {PLACE_SECONDS} s. Its nodes have in all: {there}. Name fewer --nodes, a smaller --memory, or"
-        " start more nodes"
+        f"--on ray asks for {job.nodes} node{'s' * (job.nodes > 1)} with {job.tasks_per_node} CPUs, {job.gpus_per_node}"
+        f" GPUs and {format_bytes(int(bundle['memory']))} each, and the cluster has not given them in {PLACE_SECONDS}"
+        " s (`ray status` says what it has). Name fewer --nodes, a smaller --memory, or start more nodes"
     )
-
-
-def _room(resources: Mapping[str, float]) -> str:
-    gpus = f", {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
-    return f"{resources.get('CPU', 0):g} CPUs{gpus} and {format_bytes(int(resources.get('memory', 0)))}"
 
 
 def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> list[int]:

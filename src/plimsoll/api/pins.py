@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from plimsoll.errors import RecipeError, did_you_mean
-from plimsoll.levers.registry import LEVERS, defaults
+from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
 
@@ -24,7 +24,7 @@ def read_plan_file(path: str) -> dict[str, Any]:
     """
     try:
         planned: Any = json.loads(Path(path).expanduser().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
     if not isinstance(planned, dict):
         raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")
@@ -42,11 +42,10 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     """
     content = read_plan_file(path).get("plan")
     plan = cast(dict[str, Any], content) if isinstance(content, dict) else {}
-    older = defaults()
-    missing = [name for name in (*LEVERS, "accumulation") if name not in plan.keys() | older.keys()]
+    missing = [name for name in (*LEVERS, "accumulation") if name not in plan]
     if missing:
         raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
-    levers = older | {name: plan[name] for name in LEVERS if name in plan}
+    levers = {name: plan[name] for name in LEVERS}
     micro, times = levers["micro_batch"], plan["accumulation"]
     wrong = [f"{name} {levers[name]!r}" for name, lever in LEVERS.items() if not lever.allows(levers[name])]
     wrong += [f"accumulation {times!r}"] if type(times) is not int else []
@@ -79,12 +78,7 @@ def require_levers(pins: Mapping[str, Any]) -> None:
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     """Raises RecipeError where a pinned value would change nothing for `recipe`."""
-    pinned = [(lever, pins[name]) for name, lever in LEVERS.items() if name in pins]
-    for lever, value in pinned:
-        if missing := lever.missing(value, recipe.supported_levers):
+    for name, lever in LEVERS.items():
+        if name in pins and (missing := lever.missing(pins[name], recipe.supported_levers)):
             reason = missing.refusal(name_of(recipe))
-            raise RecipeError(f"{lever.flag} {value} would change nothing: {reason}")
-    for lever, value in pinned:
-        if lever.idle is not None and (reason := lever.idle(value, recipe)):
-            shown = f"{value:,}" if isinstance(value, int) else value
-            raise RecipeError(f"{lever.flag} {shown} would change nothing: {reason}")
+            raise RecipeError(f"{lever.flag} {pins[name]} would change nothing: {reason}")

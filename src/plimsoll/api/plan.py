@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,12 @@ from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.planned import Planned
-from plimsoll.planner import calibration, host
+from plimsoll.planner import host
 from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
+from plimsoll.planner.estimate import estimate_band, estimates_compared
 from plimsoll.planner.search import search
-from plimsoll.planner.types import Learned, Problem
+from plimsoll.planner.types import Problem
 from plimsoll.processes import environment, toolchains
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.own.files import short_name
@@ -110,11 +110,7 @@ def plan(
     budget = budget_bytes(memory, target, card, say)
     if measure:
         accelerator.require_free(card, target, budget)
-    samples, cache, cache_limit = None, cache_folder(), limit_bytes()
-    if calibration.is_on():
-        samples, unreadable = calibration.read(cache, calibration.key_of(recipe.kind, target.name))
-        if unreadable is not None:
-            say(unreadable)
+    cache, cache_limit = cache_folder(), limit_bytes()
     requested = {
         "recipe": name,
         "budget_bytes": budget,
@@ -124,7 +120,7 @@ def plan(
         "pinned_by": pinned_by,
         "measure": measure,
         "steps": (prepared or recipe).steps if measure else None,
-        "learned": Learned(corrections=calibration.corrections(samples or []), margin_bytes=margin_bytes),
+        "margin_bytes": margin_bytes,
     }
     if largest is not None:
         again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
@@ -150,8 +146,7 @@ def plan(
         planned = _searched(problem, compiler, say, within=seconds, smallest=smallest, patient=within is None)
         further: dict[str, Any] = {
             "margin_bytes": margin_bytes,
-            "error_band": None if samples is None else calibration.error_band(samples),
-            "estimate_band": calibration.estimate_band(planned.ledger, devices=planned.devices),
+            "estimate_band": estimate_band(planned.ledger, devices=planned.devices),
             "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
         }
     if target.platform == "cuda" and recipe.head_columns is not None:
@@ -204,18 +199,13 @@ def _compilers(
 def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smallest: bool, patient: bool) -> Planned:
     """Returns what the search finds. A refusal whose bytes are estimated may be wrong, and is `uncertain` then."""
     try:
-        planned = search(
-            problem, compiler, say, within=within, smallest=smallest, patient=patient, clock=compiler.clock
-        )
+        return search(problem, compiler, say, within=within, smallest=smallest, patient=patient, clock=compiler.clock)
     except BudgetError as refusal:
         estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
-        _, (least, _) = calibration.compared(problem.devices)
+        _, (least, _) = estimates_compared(problem.devices)
         if floor is None or (estimated and least * floor <= problem.budget_bytes):
             refusal.verdict = "uncertain"
         raise
-    if compiler.not_kept is not None:
-        say(f"the next plan asks the compiler again, since its answers cannot be kept in {compiler.not_kept}")
-    return planned
 
 
 def _compile_process(
@@ -258,32 +248,35 @@ def budget_bytes(
     Raises:
         RecipeError: `memory` cannot be read, or is more than the chip has.
     """
+    chip = None if target is None or target.platform == "cpu" else target
+    on_card = card if chip is not None and chip.platform == "cuda" else None
+    most = None if chip is None else chip.memory_bytes
+    if on_card is not None and most is not None:
+        most = min(most, on_card.memory_bytes)
+
+    # What was requested.
     if memory is not None:
-        parse_budget(memory)
+        budget = parse_budget(memory)
         if read := as_read(memory):
             say(f"--memory {read}")
-    if card is not None and target is not None and target.platform == "cuda":
-        most = min(target.memory_bytes, card.memory_bytes)
-        if memory is None:
-            free = accelerator.free_bytes(card, target)
-            if free < 0.9 * most:
-                who = accelerator.held(card, target) or "processes that the driver does not name"
-                say(f"{format_bytes(free)} of the {card.kind} can be used now: {who} hold the rest")
-            return min(most, free)
-        if parse_budget(memory) <= most:
-            return parse_budget(memory)
-        target = replace(target, memory_bytes=most)
-    elsewhere = target if target is not None and target.platform != "cpu" else None
-    if memory is None:
-        available = host.available_bytes() if elsewhere is None else elsewhere.memory_bytes
-        return available - host.margin_bytes(available) if elsewhere is None else available
-    budget = parse_budget(memory)
-    if elsewhere is not None and budget > elsewhere.memory_bytes:
-        raise RecipeError(
-            f"--memory {memory} is {format_bytes(budget)} per device, and a device of {elsewhere.name} has"
-            f" {format_bytes(elsewhere.memory_bytes)} that a run can use: ask for at most that"
-        )
-    return budget
+        if chip is not None and most is not None and budget > most:
+            raise RecipeError(
+                f"--memory {memory} is {format_bytes(budget)} per device, and a device of {chip.name} has"
+                f" {format_bytes(most)} that a run can use: ask for at most that"
+            )
+        return budget
+
+    # What is there.
+    if chip is None or most is None:
+        available = host.available_bytes()
+        return available - host.margin_bytes(available)
+    if on_card is None:
+        return most
+    free = accelerator.free_bytes(on_card, chip)
+    if free < 0.9 * most:
+        who = accelerator.held(on_card, chip) or "processes that the driver does not name"
+        say(f"{format_bytes(free)} of the {on_card.kind} can be used now: {who} hold the rest")
+    return min(most, free)
 
 
 def _host_budget(host_memory: str | int | None, target: Chip, say: Say) -> int | None:

@@ -97,7 +97,6 @@ class Run:
         raw: bool = False,
         closed_loop: bool = False,
         keep_seen: bool = False,
-        picture: Place = None,
         submission: Place = None,
     ) -> dict[str, Any]:
         """Evaluates a checkpoint on the validation set, as `plimsoll evaluate` does.
@@ -109,8 +108,6 @@ class Run:
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
                 "control".
             keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe "recommend".
-            picture: File (.png or .svg) to write a plot of the loss by token position to. Only for the recipe
-                "longcontext".
             submission: File (.json) to write two attempts at every test input to. Only for the recipe "arc".
 
         Returns:
@@ -122,7 +119,7 @@ class Run:
                 option.
         """
         options: dict[str, Any] = {"raw": raw, "closed_loop": closed_loop, "keep_seen": keep_seen}
-        return use.evaluate(str(self.path), step=str(step), picture=picture, submission=submission, **options)
+        return use.evaluate(str(self.path), step=str(step), submission=submission, **options)
 
     def sample(
         self,
@@ -231,7 +228,7 @@ class Run:
         Raises:
             PlimsollError: The run has nothing to show yet, or the file cannot be written.
         """
-        return run_page.write([str(self.path)], out=out, model=model, closed_loop=closed_loop)
+        return run_page.write(str(self.path), out=out, model=model, closed_loop=closed_loop)
 
     @property
     def fingerprint(self) -> str:
@@ -270,25 +267,14 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({', '.join(f'{name}: {text}' for name, text in self._words().items())})"
 
-    def _repr_html_(self) -> str:
-        from plimsoll.report.page.plans import run_in_notebook
-
-        try:
-            with as_written(f"a file of {self.path}"):
-                return run_in_notebook(self._words(), self.ledger.facts)
-        except PlimsollError:  # the words say what is damaged
-            return run_in_notebook(self._words(), {})
-
     def __dir__(self) -> list[str]:
         return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))
 
     if not TYPE_CHECKING:  # to a type checker a run has its attributes and nothing else
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("_") or "folder" not in vars(self):
+            if name.startswith("_"):
                 raise AttributeError(name)
-            if hasattr(self.folder, name):  # as of a RunFolder, which `train` returned before
-                return getattr(self.folder, name)
             raise unknown_attribute("a run", name, dir(self))
 
 

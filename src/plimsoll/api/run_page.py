@@ -1,23 +1,22 @@
-"""Writes the page of a run, of several side by side, or of a plan that was never run: `plimsoll report`."""
+"""Writes the page of a run, or of a plan that was never run: `plimsoll report`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.files.bucket import fetched, is_address
 from plimsoll.files.provenance import version
-from plimsoll.report.palette import SERIES
 
 Place = str | os.PathLike[str]
 SUFFIXES = (".html", ".htm")
 
 
 def write(
-    runs: Sequence[str] = (),
+    run: str | None = None,
     *,
     out: Place | None = None,
     plan: Place | None = None,
@@ -28,9 +27,9 @@ def write(
     """Writes the page and returns its path.
 
     Args:
-        runs: Folder or address of a run; of several, which are compared.
-        out: File of the page; by default report.html in the folder of the run, of several runs, of one in a bucket or
-            of a plan in the current folder.
+        run: Folder or address of a run.
+        out: File of the page; by default report.html in the folder of the run, of one in a bucket or of a plan in the
+            current folder.
         plan: A plan that was never run: a file from `plimsoll plan ... --json`, or a run's plan.json.
         model: Whether to ask the trained model what it makes, in a process of its own, within the budget of the run.
         closed_loop: Whether a control model is to drive its systems, which takes minutes.
@@ -40,36 +39,28 @@ def write(
         PlimsollError: There is nothing to show, or the page cannot be written.
     """
     from plimsoll.api import run_report
-    from plimsoll.report.page.compared import comparison_page
     from plimsoll.report.page.plans import plan_page
     from plimsoll.report.page.run import run_page
     from plimsoll.report.picture import require_place
 
-    # One page: of a plan, or of as many runs as there are colours.
-    if bool(runs) == (plan is not None) or len(runs) > len(SERIES):
-        raise PlimsollError(
-            f"one page is of one run, of up to {len(SERIES)} that are compared, or of a plan: name runs, like `plimsoll"
-            " report runs/code`, or a plan with --plan plan.json"
-        )
-
     # Its place, before anything is read; without a folder reading it says that it is no run.
-    folder = Path()
-    if len(runs) == 1 and not is_address(runs[0]):
-        folder = Path(runs[0]).expanduser()
+    folder = Path() if run is None or is_address(run) else Path(run).expanduser()
     path = Path(out or folder / "report.html").expanduser()
     if out is not None or folder.is_dir():
         require_place(path, SUFFIXES)
 
     # What it shows.
-    if plan is not None:
+    if run is not None and plan is None:
+        with as_written(f"a file of {run}"):
+            record = run_report.recorded(fetched(run), ask_model=model, closed_loop=closed_loop, say=say)
+            page = run_page(record)
+    elif run is None and plan is not None:
         page = plan_page(run_report.plan_of_file(os.fspath(plan)))
     else:
-        with as_written(f"a file of {' or '.join(runs)}"):
-            if len(runs) == 1:
-                folder = fetched(runs[0])
-                page = run_page(run_report.recorded(folder, ask_model=model, closed_loop=closed_loop, say=say))
-            else:
-                page = comparison_page([run_report.recorded(fetched(run), ask_model=False) for run in runs])
+        raise PlimsollError(
+            "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
+            " plan.json"
+        )
 
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."

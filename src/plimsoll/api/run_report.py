@@ -40,11 +40,10 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         say: Called with a message before something that takes time.
 
     Raises:
-        PlimsollError: The folder is no run, or was written by a newer version.
+        PlimsollError: The folder is no run.
     """
     folder = RunFolder(run)
     recipe = folder.read("recipe.json")
-    provenance.require_known_version(folder)
     data = optional(folder, "data.json")
     left_out: list[str] = []
 

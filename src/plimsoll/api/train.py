@@ -26,7 +26,7 @@ from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, 
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planned import Plan
+from plimsoll.planned import Plan, Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
@@ -251,24 +251,17 @@ def _settle_plan(
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
             set_by_user = {*options.pins, *planned["plan"]["pinned"]} & pins.keys()
             options = dataclasses.replace(options, pins=pins)
-    pins = options.pins if options.plan is None else levers_of(options.plan, recipe, options.pins)
     try:
-        planned = plan(
+        planned = plan_for_training(
             recipe,
-            name=options.name,
-            memory=options.memory,
-            chip=target.name,
+            options,
+            target,
+            processes,
+            say,
             card=card,
-            mesh=options.mesh,
-            processes=processes,
-            numerics=options.numerics,
-            pins=pins,
-            pinned_by=None if options.plan is None else f"--plan {options.plan}",
             measure=options.plan is None and target.platform in ("cpu", "cuda") and processes == 1,
             prepared=prepared,
             margin_bytes=margin,
-            within=options.within,
-            say=say,
         )
     except BudgetError as refusal:
         if not went_over:
@@ -289,6 +282,31 @@ def _settle_plan(
     folder.write("plan.json", planned.to_dict())
     extend.plan_is_made(folder)
     return planned.ledger.budget_bytes
+
+
+def plan_for_training(
+    recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say, **more: Any
+) -> Planned:
+    """Returns a plan by the options of training. `more` are further options of `plan`."""
+    pins = options.pins
+    pinned_by = None
+    if options.plan is not None:
+        pins = levers_of(options.plan, recipe, options.pins)
+        pinned_by = f"--plan {options.plan}"
+    return plan(
+        recipe,
+        name=options.name,
+        memory=options.memory,
+        chip=target.name,
+        mesh=options.mesh,
+        processes=processes,
+        numerics=options.numerics,
+        pins=pins,
+        pinned_by=pinned_by,
+        within=options.within,
+        say=say,
+        **more,
+    )
 
 
 def _keep_plan(

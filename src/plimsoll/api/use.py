@@ -59,7 +59,6 @@ def evaluate(
     *,
     step: str = "best",
     closed_loop: bool = False,
-    picture: Place | None = None,
     submission: Place | None = None,
     raw: bool = False,
     keep_seen: bool = False,
@@ -70,7 +69,6 @@ def evaluate(
         run: Folder of the run, or its address in a bucket.
         step: Number of a checkpoint, `last`, or `best`.
         closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-        picture: Of a run of longcontext: a .png or .svg file to draw the loss by position into.
         submission: Of a run of ARC: a .json file for two attempts at every test input.
         raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
         keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
@@ -83,13 +81,7 @@ def evaluate(
             support an option.
     """
     here = fetched(run)
-    verb = class_of(RunFolder(here).read("recipe.json")).verbs.get("evaluate", Verb())
-    if picture is not None:
-        from plimsoll.report.picture import require_place
-
-        if not verb.picture:
-            raise PlimsollError("--picture draws the loss by position, of a run of longcontext: leave it out")
-        require_place(os.fspath(picture))
+    RunFolder(here).read("recipe.json")  # refuses what is no run
     file = None if submission is None else Path(submission).expanduser()
     if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):
         raise PlimsollError(  # refused now, and not at the end of an evaluation of hours
@@ -101,8 +93,6 @@ def evaluate(
     attempts = answer.pop("submission", None)
     if file is not None:
         replace_file(file, json.dumps(attempts) + "\n")
-    if picture is not None:
-        resolved(verb.picture)(answer, os.fspath(picture))
     return answer
 
 
@@ -121,7 +111,6 @@ def sample(run: str, writing: Writing, *, step: str = "best") -> dict[str, Any]:
         PlimsollError: The run writes no text, or has no checkpoint.
     """
     require_bounds(writing, PlimsollError)
-    _require_text("the prompt", writing.prompt)
     here = fetched(run)
     verb_of("sample", here)
     RunFolder(here).require_saved()
@@ -141,7 +130,6 @@ def solve(run: str, puzzle: str, *, step: str = "best") -> dict[str, Any]:
     Raises:
         PlimsollError: The puzzle cannot be read, or the run solves none.
     """
-    _require_text("the puzzle", puzzle)
     here = fetched(run)
     return _answer_typed("solve", here, puzzle, {"run": here, "puzzle": puzzle, "step": step})
 
@@ -183,12 +171,6 @@ def fingerprint(run: str) -> dict[str, Any]:
     RunFolder(here).read("recipe.json")  # what is no run is said before JAX starts
     RunFolder(here).require_saved()
     return ask("fingerprint", {"run": here})
-
-
-def _require_text(what: str, given: object) -> None:
-    """Raises PlimsollError for what is no text, before a process is asked about it."""
-    if not isinstance(given, str):
-        raise PlimsollError(f"{what} is a {type(given).__name__}, and must be a text")
 
 
 def verb_of(name: str, run: str) -> Verb:

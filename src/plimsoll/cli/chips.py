@@ -68,14 +68,6 @@ NOTES = (
     "`plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
 )
 """Lines below the table."""
-KERNELS = {
-    "product_share": ("products", "{:.0f} % of their rate is reached, where they fill the card"),
-    "attention_share": ("attention", "{:.0f} % of that rate is reached by cuDNN's"),
-    "memory_share": ("memory", "{:.0f} % of its speed is reached"),
-    "launch_seconds": ("a kernel", "{:.2g} us to start it"),
-    "call_seconds": ("a step", "{:,.0f} us besides its kernels"),
-}
-"""Label and words of the figures in `Chip.kernels`."""
 
 
 def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
@@ -112,28 +104,25 @@ def _described(chip: Chip) -> str:
 
     hosts = "1 host" if chip.hosts == 1 else f"{chip.hosts:,} hosts"
     devices = "1 device" if chip.devices == 1 else f"{chip.devices:,} devices"
-    rates = ", ".join(f"{precision} {rate / 1e12:,.4g}" for precision, rate in chip.flops.items())
-    figures = {"memory_bytes": ("memory", f"{format_bytes(chip.memory_bytes)} of each device")}
+    figures = {"memory_bytes": f"{format_bytes(chip.memory_bytes)} of each device"}
     if chip.platform == "cpu":
-        figures["flops"] = ("rates", "measured when it is planned for")
+        figures["flops"] = "measured when it is planned for"
     else:
-        settings = ", ".join(f"{name} {value}" for name, value in chip.compiler.items())
-        links = f"{_giga(chip.link_bandwidth)} GB/s each way" if chip.link_bandwidth else "none: it is alone"
+        rates = ", ".join(f"{precision} {rate / 1e12:,.4g}" for precision, rate in chip.flops.items())
         figures |= {
-            "flops": ("dots", f"TFLOP/s, dense: {rates}"),
-            "memory_bandwidth": ("memory speed", f"{_giga(chip.memory_bandwidth)} GB/s"),
-            "link_bandwidth": ("links", links),
-            "compiler": ("compiler is told", settings),
+            "flops": f"TFLOP/s, dense: {rates}",
+            "memory_bandwidth": f"{_giga(chip.memory_bandwidth)} GB/s",
+            "link_bandwidth": f"{_giga(chip.link_bandwidth)} GB/s each way",
+            "compiler": ", ".join(f"{name} {value}" for name, value in chip.compiler.items()),
         }
     for figure, value in chip.kernels.items():
-        label, words = KERNELS[figure]
-        figures[figure] = label, words.format(1e6 * value if figure.endswith("seconds") else 100 * value)
+        figures[figure] = f"{value:.3g}"
     if chip.host_link_bandwidth:
-        figures["host_link_bandwidth"] = ("link to host", f"{_giga(chip.host_link_bandwidth)} GB/s each way")
+        figures["host_link_bandwidth"] = f"{_giga(chip.host_link_bandwidth)} GB/s each way"
     if chip.host_memory_bytes is not None:
-        figures["host_memory_bytes"] = ("host memory", f"{format_bytes(chip.host_memory_bytes)} of each host")
+        figures["host_memory_bytes"] = f"{format_bytes(chip.host_memory_bytes)} of each host"
     lines = [f"{chip.name}: {devices} on {hosts} ({chip.platform})"]
-    for figure, (label, text) in figures.items():
-        lines += ["", *labelled(label, text)]
+    for figure, text in figures.items():
+        lines += ["", *labelled(figure.replace("_", " "), text)]
         lines += labelled("", f"from: {chip.sources[figure]}") if figure in chip.sources else []
     return "\n".join(lines)

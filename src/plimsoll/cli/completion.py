@@ -1,38 +1,25 @@
-"""`plimsoll completion bash`: a script by which a shell completes commands, recipes, options, choices, runs and chips.
+"""`plimsoll completion bash`: a script by which bash completes commands, recipes, options, choices, runs and chips.
 
-tyro knows how a shell is asked and answered: its script for a parser without options is taken, and the options of all
-commands are put into it, from the fields that their help is made of. Most recipes share theirs, so each option is
-written once, and each set of options as numbers. Runs and chips are completed by the shell itself: a run is a folder
-with a recipe.json, up to three levels below the current one.
+Options come from the fields that help is made of: those of each command, and those of each recipe, once. Runs are
+looked for by the shell itself: a run is a folder with a recipe.json, up to three levels below the current one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-import tyro
+from collections.abc import Iterable, Mapping
 
 from plimsoll.cli import ladder, options, prepare
 from plimsoll.cli.help import Option, options_shown
 from plimsoll.cli.main import COMMANDS
 from plimsoll.errors import RecipeError
 from plimsoll.planner.chips import chips
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.registry import preset, presets
 
-FLAG = "--tyro-print-completion"
-"""Option by which tyro prints a script."""
-SHELLS = ("bash", "zsh")
-"""Which tyro writes by itself; for tcsh it would need another library."""
-SPEC = "COMPLETION_SPEC = "
-"""Beginning of the line of tyro's script that has all commands with their options."""
-
-RUNS_AND_CHIPS = {
-    "bash": r"""
+SCRIPT = r"""
 _plimsoll_runs() {
   local file
   for file in {,*/,*/*/}*/recipe.json; do
@@ -41,46 +28,31 @@ _plimsoll_runs() {
 }
 
 _plimsoll() {
-  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" IFS=$'\n'
-  local chips='%(chips)s'
-  if [[ "$before" == --chip || "$before" == --compare || "$before" == chips ]] && [[ "$word" != -* ]]; then
-    COMPREPLY=($(compgen -W "${chips// /$'\n'}" -- "$word"))
-    return 0
+  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words="" IFS=$'\n'
+  if [[ "$word" == -* ]]; then
+    case "${COMP_WORDS[1]}" in
+%(options)s
+    esac
+    case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
+%(options_of_recipes)s
+    esac
+  else
+    case "$before" in
+%(values)s
+    %(numbers)s) ;;
+    evaluate | sample | export | solve | rank | report | fingerprint | --run)
+      COMPREPLY=($(compgen -W "$(_plimsoll_runs)" -- "$word"))
+      if [ ${#COMPREPLY[@]} -eq 0 ]; then COMPREPLY=($(compgen -f -- "$word")); fi
+      return ;;
+    *)
+      if [ "$COMP_CWORD" -gt 1 ]; then COMPREPLY=($(compgen -f -- "$word")); return; fi
+      words="%(commands)s" ;;
+    esac
   fi
-  case "$before" in
-    evaluate | sample | export | solve | rank | report | fingerprint | inspect | --run)
-      if [[ "$word" != -* ]]; then
-        COMPREPLY=($(compgen -W "$(_plimsoll_runs)" -- "$word"))
-        if [ ${#COMPREPLY[@]} -eq 0 ]; then COMPREPLY=($(compgen -f -- "$word")); fi
-        return 0
-      fi
-      ;;
-  esac
-  IFS=$' \t\n' _tyro_plimsoll
+  COMPREPLY=($(compgen -W "${words// /$'\n'}" -- "$word"))
 }
 complete -F _plimsoll plimsoll
-""",
-    "zsh": r"""
-_plimsoll_or_tyro() {
-  case "${words[CURRENT-1]}" in
-    --chip | --compare | chips)
-      if [[ "${words[CURRENT]}" != -* ]]; then compadd -- %(chips)s; return; fi
-      ;;
-    evaluate | sample | export | solve | rank | report | fingerprint | inspect | --run)
-      if [[ "${words[CURRENT]}" != -* ]]; then
-        local -a runs
-        runs=(*/recipe.json(N:h) */*/recipe.json(N:h) */*/*/recipe.json(N:h))
-        compadd -- $runs || _files
-        return
-      fi
-      ;;
-  esac
-  _tyro_plimsoll "$@"
-}
-_plimsoll_or_tyro "$@"
-""",
-}
-"""End of each shell's script: completes runs and chips, and calls tyro's function for everything else."""
+"""
 BY_RECIPE = {"plan": options.PlanOptions, "train": options.TrainOptions, "ladder": ladder.LadderOptions}
 OTHERS = {
     name: getattr(importlib.import_module(module), f"{name.capitalize()}Options")
@@ -88,105 +60,66 @@ OTHERS = {
     if name not in BY_RECIPE and name != "prepare"
 }
 """Options of the other commands: of `plimsoll runs`, the class `RunsOptions` in the module of `runs`."""
-
-Entry = tuple[str, str, tuple[str, ...], str]
-"""An option: its flags, what follows them (tyro's `flag` for nothing, `choice`, `path` or `value`), the choices, and a
-description."""
-SET = """
-def _command(description, numbers, below=None):
-    found = [OPTIONS[number] for number in numbers]
-    options = [
-        {"flags": flags.split(), "type": kind, "choices": choices, "nargs": 1, "description": text}
-        for flags, kind, choices, text in found
-    ]
-    below = {name: _command(text, SETS[number]) for name, (text, number) in (below or {}).items()}
-    return {"description": description, "options": options, "subcommands": below}
-
-
-COMPLETION_SPEC = {"options": _command("", SETS[0])["options"], "subcommands": {
-    name: _command(text, SETS[number], below) for name, (text, number, below) in COMMANDS.items()
-}}
-"""
-"""Python that makes of OPTIONS, SETS of their numbers and COMMANDS what tyro's script looks commands up in."""
+NUMBERS = ("INT", "FLOAT", "INT|FLOAT")
+"""Kinds of values that nothing completes."""
 
 
 def completion(arguments: list[str]) -> int:
     """Prints the script of a shell, whose name is the one argument."""
-    if len(arguments) != 1 or arguments[0] not in SHELLS:
+    if arguments != ["bash"]:
         got = " ".join(arguments) or "nothing"
-        raise RecipeError(f"plimsoll completion takes a shell, one of {', '.join(SHELLS)}, got {got}")
-    script = io.StringIO()
-    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
-        tyro.cli(_Nothing, prog="plimsoll", args=[FLAG, *arguments])
-    spec = specification(described=arguments == ["zsh"])  # bash shows no descriptions
-    lines = [spec if line.startswith(SPEC) else line for line in script.getvalue().splitlines()]
-    if arguments == ["zsh"]:
-        lines.remove('_tyro_plimsoll "$@"')  # it is called below
-    print("\n".join([*lines, RUNS_AND_CHIPS[arguments[0]] % {"chips": " ".join(chip.name for chip in chips())}]))
+        raise RecipeError(f"plimsoll completion writes a script for one shell, `plimsoll completion bash`, got {got}")
+    print(script())
     return 0
 
 
-@dataclass(frozen=True)
-class _Nothing:
-    """Options of a parser that has none."""
+def script() -> str:
+    """Returns the script for bash."""
+    # Options by the words before them.
+    recipes = known_recipes()
+    of_commands = {name: options_shown(kind) for name, kind in OTHERS.items()}
+    for name, kind in BY_RECIPE.items():
+        shown = options_shown(kind, next(iter(recipes.values())))
+        of_commands[name] = [option for option in shown if option.group in ("options", "levers")]
+    of_recipes = {f'"prepare {name}"': options_shown(kind) for name, kind in prepare.every_options().items()}
+    for name, recipe in recipes.items():
+        shown = options_shown(options.PlanOptions, recipe)
+        fields = [option for option in shown if option.group not in ("options", "levers")]
+        of_recipes[" | ".join(f'"{command} {name}"' for command in BY_RECIPE)] = fields
 
+    # Values by the option before them.
+    values = {" | ".join(BY_RECIPE): [*recipes], "prepare": [*prepare.every_options()]}
+    values["--chip | --compare | chips"] = [chip.name for chip in chips()]
+    numbers = {}
+    for option in [option for shown in (*of_commands.values(), *of_recipes.values()) for option in shown]:
+        flag, _, value = option.usage.partition(" ")
+        if choices := re.findall(r"\{(.*?)\}", value):
+            values[flag] = list(dict.fromkeys([*values.get(flag, ()), *",".join(choices).split(",")]))
+        elif value in NUMBERS:
+            numbers[flag] = value
 
-def specification(*, described: bool) -> str:
-    """Returns Python that defines COMPLETION_SPEC: all commands with their options.
-
-    Args:
-        described: Whether options have their descriptions.
-    """
-    known: dict[Entry, int] = {}
-    sets: dict[tuple[int, ...], int] = {}
-
-    def number_of(shown: Iterable[Option]) -> int:
-        """Returns the number of a set of options."""
-        entries: list[Entry] = [("-h --help", "flag", (), "show help message and exit")]
-        entries += [_entry(option) for option in shown if option.group != "arguments"]
-        numbers = [
-            known.setdefault((flags, kind, choices, text if described else ""), len(known))
-            for flags, kind, choices, text in entries
-        ]
-        return sets.setdefault(tuple(numbers), len(sets))
-
-    number_of(())  # SETS[0]: --help alone
-    recipes = {name: each.purpose for name, each in presets().items()}
-    commands = {}
-    for name, shown in every_option().items():
-        purpose = COMMANDS[name][1]
-        if isinstance(shown, list):
-            commands[name] = (purpose, number_of(shown), {})
-        else:
-            below = {each: (recipes.get(each, each), number_of(options)) for each, options in shown.items()}
-            commands[name] = (purpose, number_of(()), below)
-    lines = ["OPTIONS = [", *(f"{entry}," for entry in known), "]", "SETS = [", *(f"{[*each]}," for each in sets), "]"]
-    return "\n".join([*lines, "COMMANDS = {", *(f"{name!r}: {each}," for name, each in commands.items()), "}", SET])
-
-
-def every_option() -> dict[str, list[Option] | dict[str, list[Option]]]:
-    """Returns the options of every command; by recipe or data set, where one follows the command."""
-    recipes = {}
-    for name in presets():
-        with contextlib.suppress(RecipeError):  # of a broken package, which `plimsoll recipes` names
-            recipes[name] = preset(name)
-    return {
-        **{name: options_shown(kind) for name, kind in OTHERS.items()},
-        **{
-            command: {name: options_shown(kind, recipe) for name, recipe in recipes.items()}
-            for command, kind in BY_RECIPE.items()
-        },
-        "prepare": {what: options_shown(kind) for what, kind in prepare.every_options().items()},
+    return SCRIPT % {
+        "options": _cases({name: _flags(shown) for name, shown in of_commands.items()}),
+        "options_of_recipes": _cases({name: _flags(shown) for name, shown in of_recipes.items()}),
+        "values": _cases(values),
+        "numbers": " | ".join(numbers),
+        "commands": " ".join(COMMANDS),
     }
 
 
-def _entry(option: Option) -> Entry:
-    """Returns an option as the script has it.
+def known_recipes() -> dict[str, Recipe]:
+    """Returns the recipes by their names, without those of a broken package, which `plimsoll recipes` names."""
+    recipes = {}
+    for name in presets():
+        with contextlib.suppress(RecipeError):
+            recipes[name] = preset(name)
+    return recipes
 
-    The default stays away: it differs between recipes that have the option in common.
-    """
-    flags = re.findall(r"--[a-z0-9-]+", option.usage)
-    value = option.usage.removeprefix(", ".join(flags)).strip()
-    choices = tuple(word for words in re.findall(r"\{(.*?)\}", value) for word in words.split(","))
-    kind = "choice" if choices else "value" if value in ("INT", "FLOAT", "[STR ...]") else "path" if value else "flag"
-    return " ".join(flags), kind, choices, re.sub(r" \((default: .*|required)\)$", "", option.text)
+
+def _flags(shown: Iterable[Option]) -> list[str]:
+    return [flag for option in shown for flag in re.findall(r"--[a-z0-9-]+", option.usage)]
+
+
+def _cases(words: Mapping[str, Iterable[str]]) -> str:
+    """Returns branches of a `case`, which add words by a pattern."""
+    return "\n".join(f"    {pattern}) words+=' {' '.join(added)}' ;;" for pattern, added in words.items())

@@ -6,15 +6,13 @@ import dataclasses
 import json
 import platform
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from plimsoll import cache
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import Json, parse, print_answer
 from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, installed_version
 from plimsoll.units import GIB, MIB
@@ -23,9 +21,6 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 LEAST_MEMORY = 512 * MIB
 """Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB
-LOW, HIGH = 1 / 3, 1.05
-"""Share of a data sheet's rate below which, and above which, a measured one is doubtful. An H100 reached 0.81 of its
-products and 0.9 of its memory (docs/chips.md), and nothing is above its sheet but a clock's mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,45 +47,51 @@ def doctor(arguments: list[str]) -> int:
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
     if options.empty_cache:
         return empty_cache(as_json=options.json)
-    from plimsoll.api import accelerator, cluster
-    from plimsoll.processes import environment
-
-    member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
-    question = {} if member is None else {"together": dataclasses.asdict(member)}
-    chosen: list[str] = []
-    backend, not_usable = "cpu", ""
-    try:
-        if options.chip is not None:
-            backend = accelerator.chip_named(options.chip).platform
-        elif member is None:
-            backend = accelerator.chip_here(chosen.append, batch=0).platform
-    except PlimsollError as problem:  # a failure is a finding here
-        if options.chip is not None:
-            raise
-        not_usable = str(problem)
-    under = None if backend == "cpu" and member is None else environment.for_several(backend)
+    trains, examined = examine(options)
+    is_card = "launch_seconds" in examined
     result: dict[str, Any] = {
-        "trains": chosen[0] if chosen else None,
+        "trains": trains,
         "versions": {"python": platform.python_version(), "plimsoll": installed_version(DISTRIBUTION)}
         | {name: installed_version(name) for name in PACKAGES},
         "memory": memory(),
         "disk": disk(Path(options.run)),
-        "plugins": plugins(),
+        "jax": examined,
+        "sheet": sheet(str(examined["devices"][0]["kind"])) if is_card else None,
     }
-    try:
-        from plimsoll.processes.request import ask
+    result["mend"] = to_mend(result)
+    result["ready"] = not result["mend"]
+    print_answer(options, result, report)
+    return 0 if result["ready"] else 2
 
-        examined: dict[str, Any] = {"failed": not_usable} if not_usable else ask("doctor", question, under=under)
+
+def examine(options: DoctorOptions) -> tuple[str | None, dict[str, Any]]:
+    """Returns the device that training takes by default, in words, and what JAX finds, or `failed` with the reason."""
+    from plimsoll.api import accelerator, cluster
+    from plimsoll.processes import environment
+    from plimsoll.processes.request import ask
+
+    # The backend. What cannot be used is something to mend; a wrong name is refused.
+    member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
+    chosen: list[str] = []
+    backend = "cpu"
+    if options.chip is not None:
+        backend = accelerator.chip_named(options.chip).platform
+    elif member is None:
+        try:
+            backend = accelerator.chip_here(chosen.append, batch=0).platform
+        except PlimsollError as problem:
+            return None, {"failed": str(problem)}
+
+    # JAX, in a process of its own.
+    question = {} if member is None else {"together": dataclasses.asdict(member)}
+    under = None if backend == "cpu" and member is None else environment.for_several(backend)
+    try:
+        examined = ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:
         examined = {"failed": str(problem)}
     if backend != "cpu" and examined.get("backend") == "cpu":  # JAX falls back to it without a word
         examined = {"failed": f"it finds only a CPU where {options.chip or 'an accelerator'} was asked for"}
-    result["jax"] = examined
-    result["sheet"] = sheet(str(examined["devices"][0]["kind"])) if "launch_seconds" in examined else None
-    result["mend"] = to_mend(result)
-    result["ready"] = not result["mend"]
-    print(json.dumps(result) if options.json else report(result))
-    return 0 if result["ready"] else 2
+    return (chosen[0] if chosen else None), examined
 
 
 def memory() -> dict[str, int | None]:
@@ -162,17 +163,6 @@ def empty_cache(*, as_json: bool) -> int:
     return 0
 
 
-def plugins() -> list[str]:
-    """Returns the names of the JAX plug-ins that are installed.
-
-    Each costs a CPU run 90 to 320 MiB unless it is hidden, as it is in training and compile processes.
-    """
-    registered = {entry.value.partition(":")[0] for entry in metadata.entry_points(group="jax_plugins")}
-    folders = (Path(place, "jax_plugins") for place in sys.path if place)
-    inside = {f"jax_plugins.{path.name}" for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    return sorted(name for name in registered | inside if not name.endswith("__"))
-
-
 def sheet(kind: str) -> dict[str, Any] | None:
     """Returns the rates of a card's data sheet, named as measured ones are; None if no list of chips has the card.
 
@@ -184,31 +174,7 @@ def sheet(kind: str) -> dict[str, Any] | None:
     chip = chips.chip_called(kind)
     if chip is None:
         return None
-    rates: dict[str, Any] = {"flops": dict(chip.flops), "copy_bytes_per_second": chip.memory_bandwidth}
-    return rates | ({"host_link_bytes_per_second": chip.host_link_bandwidth} if chip.host_link_bandwidth else {})
-
-
-def doubtful(measured: Mapping[str, Any], sheet: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each measured rate that the card's data sheet makes doubtful.
-
-    Args:
-        measured: Rates as `engine.machine.examine` returns them.
-        sheet: Those of the data sheet, named alike.
-    """
-    pairs = {f"dots in {name}": (measured["flops"].get(name), rate) for name, rate in sheet["flops"].items()}
-    for words, name in (("memory speed", "copy_bytes_per_second"), ("link to host", "host_link_bytes_per_second")):
-        pairs[words] = measured.get(name), sheet.get(name)
-    sentences = []
-    for words, (rate, nominal) in pairs.items():
-        if not rate or not nominal or LOW <= rate / nominal <= HIGH:
-            continue
-        why = (
-            "something else uses the card, it is throttled, or its driver does not suit it"
-            if rate < LOW * nominal
-            else "either the sheet is of another card, or the measurement is wrong"
-        )
-        sentences.append(f"{words}: {rate / nominal:.0%} of the data sheet: {why}")
-    return sentences
+    return {"flops": dict(chip.flops), "copy_bytes_per_second": chip.memory_bandwidth}
 
 
 def to_mend(result: Mapping[str, Any]) -> list[str]:
@@ -242,66 +208,62 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
 
 def report(result: Mapping[str, Any]) -> str:
     """Returns the result as text."""
-    from plimsoll.report.layout import all_labelled, format_known_bytes, labelled
-    from plimsoll.units import format_bytes, format_seconds
+    from plimsoll.report.layout import all_labelled, format_known_bytes
+    from plimsoll.units import format_bytes
 
-    jax, ram, where = result["jax"], result["memory"], result["disk"]
-    installed = ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items())
-    hidden = ", ".join(result["plugins"]) + ": hidden from runs on cpu" if result["plugins"] else "none"
-    cache_free, run_free = (f"{format_bytes(where[name])} free" for name in ("cache_free_bytes", "run_free_bytes"))
+    # Versions, and what JAX finds.
+    rows = [("versions", ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items()))]
+    if result["trains"]:
+        rows.append(("by default", result["trains"]))
+    if "failed" not in result["jax"]:
+        rows += device_rows(result["jax"], result["sheet"] or {"flops": {}})
+
+    # Memory and disk.
+    ram, where = result["memory"], result["disk"]
+    limit = ram["cgroup_room_bytes"]
     held = f"{format_bytes(where['cache_bytes'])} of at most {format_bytes(where['cache_limit_bytes'])}"
     if where["cache_bytes"]:
         held += f" ({by_part(where['cache_parts_bytes'])})"
     if where["cache_runs_bytes"]:
         held += f", and runs of buckets {format_bytes(where['cache_runs_bytes'])}"
-    lines = labelled("versions", installed)
-    lines += labelled("by default", result["trains"]) if result.get("trains") else []
-    if "failed" not in jax:
-        nominal: dict[str, Any] = result.get("sheet") or {"flops": {}}
-        rates = ", ".join(
-            f"{rate / 1e9:,.0f}{_of_sheet(nominal['flops'].get(precision))} GFLOP/s in {precision}"
-            for precision, rate in jax["flops"].items()
-        )
-        copied, moved = jax["copy_bytes_per_second"], jax["transfer_bytes_per_second"]
-        sheet_copied = nominal.get("copy_bytes_per_second")
-        copies = f"{format_bytes(copied)}/s" + (f" (sheet {format_bytes(sheet_copied)}/s)" if sheet_copied else "")
-        kinds = ", ".join(device["kind"] for device in jax["devices"])
-        lines += labelled("devices", f"{len(jax['devices'])} on the backend {jax['backend']}: {kinds}")
-        for number, process in enumerate(jax.get("processes", [])):
-            kinds = ", ".join(device["kind"] for device in process["devices"])
-            lines += labelled(f"process {number}", f"{len(process['devices'])} on {process['host']}: {kinds}")
-        lines += [
-            *labelled("a jitted step", format_seconds(jax["step_seconds"])),
-            *labelled("dots", rates),
-            *labelled("memory speed", f"{copies}, host to device {format_bytes(moved)}/s"),
-            *all_labelled(_of_card(jax)),
-            *all_labelled(("doubtful", text) for text in (doubtful(jax, nominal) if len(nominal) > 1 else ())),
-            *labelled("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone"),
-        ]
-    limit = ram["cgroup_room_bytes"]
-    lines += [
-        *labelled("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
-        *labelled("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
-        *labelled("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
-        *labelled("cache", f"{where['cache_folder']}, {cache_free}: {held}"),
-        *labelled("runs", f"{where['run_folder']}, {run_free}"),
-        *labelled("JAX plug-ins", hidden),
+    rows += [
+        ("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
+        ("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
+        ("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
+        ("cache", f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held}"),
+        ("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
     ]
-    verdict = ["ready"] if result["ready"] else [f"to mend: {problem}" for problem in result["mend"]]
-    return "\n".join([*lines, "", *verdict])
+    verdict = [f"to mend: {problem}" for problem in result["mend"]] or ["ready"]
+    return "\n".join([*all_labelled(rows), "", *verdict])
 
 
-def _of_sheet(flops: float | None) -> str:
-    """Returns the data sheet's rate in GFLOP/s, in brackets; empty where there is none."""
-    return f" (sheet {flops / 1e9:,.0f})" if flops else ""
-
-
-def _of_card(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns rows that only a card has: what starting a kernel costs, and the link to pinned memory of the host."""
+def device_rows(jax: Mapping[str, Any], nominal: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the devices and their measured rates, beside those of the data sheet, where there is one."""
     from plimsoll.units import format_bytes, format_seconds
 
-    if "launch_seconds" not in jax:
-        return []
-    link = jax["host_link_bytes_per_second"]
-    pinned = f"{format_bytes(link)}/s from pinned memory" if link else "the backend has no pinned memory"
-    return [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]
+    def described(devices: list[Mapping[str, Any]], where: str) -> str:
+        return f"{len(devices)} on {where}: {', '.join(device['kind'] for device in devices)}"
+
+    rows = [("devices", described(jax["devices"], f"the backend {jax['backend']}"))]
+    for number, process in enumerate(jax.get("processes", [])):
+        rows.append((f"process {number}", described(process["devices"], process["host"])))
+
+    # Rates.
+    rates = []
+    for precision, rate in jax["flops"].items():
+        of_sheet = nominal["flops"].get(precision)
+        beside = f" (sheet {of_sheet / 1e9:,.0f})" if of_sheet else ""
+        rates.append(f"{rate / 1e9:,.0f}{beside} GFLOP/s in {precision}")
+    copies = f"{format_bytes(jax['copy_bytes_per_second'])}/s"
+    if of_sheet := nominal.get("copy_bytes_per_second"):
+        copies += f" (sheet {format_bytes(of_sheet)}/s)"
+    rows += [
+        ("a jitted step", format_seconds(jax["step_seconds"])),
+        ("dots", ", ".join(rates)),
+        ("memory speed", f"{copies}, host to device {format_bytes(jax['transfer_bytes_per_second'])}/s"),
+    ]
+    if "launch_seconds" in jax:
+        link = jax["host_link_bytes_per_second"]
+        pinned = f"{format_bytes(link)}/s from pinned memory" if link else "the backend has no pinned memory"
+        rows += [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]
+    return [*rows, ("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone")]

@@ -29,8 +29,8 @@ MOST_USED = (
 )  # fmt: skip
 """Options of which a command shows the first ten that it has, before the groups."""
 OF_DATA = {
-    "chat_template", "data", "dataset_config", "dataset_id", "identifiers", "largest_cluster", "learn_validation",
-    "loss_on", "max_examples", "mix_chunks", "num_clusters", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
+    "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
+    "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
     "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
     "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
 }  # fmt: skip
@@ -39,7 +39,7 @@ OF_OPTIMIZER = {
     "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
 }  # fmt: skip
 OF_RUN = {
-    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps", "tbptt",
+    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
 }  # fmt: skip
 """Fields of our recipes by their group; the others are of the model."""
 TITLES = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from plimsoll.cli.parse import Json, parse_with_recipe
+from plimsoll.cli.parse import Json, parse_with_recipe, say
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
@@ -32,8 +31,6 @@ class LadderOptions:
     schedule."""
     run: str | None = None
     """New folder in which the runs are kept. By default they are deleted afterwards."""
-    picture: str | None = None
-    """File (.png or .svg) for a picture of the rungs. By default none is drawn."""
     json: Json = False
 
 
@@ -46,14 +43,11 @@ def ladder(arguments: list[str]) -> int:
     if options.chip is not None:
         return _predicted(name, options)
     from plimsoll.api.ladder import climb
-    from plimsoll.report.ladder import ladder_bars, ladder_table
-    from plimsoll.report.picture import figure_of, require_place, save_picture
+    from plimsoll.report.ladder import ladder_table
 
     def stop(_number: int, _frame: Any) -> NoReturn:
         raise SystemExit(143)  # as at Ctrl-C: on the way out, every process and folder of the ladder goes too
 
-    if options.picture is not None:
-        require_place(options.picture)
     signal.signal(signal.SIGTERM, stop)
     result = climb(
         options.recipe,
@@ -63,10 +57,8 @@ def ladder(arguments: list[str]) -> int:
         numerics=options.numerics,
         steps=options.rung_steps,
         folder=options.run,
-        say=lambda text: print(f"  {text} ...", file=sys.stderr),
+        say=say,
     )
-    if options.picture is not None:
-        save_picture(options.picture, figure_of(ladder_bars(result)))
     print(json.dumps(result) if options.json else ladder_table(result))
     outcomes = {row["outcome"] for row in result["rungs"]}
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2
@@ -76,8 +68,8 @@ def _predicted(name: str, options: LadderOptions) -> int:
     from plimsoll.api.ladder import predict
     from plimsoll.report.ladder import predicted_table
 
-    if options.run is not None or options.picture is not None:
-        raise RecipeError("--run and --picture are of a ladder that is trained, and --chip only compiles: take one")
+    if options.run is not None:
+        raise RecipeError("--run is for a ladder that is trained, and --chip only compiles: take one")
     result = predict(
         options.recipe,
         name=short_name(name),
@@ -85,7 +77,7 @@ def _predicted(name: str, options: LadderOptions) -> int:
         memory=options.memory,
         chosen=options.rungs,
         numerics=options.numerics,
-        say=lambda text: print(f"  {text} ...", file=sys.stderr),
+        say=say,
     )
     print(json.dumps(result) if options.json else predicted_table(result))
     return 3 if any(row["outcome"] == "failed" for row in result["rungs"]) else 0

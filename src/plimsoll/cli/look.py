@@ -16,8 +16,6 @@ from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
 from plimsoll.cli.parse import Json, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
-from plimsoll.files.bucket import fetched
-from plimsoll.files.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class RecipesOptions:
 class InspectOptions:
     path: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="PATH", help="A file, a folder, a Hugging Face id, or the folder of a run."),
+        tyro.conf.arg(metavar="PATH", help="A file, a folder, or a Hugging Face id."),
     ]
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
@@ -110,12 +108,8 @@ def runs(arguments: list[str]) -> int:
 
 
 def inspect(arguments: list[str]) -> int:
-    """Prints what is in a data set, from its first 8 MiB, or in a run."""
+    """Prints what is in a data set, from its first 8 MiB."""
     options = parse(InspectOptions, arguments, program="plimsoll inspect")
-    run = fetched(options.path)
-    if (Path(run).expanduser() / "recipe.json").is_file():
-        with as_written(f"a file of {options.path}"):
-            return print_answer(options, describe_run(RunFolder(run)), _run_text)
     from plimsoll.recipes.registry import families
     from plimsoll.recipes.verbs import resolved
 
@@ -145,41 +139,6 @@ def inspect(arguments: list[str]) -> int:
         options.path, config=options.dataset_config, split=options.split, text_column=options.text_column
     )
     return print_answer(options, describe_text(documents), _data_text)
-
-
-def describe_run(folder: RunFolder) -> dict[str, Any]:
-    """Returns what a run is, how far it came, and the fields of its recipe that are not the default."""
-    from plimsoll.recipes.saved import chosen_fields
-
-    return {
-        **run_row(folder.path, name=folder.path.name),
-        "fields": chosen_fields(folder.read("recipe.json")),
-        "data": folder.read("data.json")["facts"] if folder.has("data.json") else None,
-        "plan": folder.read("plan.json")["plan"] if folder.has("plan.json") else None,
-        "checkpoints": folder.saved_steps(),
-    }
-
-
-def _run_text(described: Mapping[str, Any]) -> str:
-    from plimsoll.report.layout import columns, labelled
-    from plimsoll.report.tables import runs_table
-
-    options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in described["fields"].items()]
-    lines = [
-        runs_table([described]),
-        "",
-        *labelled("recipe", f"{described['recipe']}, with"),
-        *columns(options, align="ll"),
-    ]
-    if described["data"] is not None:
-        lines += labelled("data", described["data"].get("description", "-"))
-    if described["plan"] is not None:
-        from plimsoll.planned import Plan
-        from plimsoll.report.tables import plan_words
-
-        lines += labelled("plan", plan_words(Plan.from_dict(described["plan"])))
-    lines += labelled("checkpoints", ", ".join(f"step {step:,}" for step in described["checkpoints"]) or "none")
-    return "\n".join(lines)
 
 
 def _data_text(described: Mapping[str, Any]) -> str:

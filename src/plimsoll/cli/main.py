@@ -32,7 +32,6 @@ COMMANDS = {
 }
 HIDDEN = {
     "completion": ("plimsoll.cli.completion", "completion"),
-    "--tyro-print-completion": ("plimsoll.cli.completion", "completion"),  # its name until 0.1
     "train-watched": ("plimsoll.cli.train", "train_watched"),
 }
 """What a shell and our own processes call."""
@@ -89,12 +88,6 @@ def answered(command: Callable[[], int]) -> int:
             " with --run or PLIMSOLL_CACHE, and run the same command again",
             file=sys.stderr,
         )
-        return 2
-    except RuntimeError as problem:
-        if "home directory" not in str(problem):  # pathlib's words for `~nobody`
-            raise
-        said = "error: a path begins with ~ and a user that this machine does not know: give it in full"
-        print(said, file=sys.stderr)
         return 2
 
 

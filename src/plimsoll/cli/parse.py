@@ -245,3 +245,8 @@ def print_answer(options: Any, answer: Any, text: Callable[[Any], str]) -> int:
     """Prints an answer by `text`, or as JSON where `options` ask for that. Returns the exit code."""
     print(json.dumps(answer) if options.json else text(answer))
     return 0
+
+
+def say(text: str) -> None:
+    """Prints what is done now, beside the output."""
+    print(f"  {text} ...", file=sys.stderr)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.cli.parse import parse_with_recipe
+from plimsoll.cli.parse import parse_with_recipe, say
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.recipes.own.files import short_name
 
@@ -36,9 +35,7 @@ def plan(arguments: list[str]) -> int:
 
         require_place(options.picture)
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
-    here |= {
-        "largest": options.largest,
-    }
+    here["largest"] = options.largest
     try:
         planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
     except BudgetError as problem:
@@ -71,17 +68,12 @@ def _compare(name: str, options: PlanOptions) -> int:
     assert options.compare is not None
     _require_compare_alone(options)
     from plimsoll.api.compare import chips_named, compared, prices_named
-    from plimsoll.report.compared import compared_bars, compared_table
-    from plimsoll.report.picture import figure_of, require_place, save_picture
+    from plimsoll.report.compared import compared_table
 
     chips = chips_named(options.compare)
     prices = prices_named(options.price, chips)
-    if options.picture is not None:
-        require_place(options.picture)
     rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
     print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else compared_table(rows))
-    if options.picture is not None:
-        save_picture(options.picture, figure_of(compared_bars(rows)))
     return 0 if any(row.planned is not None for row in rows) else 2
 
 
@@ -94,7 +86,7 @@ def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
         "within": options.within,
         "numerics": options.levers.numerics,
         "pins": options.levers.pins(),
-        "say": lambda text: print(f"  {text} ...", file=sys.stderr),
+        "say": say,
     }
 
 
@@ -117,7 +109,7 @@ def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequenc
 
 def _require_compare_alone(options: PlanOptions) -> None:
     """Raises RecipeError where an option for one plan is given, too."""
-    names = ("chip", "mesh", "measure", "buffers", "floor", "frontier")
+    names = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture")
     if others := [f"--{name}" for name in names if getattr(options, name) not in (None, False)]:
         raise RecipeError(
             f"--compare plans for several chips, and {', '.join(others)} asks for one plan: leave out"

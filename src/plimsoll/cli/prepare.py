@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import groupby
-from operator import attrgetter
 
 from plimsoll.cli.parse import Json, parse, print_answer, request_of
 from plimsoll.errors import PlimsollError
@@ -33,7 +32,10 @@ def prepare(arguments: list[str]) -> int:
         print(USAGE.format(sets="\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)))
         return 0
     if what not in known:
-        raise PlimsollError(_unknown(what, known))
+        raise PlimsollError(
+            f"plimsoll prepare needs to know what: {', '.join(known)}, got {what or 'nothing'}{broken_packages()}:"
+            " `plimsoll prepare --help` says what each makes"
+        )
     preparation = known[what]
     options = parse(options_of(preparation), words, program=f"plimsoll prepare {what}")
     values = request_of(options)
@@ -53,19 +55,3 @@ def options_of(preparation: Preparation) -> type:
     """Returns the options of a data set, with --json."""
     options, fields = resolved(preparation.options), [("json", Json, False)]
     return dataclasses.make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)
-
-
-def _unknown(what: str, known: dict[str, Preparation]) -> str:
-    by_clause: dict[str, list[str]] = {}
-    for name, preparation in known.items():
-        by_clause.setdefault(preparation.clause, []).append(name)
-    parts = []
-    for clause, names in by_clause.items():
-        *others, last = names
-        parts.append(f"{', '.join(others)} or {last}, {clause}" if others else f"{last}, {clause}")
-    examples = [next(iter(family)).example for _, family in groupby(known.values(), key=attrgetter("purpose"))]
-    quoted = ", ".join(f"`{text}`" for text in examples)
-    return (
-        f"plimsoll prepare needs to know what: {', or '.join(parts)}, got {what or 'nothing'}"
-        f"{broken_packages()}: {quoted}"
-    )

@@ -1,29 +1,27 @@
-"""Command `plimsoll report`: one page of a run, of several side by side, or of a plan that was never run."""
+"""Command `plimsoll report`: one page of a run, or of a plan that was never run."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
 from plimsoll.api import run_page
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import parse, say
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN ...", help="Folder of a run; of several, which are compared."),
-    ] = ()
+    run: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="[RUN]", help="Folder of the run, or its address.")
+    ] = ""
     out: str | None = None
-    """File for the page. By default report.html in the run's folder; in this folder for several runs, a run in a
-    bucket, or a plan."""
+    """File for the page. By default report.html in the run's folder; in this folder for a run in a bucket, or a
+    plan."""
     plan: str | None = None
-    """Plan to show that was never run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default runs
-    are shown."""
+    """Plan to show that was never run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default a
+    run is shown."""
     model: bool = True
     """Include samples that the trained model makes, in a process within the run's budget."""
     closed_loop: bool = False
@@ -34,12 +32,12 @@ def report(arguments: list[str]) -> int:
     """Writes the page and prints its path. Returns the exit code."""
     options = parse(ReportOptions, arguments, program="plimsoll report")
     out = run_page.write(
-        options.runs,
+        options.run or None,
         out=options.out,
         plan=options.plan,
         model=options.model,
         closed_loop=options.closed_loop,
-        say=lambda text: print(f"  {text} ...", file=sys.stderr),
+        say=say,
     )
     print(out)
     return 0

@@ -23,14 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plimsoll.engine.weigh import weighed
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan, plain_compute
 from plimsoll.planner import liveness
 from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dots
 from plimsoll.planner.hlo.buffers import largest_temporaries
-from plimsoll.planner.hlo.convolutions import Convolution, convolutions
 from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.packed import packed_bytes
 from plimsoll.planner.host import cores
@@ -81,8 +79,6 @@ class LocalCompiler:
         """The last steps that were traced, KEPT_TRACES at most: one that is compiled next is not traced again."""
         self._analysed: set[Plan] = set()
         """Plans whose step is in the cache."""
-        self._weighed: dict[Convolution, int] = {}
-        """Bytes that grouped convolutions took in a process of their own."""
         self._compiling_init: Thread | None = None
 
     def answer(
@@ -162,15 +158,8 @@ class LocalCompiler:
             return analysis
         executable: Any = compiled.runtime_executable()
         (module,) = executable.hlo_modules()
-        packed = self.packed(Module(module.as_serialized_hlo_module_proto()))
+        packed = packed_bytes(Module(module.as_serialized_hlo_module_proto()), cores=cores())
         return dataclasses.replace(analysis, temp_bytes=analysis.temp_bytes + packed)
-
-    def packed(self, module: Module) -> int:
-        """Returns the bytes that libraries take beside what the compiler counts. Grouped convolutions are weighed."""
-        grouped = {convolution for convolution in convolutions(module) if convolution.groups > 1}
-        self._weighed |= weighed(grouped - {*self._weighed})
-        sizes = [self._weighed[convolution] for convolution in grouped]
-        return max([packed_bytes(module, cores=cores()), *sizes])
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""

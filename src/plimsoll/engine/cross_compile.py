@@ -32,7 +32,7 @@ from plimsoll.planner.child import plan_of
 from plimsoll.planner.flops import dot_flops, dots
 from plimsoll.planner.hlo.kernels import kernels
 from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.hlo.sent import sending, sent
+from plimsoll.planner.hlo.sent import sent, sent_bytes
 from plimsoll.planner.kernel_seconds import kernel_seconds, seconds_of
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis, Rates
@@ -109,8 +109,7 @@ class CrossCompiler(LocalCompiler):
         (serialized,) = executable.hlo_modules()
         module = Module(serialized.as_serialized_hlo_module_proto())
         if not self.chip.kernels:
-            found_sending = sending(module, devices=self.chip.devices)
-            return {"sent_bytes": found_sending.sent_bytes, "hidden_at_most": found_sending.hidden_at_most}
+            return {"sent_bytes": sent_bytes(module, devices=self.chip.devices)}
         counted = kernels(module)
         found: dict[str, float] = {
             "kernels": sum(counted.values()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,11 @@ import jax
 from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.log import SessionLog
 from plimsoll.engine.options import Session
-from plimsoll.errors import PlimsollError, RunError
+from plimsoll.errors import RunError
 from plimsoll.files import provenance
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
-from plimsoll.planner import calibration
-from plimsoll.planner.estimate import LEARNED
-from plimsoll.processes.environment import cache_folder
+from plimsoll.planner.estimate import AFTER_OVERRUN
 from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.units import format_bytes
 
@@ -37,20 +35,6 @@ def largest_by_phase(*sessions: Mapping[str, int]) -> dict[str, int]:
     """Returns the largest bytes of each phase over several sessions."""
     names = dict.fromkeys(name for session in sessions for name in session)
     return {name: max(session.get(name, 0) for session in sessions) for name in names}
-
-
-def _is_whole(ledger: Any) -> bool:
-    """Returns whether everything that the next session reads of a ledger is there and of its kind."""
-
-    try:
-        measured = ledger.get("measured") or {}
-        sizes = [measured.get("peak_bytes"), ledger.get("host", {}).get("measured_peak_bytes", 0)]
-        sizes += [part["measured"] for part in ledger.get("components", {}).values()]
-        sizes += [size for of in ("phases", "phases_at_most") for size in measured.get(of, {}).values()]
-        notes = ledger.get("notes", [])
-        return all(isinstance(size, int | None) for size in sizes) and all(isinstance(note, str) for note in notes)
-    except (KeyError, TypeError, AttributeError):
-        return False
 
 
 @dataclass
@@ -95,12 +79,6 @@ class Measurements:
         training = max(phases.get("train", 0), phases.get("save", 0))
         return on_device | ({"train": training} if training else {})
 
-    def _took_place(self, log: SessionLog) -> Iterable[str]:
-        """Returns the phases of this session, whether or not they raised the peak."""
-        if allocator.device_bytes() is not None:
-            return log.seen & {"train", "evaluate"}
-        return ["start" if self.resumed is None else "restore", *log.seen]
-
     def _measured(self, log: SessionLog, peak: int, predicted: Mapping[str, int]) -> dict[str, int | None]:
         """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
         count = sum if allocator.device_bytes() is None else max  # all that are one CPU, or the fullest device
@@ -118,7 +96,7 @@ class Measurements:
         if allocator.device_bytes() is not None:
             return {**held, "batches": max(0, log.between_steps - state), **temporaries}
         measured = {"process": max(0, log.between_steps - state - data), **held, "data": data, **temporaries}
-        beyond = [name for name in predicted if name not in measured and name != LEARNED]
+        beyond = [name for name in predicted if name not in measured and name != AFTER_OVERRUN]
         if beyond:  # a save, an evaluation: together, what the peak has on top
             measured[beyond[0]] = max(0, peak - sum(size or 0 for size in measured.values()))
         return measured
@@ -156,32 +134,29 @@ class Measurements:
             in_session: Components of this session.
         """
         before = earlier.get("measured") or {}
-        components, highest = in_session, max(peak, before.get("peak_bytes") or 0)
-        phases, below = self._phases(log), dict.fromkeys(self._took_place(log), peak)
+        highest = max(peak, before.get("peak_bytes") or 0)
+        components = in_session
         if "components" in earlier:
-            kept = {name: part["measured"] for name, part in earlier["components"].items()}
-            if not {"train", "save"} & log.seen:  # the same command after the end takes no step: what those took stays
-                return kept, dict(before)
+            of_before = {name: part["measured"] for name, part in earlier["components"].items()}
+            # The same command after the end takes no step: what those took stays.
+            if not {"train", "save"} & log.seen:
+                return of_before, dict(before)
             if highest > peak:
-                components = kept
-        phases = largest_by_phase(before.get("phases", {}), phases)
-        below = largest_by_phase(before.get("phases_at_most", {}), below)
-        bounds = {name: size for name, size in below.items() if name not in phases}
+                components = of_before
+
+        phases = largest_by_phase(before.get("phases", {}), self._phases(log))
         highest = max(highest, *phases.values())
-        return adding_up(components, highest), {"peak_bytes": highest, "phases": phases, "phases_at_most": bounds}
+        return adding_up(components, highest), {"peak_bytes": highest, "phases": phases}
 
     def _earlier(self) -> dict[str, Any]:
         """Returns `ledger.json` of the sessions before; empty for the first, and, with a note, if it is damaged."""
         if not self.folder.has("ledger.json"):
             return {}
         try:
-            earlier = self.folder.read("ledger.json")
-            if not _is_whole(earlier):
-                raise RunError(f"{self.folder.path / 'ledger.json'} is damaged")
+            return self.folder.read("ledger.json")
         except RunError as problem:
             self.notes.append(f"what earlier sessions measured is lost: {problem}")
             return {}
-        return earlier
 
     def write(self, shapes: Any, log: SessionLog) -> None:
         """Writes `ledger.json`: the session with the highest peak by component, every phase of all sessions, all notes.
@@ -225,28 +200,3 @@ class Measurements:
                 "notes": list(dict.fromkeys([*earlier.get("notes", []), *provenance.notes(self.folder), *self.notes])),
             },
         )
-
-    def calibrate(self, log: SessionLog) -> None:
-        """Keeps this session's measurements for the next prediction of the kind; a tracker's own weight is in none."""
-        seen = {"train", "save"} <= log.seen and self.evaluated
-        overrun = self.guard.overrun
-        over = overrun is not None and overrun.what == "resident set"  # a lower bound, and what matters most
-        if self.plan.devices > 1:  # the memory of several together says little of the memory of one
-            return
-        if not calibration.is_on() or not self.guard.counts or self.session.tracker != "none" or not (seen or over):
-            return
-        learned, margin = self.planned.get("learned", {}), self.planned.get("margin_bytes", 0)
-        promised: dict[str, int] = self.planned["phases"]
-        computed = {phase: size - learned.get(phase, 0) for phase, size in promised.items()}
-        sample = calibration.Sample(
-            predicted=computed,
-            corrected=computed if margin else promised,
-            measured=self._phases(log),
-            plan=self.planned["plan"],
-        )
-        try:
-            problem = calibration.add(cache_folder(), calibration.key_of(self.kind, self.plan.chip), sample)
-        except (OSError, PlimsollError) as failure:  # no reason to lose the end of a run
-            problem = f"nothing was learned from this session for the next prediction: {failure}"
-        if problem is not None:
-            log.say(problem, important=True)

@@ -37,7 +37,7 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.initial_weights import own_copies, with_initial
 from plimsoll.training.loop import Ended, run_steps, summed
 from plimsoll.training.on_device import OnDevice
-from plimsoll.training.schedule import Best, EarlyStopping, Schedule, best_of, times
+from plimsoll.training.schedule import Best, EarlyStopping, Schedule, best_of
 from plimsoll.training.step import make_step
 from plimsoll.types import Batch, Source
 
@@ -163,7 +163,6 @@ class _Training:
             finally:
                 if not lost:
                     self.measured.write(executables.state, log)
-                    self.measured.calibrate(log)
                 plans_again = ended is not None and ended.over and distributed.processes() == 1
                 if self.guard.overrun is not None:
                     log.say(self.guard.words(plans_again=plans_again), important=True)
@@ -288,7 +287,7 @@ class _Training:
         )
 
     def _require_validation(self, schedule: Schedule) -> None:
-        """Raises RecipeError for --patience without a held-out set; notes that it can end nothing in a short run."""
+        """Raises RecipeError for --patience without a held-out set."""
         if schedule.patience is None:
             return
         batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
@@ -296,12 +295,6 @@ class _Training:
             raise RecipeError(
                 f"--patience {schedule.patience} needs a validation loss, and {self.folder.path} has no held-out set:"
                 f" {self.recipe.without_validation}; or leave --patience out"
-            )
-        evaluations = times(schedule.steps - 1, schedule.evaluate_every)
-        if schedule.patience >= evaluations:
-            self.notes.append(
-                f"--patience {schedule.patience} cannot end this run early: before its last step it evaluates"
-                f" {evaluations} times, every {schedule.evaluate_every:g} steps. --eval-every sets that"
             )
 
     def _best(self) -> Best:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import PlimsollError, RunError
+from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
@@ -36,25 +35,21 @@ def note_session(
         notes: What was changed for this session, which may be killed before it writes its ledger.
         now: Clock.
     """
-    known = sessions(folder)
-    if not known and folder.has(SESSIONS):
-        os.replace(folder.path / SESSIONS, folder.path / f"{SESSIONS}.damaged")
-    folder.write(SESSIONS, [*known, {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here(), "notes": [*notes]}])
+    session = {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here(), "notes": [*notes]}
+    folder.write(SESSIONS, [*sessions(folder), session])
 
 
 def notes(folder: RunFolder) -> list[str]:
     """Returns what was noted when the sessions of a run began, the oldest first."""
-    rows = [row.get("notes", []) for row in sessions(folder)]
-    return [note for noted in rows if isinstance(noted, list) for note in noted if isinstance(note, str)]
+    return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Returns the sessions of a run, the oldest first. A run of an early version has none."""
+    """Returns the sessions of a run, the oldest first. No run depends on them: a damaged file has none."""
     try:
-        rows: Any = folder.read(SESSIONS) if folder.has(SESSIONS) else []
-    except RunError:  # no run depends on it: a new file is started, and the damaged one is kept
+        return list(folder.read(SESSIONS)) if folder.has(SESSIONS) else []
+    except RunError:
         return []
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def here() -> dict[str, Any]:
@@ -109,21 +104,3 @@ def _git(checkout: Path, *words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def require_known_version(folder: RunFolder) -> None:
-    """Raises PlimsollError for a run that a newer version has written, since this one may misread its figures."""
-    versions = [str(session.get("plimsoll")) for session in sessions(folder)]
-    newer = [each for each in versions if _number(each) > _number(version())]
-    if newer:
-        raise PlimsollError(
-            f"{folder.path} was trained by plimsoll {newer[-1]}, and this is {version()}, which may misread"
-            f" what a newer version has written: install that version (`pip install {DISTRIBUTION}=={newer[-1]}`), and"
-            " ask again"
-        )
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """Returns (0, 3, 1) for `0.3.1rc1`. Text that is no version gives an empty tuple, which is older than any."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()

@@ -110,7 +110,7 @@ class RunFolder:
             return json.loads(path.read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} is not a run: it has no {name}. `plimsoll runs` lists the runs here") from None
-        except (ValueError, RecursionError) as problem:
+        except ValueError as problem:
             raise self.damaged(name, problem) from None
 
     def damaged(self, name: str, problem: Exception) -> RunError:
@@ -153,10 +153,8 @@ class RunFolder:
         self.write(SEAL, {name: checksum(self.path / name) for name in SEALED if self.has(name)})
 
     def require_sealed(self) -> None:
-        """Raises RunError if a prepared file is missing or has changed. Runs of early versions have no checksums."""
+        """Raises RunError if a prepared file is missing or has changed."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
-        if not isinstance(sealed, dict) or not all(isinstance(expected, str) for expected in sealed.values()):
-            raise RunError(f"{self.path / SEAL} is damaged: restore it, or start a new run with another --run")
         for name, expected in sealed.items():
             path = self.path / name
             if not path.is_file() or checksum(path) != expected:

@@ -52,36 +52,6 @@ KERNEL_BLOCK = 128
 LARGEST_KERNEL_BLOCK = 512
 
 
-def causal_attention(
-    query: Heads,
-    key: Heads,
-    value: Heads,
-    *,
-    compute: Compute,
-    window: int = 0,
-    windowed: Any = True,
-    segments: Int[Array, "batch length"] | None = None,
-    scale: float | None = None,
-    cap: float = 0.0,
-) -> Heads:
-    """Returns softmax(q k' / sqrt(width)) v over the positions up to one's own, or the last `window` of them.
-
-    In the type of the query, which key and value have, too. The arguments are those of `attention`.
-    """
-    return attention(
-        query,
-        key,
-        value,
-        compute=compute,
-        causal=True,
-        window=window,
-        windowed=windowed,
-        segments=segments,
-        scale=scale,
-        cap=cap,
-    )
-
-
 def attention(
     query: Heads,
     key: Heads,
@@ -95,7 +65,7 @@ def attention(
     scale: float | None = None,
     cap: float = 0.0,
 ) -> Heads:
-    """Returns softmax(q k' / sqrt(width)) v over all positions, or over those of `causal_attention`.
+    """Returns softmax(q k' / sqrt(width)) v over all positions, or, `causal`, over those up to one's own.
 
     In the type of the query, which key and value have, too.
 
@@ -147,6 +117,10 @@ def attention(
         return in_blocks(query, key, value, segments, which)
     whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
     return _by_rows(whole, query, key, value, segments, scale=factor)
+
+
+causal_attention = partial(attention, causal=True)
+"""Attention over the positions up to one's own, or the last `window` of them."""
 
 
 def _on_own_rows(

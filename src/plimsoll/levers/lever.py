@@ -3,8 +3,8 @@
 A lever trades memory against time or precision. Its code and the formula of its bytes stand in a file of `levers/`;
 its record stands in `levers/records/`, which imports no JAX, so that options, refusals and tables can be made from it
 at once. `levers/registry.py` collects the records. Made from them are the options of the command line and their help,
-what a pinned value may be, the values that the planner tries, the rungs of a ladder, the rows of a plan's table, the
-class of a plan's numerics, and what older plan files leave out.
+what a pinned value may be, the values that the planner tries, the rungs of a ladder, the rows of a plan's table, and
+the class of a plan's numerics.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from plimsoll.types import Numerics
 CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
 """Classes of numerics, from the one that leaves the numbers alone to the one that touches them most."""
 
-NO_DEFAULT = object()
-"""`Lever.before` of a lever that every plan file names."""
 
 Values = Mapping[str, Any]
 """Names of levers to their values."""
@@ -109,8 +107,6 @@ class Lever:
     """Text of its option in `plan --help` and `train --help`."""
     plain: Any
     """Value as if memory were free, where a ladder begins; None for the whole effective batch."""
-    before: Any = NO_DEFAULT
-    """Value of plans that were written before there was the lever."""
     touches: Numerics = "exact"
     """Class of numerics of every value but the plain one."""
     compiled: bool = True
@@ -119,8 +115,6 @@ class Lever:
     """What a recipe has to support for a value other than the plain one; empty where every recipe can."""
     needs: Callable[[Any], Sequence[str]] | None = None
     """From a value to the names in `supports` that it needs; by default the first, for all but the plain value."""
-    stores: str = ""
-    """What it keeps in fewer bits, where a model may have nothing that can be: like "weights"."""
 
     by_itself: bool = False
     """True where the planner chooses it by other means than its combinations: micro-batch, prefetch, saving."""
@@ -134,8 +128,6 @@ class Lever:
     """Why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
     goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
     """Whether a combination of levers makes sense, given all values that are tried of each."""
-    idle: Callable[[Any, Any], str | None] | None = None
-    """Why a value would change nothing for a recipe, as a sentence with advice; None where it would."""
 
     same_step: Callable[[Problem, Any, Any, int], bool] | None = None
     """From two values and the examples of a micro-batch to whether they make the same step; by default no two do."""
@@ -148,8 +140,6 @@ class Lever:
 
     rungs: tuple[Rung, ...] = ()
     """Its steps of the ladder; empty where a ladder cannot show it."""
-    has_rung: bool = True
-    """False where a ladder cannot show it: on this machine's CPU, its value changes nothing."""
     words: Callable[[Any], str] | None = None
     """Few words for a value in progress lines and refusals, empty to leave it out; by default where it is not plain."""
     label: str = ""

@@ -47,8 +47,3 @@ def in_chunks(
     firsts = jnp.arange(chunks.shape[0]) * chunk
     _, chunks = jax.lax.scan(lambda carry, part: (carry, step(params, *part)), None, (chunks, firsts))
     return jnp.moveaxis(chunks, 0, 1).reshape(padded.shape)[:, :length]
-
-
-def mlp_chunk_bytes(*, positions: int, inner: int, bytes_per_number: int = 2) -> int:
-    """Returns the bytes of gate, up and their product, and of a gradient of each, of so many positions."""
-    return 6 * positions * inner * bytes_per_number

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.levers.lever import CLASSES, NO_DEFAULT, Lever, Rung
+from plimsoll.levers.lever import CLASSES, Lever, Rung
 from plimsoll.levers.records.activations import ACTIVATIONS
 from plimsoll.levers.records.batch import ASYNC_SAVE, FSDP, MICRO_BATCH, PREFETCHED
 from plimsoll.levers.records.blocks import ATTENTION_CHUNK, LOSS_CHUNK, REMAT, UNROLL
@@ -56,13 +56,10 @@ def register(lever: Lever) -> None:
     """
     if lever.name in LEVERS:
         raise ValueError(f"there is a lever {lever.name} already")
-    if lever.before is NO_DEFAULT:
-        raise ValueError(f"plans that were written before {lever.name} need its value: give `before`")
     if lever.by_itself:
         raise ValueError(f"nothing would choose {lever.name}: the planner combines levers, leave out `by_itself`")
-    for value in (lever.plain, lever.before):
-        if not lever.allows(value):
-            raise ValueError(f"{value!r} is no value of {lever.name}")
+    if not lever.allows(lever.plain):
+        raise ValueError(f"{lever.plain!r} is no value of {lever.name}")
     LEVERS[lever.name] = lever
 
 
@@ -93,11 +90,6 @@ def numerics(levers: Mapping[str, Any]) -> Numerics:
 def plain() -> dict[str, Any]:
     """Returns every lever as if memory were free; the micro-batch, which is then the whole batch, is left out."""
     return {name: lever.plain for name, lever in LEVERS.items() if lever.plain is not None}
-
-
-def defaults() -> dict[str, Any]:
-    """Returns the levers that older plan files do not name, at the value which plans had then."""
-    return {name: lever.before for name, lever in LEVERS.items() if lever.before is not NO_DEFAULT}
 
 
 def in_words(levers: Mapping[str, Any]) -> str:

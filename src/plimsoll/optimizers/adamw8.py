@@ -176,28 +176,26 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         token: Array,
         stored: Any,
         state_and_gradient_and_kinds: tuple[Any, Any, Any],
-        *,
-        updates: bool = False,
     ) -> tuple[Any, Any, Array]:
-        """Updates every leaf of `stored` in turn. Returns weights (or updates), moments and the last token."""
+        """Updates every leaf of `stored` in turn. Returns weights, moments and the last token."""
         leaves, tree = jax.tree.flatten(stored)
         results = []
         for leaf, moments, gradient, kind in zip(
             leaves, *(tree.flatten_up_to(other) for other in state_and_gradient_and_kinds), strict=True
         ):
-            rule = _Leaf(kind, now, settings, Split.of(leaf.shape), updates=updates)
+            rule = _Leaf(kind, now, settings, Split.of(leaf.shape))
             result, token = update_leaf(rule, leaf, moments, gradient, token)
             results.append(result)
         changed, moments = (tree.unflatten([result[at] for result in results]) for at in (0, 1))
         return changed, moments, token
 
-    def walk(gradient: Any, state: State, stored: Any, *, updates: bool) -> tuple[Any, State]:
+    def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
         most = settings.clip_norm
         clip = jnp.float32(1) if most is None else shrinking(global_norm(gradient), most)
         now = numbers(clip, state)
         whole = partial(_Leaf.walk, piece=piece)
         others = state.leaves, gradient, kinds(stored)
-        changed, moments, _ = each(whole, now, now.step, stored, others, updates=updates)
+        changed, moments, _ = each(whole, now, now.step, stored, others)
         return changed, State(now.step, moments)
 
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
@@ -217,31 +215,33 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
     def update(gradient: Any, state: State, params: Any = None) -> tuple[Any, State]:
         if params is None:
             raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
-        return walk(gradient, state, params, updates=True)
+        new, state = apply(gradient, state, params)
+        return jax.tree.map(lambda after, before: _float32(after) - _float32(before), new, params), state
 
-    return InPlace(init, update, partial(walk, updates=False), store, Parts(settings.clip_norm, layer, rest))
+    return InPlace(init, update, apply, store, Parts(settings.clip_norm, layer, rest))
 
 
 class _Leaf:
     """The update of one leaf: its arithmetic on any rows, and the walk over all of them."""
 
-    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, split: Split, *, updates: bool) -> None:
-        self.kind, self.now, self.settings, self.split, self.updates = kind, now, settings, split, updates
+    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, split: Split) -> None:
+        self.kind = kind
+        self.now = now
+        self.settings = settings
+        self.split = split
         self.key = weight_bits.random_key(now.step, kind.number)
 
     def walk(
         self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, piece: int
     ) -> tuple[tuple[Array, Moments], Array]:
-        """Returns the next weights (or the updates) and moments, and the token after them."""
+        """Returns the next weights and moments, and the token after them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
-        written = jnp.zeros(leaf.shape, jnp.float32) if self.updates else stored
-        changed, read = (written, moments), (gradient, stored if self.updates else None)
+        changed = stored, moments
         if leaf.size < SMALLEST or leaf.size % BLOCK:
-            new, moments = self.rows(jnp.int32(0), changed, read)
+            new, moments = self.rows(jnp.int32(0), changed, gradient)
         else:
-            (new, moments), token = self.split.over_shards(partial(self.blocks, piece=piece), changed, read, token)
-        narrow = leaf.dtype == jnp.bfloat16 and not self.updates
-        return (weight_bits.as_bfloat16(new) if narrow else new, moments), token
+            (new, moments), token = self.split.over_shards(partial(self.blocks, piece=piece), changed, gradient, token)
+        return (weight_bits.as_bfloat16(new) if leaf.dtype == jnp.bfloat16 else new, moments), token
 
     def layer(
         self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, index: Array, piece: int
@@ -251,23 +251,24 @@ class _Leaf:
         Random numbers and scales are those of the whole leaf's update.
         """
         if (self.kind.moments, self.kind.weight) == (32, 32):
-            plain = lambda start, changed, read: self.rows(start, changed, (read, None))  # noqa: E731
-            return over_layer(plain, (leaf, moments), gradient, index, token)
+            return over_layer(self.rows, (leaf, moments), gradient, index, token)
         if gradient.size % BLOCK:
             raise RecipeError(
                 f"a layer of {gradient.size:,} weights is not whole blocks of {BLOCK}, in which they are kept: a"
                 " layerwise update needs --optimizer-bits 32 and --weight-bits 32 here"
             )
-        return self.blocks((leaf, moments), (gradient, None), token, piece=piece, index=index)
+        return self.blocks((leaf, moments), gradient, token, piece=piece, index=index)
 
-    def blocks(self, changed: Any, read: Any, token: Array, *, piece: int, index: Array | int = 0) -> tuple[Any, Array]:
+    def blocks(
+        self, changed: Any, gradient: Array, token: Array, *, piece: int, index: Array | int = 0
+    ) -> tuple[Any, Array]:
         """Walks over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
-        size, rows = changed[0].size, read[0].size // BLOCK
+        size, rows = changed[0].size, gradient.size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
             self.rows,
             jax.tree.map(view, changed),
-            jax.tree.map(lambda x: x.reshape(-1, BLOCK), read),
+            gradient.reshape(-1, BLOCK),
             rows=rows,
             piece=max(1, piece // BLOCK),
             token=token,
@@ -275,11 +276,9 @@ class _Leaf:
         )
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
-    def rows(self, start: Array, changed: tuple[Array, Moments], read: tuple[Array, Array | None]) -> Any:
+    def rows(self, start: Array, changed: tuple[Array, Moments], gradient: Array) -> tuple[Array, Moments]:
         """Returns new rows of `changed`, from row `start` on."""
-        written, moments = changed
-        gradient, stored = read
-        stored = written if stored is None else stored
+        stored, moments = changed
         settings, now = self.settings, self.now
 
         gradient = gradient.astype(jnp.float32) * now.clip
@@ -293,7 +292,6 @@ class _Leaf:
         weights = _float32(stored) if moments.rest is None else weight_bits.join(stored, moments.rest)
         if self.kind.decays:
             direction = direction + settings.weight_decay * weights
-        change = -now.rate * direction
 
         random: Any = None
         elements: Any = None
@@ -301,7 +299,9 @@ class _Leaf:
             blocks = self.split.block_numbers(start + jnp.arange(weights.shape[0], dtype=jnp.int32)).astype(jnp.uint32)
             elements = blocks[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
             random = weight_bits.random_bits(self.key, elements)
-        new, rest = weights + change, None
+        change = -now.rate * direction
+        new = weights + change
+        rest = None
         if self.kind.weight == 24:
             new, rest = weight_bits.split(new)
         elif self.kind.weight == 16:
@@ -312,10 +312,7 @@ class _Leaf:
         elif self.kind.moments == 16:
             mean = weight_bits.round_at_random(mean, weight_bits.random_bits(random, elements))
             variance = weight_bits.round_at_random(variance, random >> 16)
-        kept = Moments(mean, variance, rest)
-        if not self.updates:
-            return new, kept
-        return change if self.kind.weight == 32 else weight_bits.widen(new) - weight_bits.widen(stored), kept
+        return new, Moments(mean, variance, rest)
 
 
 def _float32(leaf: Array) -> Array:

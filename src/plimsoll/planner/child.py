@@ -27,6 +27,7 @@ from typing import IO, Any, TypeVar
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Buffer, Plan
+from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import format_seconds
@@ -62,8 +63,6 @@ class Child:
         self._errors: IO[str] | None = None
         self._busy = self._stopped = False
         self.compiles, self.seconds_saved = 0, 0.0
-        self.not_kept: str | None = None
-        """Why an answer could not be written to its file, which costs the next plan its time; None if all were."""
         self.doing = "compiling" if about.get("compiled", True) else "estimating"
 
     def stop(self) -> None:
@@ -108,12 +107,11 @@ class Child:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
         path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
-            kept = json.loads(path.read_text())
-            if isinstance(kept, dict) and isinstance(kept.get("answer"), dict) and "seconds" in kept:
-                with contextlib.suppress(OSError):  # another user's
-                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
-                self.seconds_saved += kept["seconds"]
-                return kept["answer"]
+            earlier = json.loads(path.read_text())
+            with contextlib.suppress(OSError):  # another user's
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
+            self.seconds_saved += earlier["seconds"]
+            return earlier["answer"]
         started = time.monotonic()
         try:
             answer = self._ask(verb, arguments)
@@ -122,13 +120,11 @@ class Child:
                 raise
             answer = self._ask(verb, arguments)  # all plans need this one
         self.compiles += compiles
-        try:
+        with contextlib.suppress(OSError):  # full, or not to be written to: a plan needs the answer, not its file
             self._answers.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
                 json.dump({"answer": answer, "seconds": time.monotonic() - started}, file)
             os.replace(file.name, path)
-        except OSError as problem:  # full, or not to be written to: a plan needs the answer, not its file
-            self.not_kept = f"{self._answers}: {problem.strerror}"
         return answer
 
     def _ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
@@ -233,11 +229,6 @@ class Pool:
         """
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
-    @property
-    def not_kept(self) -> str | None:
-        """The folder in which answers cannot be kept, and the reason; None where they are kept."""
-        return next((child.not_kept for child in self._children if child.not_kept is not None), None)
-
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
         """Returns the bytes of the state; what was said before at once, though every child may be at work."""
         key = fsdp, storage or Storage()
@@ -294,10 +285,8 @@ def _versions() -> str:
 @cache
 def processor() -> str:
     """Returns model and number of the cores this process may use."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # no Linux
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{count} cores of {platform.processor() or platform.machine()}"
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{count} cores of {next(models, 'an unknown processor')}"
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return f"{cores()} cores of {model}"

@@ -1,4 +1,4 @@
-"""A chip file: GPUs and families of TPU slices in TOML, read into plain figures.
+"""A chip file: GPUs in TOML, and in our own catalogue families of TPU slices, read into plain figures.
 
 A field that is missing, misspelt or of the wrong kind is refused in one paragraph that names file, chip and field.
 """
@@ -27,6 +27,8 @@ FIGURES = (
 """Figures that have a source where they are given."""
 KERNELS = ("product_share", "attention_share", "memory_share", "launch_seconds", "call_seconds")
 """What kernels reach on a GPU: shares of its rates, and seconds (planner/kernel_seconds.py)."""
+LIMITS = ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core")
+"""Limits of a multiprocessor, by CUDA compute capability."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +99,25 @@ class Catalogue:
     families: Mapping[str, Family]
 
 
-def read(path: Path, *, known: Catalogue | None = None) -> Catalogue:
-    """Reads a file of chips. It may refer to the architectures of `known`, and its GPUs have those figures of kernels.
+def read_catalogue(path: Path) -> Catalogue:
+    """Reads our own catalogue, which nobody has to check."""
+    document = tomllib.loads(path.read_text("utf-8"))
+    kernels = document["kernels"]
+    sources = kernels.pop("sources")
+    return Catalogue(
+        architectures=document["architectures"],
+        kernels=kernels,
+        kernel_sources=sources,
+        chips={
+            name: _gpu(name, values, document["architectures"], kernels, sources, path)
+            for name, values in document["chips"].items()
+        },
+        families={name: _family(name, values, path) for name, values in document["families"].items()},
+    )
+
+
+def read_chips(path: Path, known: Catalogue) -> dict[str, Chip]:
+    """Reads the GPUs of a user's file, which may refer to the architectures of `known`, and has its figures of kernels.
 
     Raises:
         RecipeError: The file cannot be read, or a field is missing, misspelt or of the wrong kind.
@@ -109,39 +128,46 @@ def read(path: Path, *, known: Catalogue | None = None) -> Catalogue:
         raise RecipeError(f"the chip file {path} cannot be read: {problem}") from None
     except tomllib.TOMLDecodeError as problem:
         raise RecipeError(f"the chip file {path} is not TOML: {problem}") from None
-    whole = _Table(document, str(path), "")
-    limits = ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core")
-    own = {name: table.whole(dict.fromkeys(limits, count)) for name, table in whole.tables("architectures").items()}
-    architectures = {**(known.architectures if known else {}), **own}
-    kernels, kernel_sources = _kernels(whole.table("kernels", default={}), known)
-    gpus = {name: _gpu(name, table, architectures) for name, table in whole.tables("chips").items()}
-    gpus = {
-        name: replace(gpu, kernels=kernels, sources={**gpu.sources, **kernel_sources}) for name, gpu in gpus.items()
-    }
-    families = {name: _family(name, table) for name, table in whole.tables("families").items()}
-    whole.end()
+
+    # What every GPU of the file may refer to.
+    whole = fields_of(document, {}, {"chips": table, "architectures": table, "kernels": table}, path=path)
+    architectures = dict(known.architectures)
+    for name, limits in whole.get("architectures", {}).items():
+        architectures[name] = fields_of(limits, dict.fromkeys(LIMITS, count), path=path, where=f"architectures.{name}")
+    kernels, sources = known.kernels, known.kernel_sources
+    if "kernels" in whole:
+        kernels = fields_of(whole["kernels"], dict.fromkeys(KERNELS, rate), path=path, where="kernels")
+        sources = {}
+
+    gpus = whole.get("chips", {})
     if "cpu" in gpus:
         raise RecipeError(
             f"the chip file {path}: [chips.cpu] would never be used, cpu is the machine at hand: its memory is what is"
             " free, its rates are measured. Give the chip another name"
         )
-    return Catalogue(
-        architectures=architectures, kernels=kernels, kernel_sources=kernel_sources, chips=gpus, families=families
-    )
+    return {name: _gpu(name, values, architectures, kernels, sources, path) for name, values in gpus.items()}
 
 
-def _kernels(table: _Table, known: Catalogue | None) -> tuple[Mapping[str, float], Mapping[str, str]]:
-    """Returns the figures of KERNELS and their sources; those of `known` where the file has none."""
-    if known is not None and not table.given:
-        return known.kernels, known.kernel_sources
-    sources = table.table("sources", default={})
-    figures = table.whole(dict.fromkeys(KERNELS, rate))
-    return figures, sources.whole(dict.fromkeys(KERNELS, words)) if sources.given else {}
+def _gpu(
+    name: str,
+    values: Any,
+    architectures: Mapping[str, Mapping[str, int]],
+    kernels: Mapping[str, float],
+    kernel_sources: Mapping[str, str],
+    path: Path,
+) -> Chip:
+    where = f"chips.{name}"
+    required = {"platform": one_of("cuda"), "memory_bytes": count, "memory_bandwidth": rate}
+    tables = {"flops": table, "compiler": table}
+    rates = {"link_bandwidth": rate, "host_link_bandwidth": rate}
+    optional = rates | {"host_memory_bytes": count, "sources": table}
+    figures = fields_of(values, required | tables, optional, path=path, where=where)
 
-
-def _gpu(name: str, table: _Table, architectures: Mapping[str, Mapping[str, int]]) -> Chip:
-    table.take("platform", one_of("cuda"))
-    compiler = table.table("compiler").whole(
+    # Its tables.
+    others: dict[str, Kind] = dict.fromkeys(PRECISIONS[1:], rate)
+    figures["flops"] = fields_of(figures["flops"], {"float32": rate}, others, path=path, where=f"{where}.flops")
+    compiler = fields_of(
+        figures["compiler"],
         {
             "description": words,
             "compute_capability": one_of(*architectures),
@@ -149,85 +175,67 @@ def _gpu(name: str, table: _Table, architectures: Mapping[str, Mapping[str, int]
             "clock_rate_ghz": rate,
             "l2_cache_size": count,
             "device_memory_size": count,
-        }
+        },
+        path=path,
+        where=f"{where}.compiler",
     )
-    compiler |= architectures[compiler["compute_capability"]]
-    chip = _device(name, table, platform="cuda", compiler=compiler)
-    table.end()
     total = compiler["device_memory_size"]
-    if chip.memory_bytes > total:
-        raise table.refusal("memory_bytes", f"at most the {total:,} of device_memory_size", chip.memory_bytes)
-    return chip
+    if figures["memory_bytes"] > total:
+        wanted = f"at most the {total:,} of device_memory_size"
+        raise refusal("memory_bytes", wanted, figures["memory_bytes"], path=path, where=where)
+
+    figures["compiler"] = {**compiler, **architectures[compiler["compute_capability"]]}
+    chip = _device(name, figures, path)
+    return replace(chip, kernels=kernels, sources={**chip.sources, **kernel_sources})
 
 
-def _family(name: str, table: _Table) -> Family:
-    table.take("platform", one_of("tpu"))
-    options = table.table("compiler")
-    host = options.take("host", shape)
-    compiler = {"generation": options.take("generation", words)}
-    if chip_config := options.take("chip_config_name", words, default=None):
-        compiler["chip_config_name"] = chip_config
-    options.end()
-    device = _device(name, table, platform="tpu", compiler=compiler)
-    counts, devices_per_chip = table.take("counts", words), table.take("devices_per_chip", count)
-    wraps_at = table.take("wraps_at", count)
-    slices = table.tables("sizes")
-    if not slices or not all(key.isdigit() and int(key) > 0 for key in slices):
-        raise table.refusal("sizes", "a table from the number in the name to a slice", list(slices))
+def _family(name: str, values: Mapping[str, Any], path: Path) -> Family:
+    compiler = dict(values["compiler"])
+    host = _axes(compiler.pop("host"))
+    device = _device(name, {**values, "compiler": compiler}, path)
     sizes = {
-        int(key): _slice(slices[key], host=host, memory=device.host_memory_bytes) for key in sorted(slices, key=int)
+        int(size): Slice(
+            topology=_axes(layout["topology"]),
+            host=_axes(layout["host"]) if "host" in layout else host,
+            host_memory_bytes=layout.get("host_memory_bytes", device.host_memory_bytes),
+        )
+        for size, layout in values["sizes"].items()
     }
-    table.end()
-    for size, layout in sizes.items():  # only links between chips are described
-        chips = math.prod(layout.topology)
-        devices = chips * devices_per_chip
-        if chips > 1 and not device.link_bandwidth:
-            raise table.refusal("link_bandwidth", f"{rate.__doc__}: size {size} has {devices} devices", None)
-        if chips == 1 < devices:
-            wanted = f"sizes of more than one chip: the link between its {devices} devices is not described"
-            raise table.refusal(f"sizes.{size}", wanted, "one chip")
-    return Family(device=device, counts=counts, devices_per_chip=devices_per_chip, wraps_at=wraps_at, sizes=sizes)
-
-
-def _slice(table: _Table, *, host: tuple[int, ...], memory: int | None) -> Slice:
-    size = Slice(
-        topology=table.take("topology", shape),
-        host=table.take("host", shape, default=host),
-        host_memory_bytes=table.take("host_memory_bytes", count, default=memory),
+    return Family(
+        device=device,
+        counts=values["counts"],
+        devices_per_chip=values["devices_per_chip"],
+        wraps_at=values["wraps_at"],
+        sizes=sizes,
     )
-    table.end()
-    if len(size.topology) != len(size.host) or any(t % h for t, h in zip(size.topology, size.host, strict=True)):
-        raise table.refusal("topology", "whole hosts", "x".join(map(str, size.topology)))
-    return size
 
 
-def _device(name: str, table: _Table, *, platform: Literal["cuda", "tpu"], compiler: Mapping[str, Any]) -> Chip:
-    rates = table.table("flops")
-    flops = {precision: rates.take(precision, rate, default=None) for precision in PRECISIONS}
-    rates.end()
-    if flops["float32"] is None:
-        raise rates.refusal("float32", rate.__doc__ or "", None)
-    sources = table.table("sources", default={})
-    given = [figure for figure in FIGURES if figure in table.given]
-    named = {figure: sources.take(figure, words, default=f"the file {table.path}") for figure in given}
-    sources.end()
+def _axes(text: str) -> tuple[int, ...]:
+    """Returns chips along each axis, from text like `2x4x4`."""
+    return tuple(map(int, text.split("x")))
+
+
+def _device(name: str, figures: Mapping[str, Any], path: Path) -> Chip:
+    sources = figures.get("sources", {})
     return Chip(
         name=name,
-        platform=platform,
+        platform=figures["platform"],
         devices=1,
         hosts=1,
-        memory_bytes=table.take("memory_bytes", count),
-        flops={precision: each for precision, each in flops.items() if each is not None},
-        memory_bandwidth=table.take("memory_bandwidth", rate),
-        link_bandwidth=table.take("link_bandwidth", rate, default=0.0),
-        host_link_bandwidth=table.take("host_link_bandwidth", rate, default=0.0),
-        host_memory_bytes=table.take("host_memory_bytes", count, default=None),
-        compiler=compiler,
-        sources=named,
+        memory_bytes=figures["memory_bytes"],
+        flops={precision: figures["flops"][precision] for precision in PRECISIONS if precision in figures["flops"]},
+        memory_bandwidth=figures["memory_bandwidth"],
+        link_bandwidth=figures.get("link_bandwidth", 0.0),
+        host_link_bandwidth=figures.get("host_link_bandwidth", 0.0),
+        host_memory_bytes=figures.get("host_memory_bytes"),
+        compiler=figures["compiler"],
+        sources={figure: sources.get(figure, f"the file {path}") for figure in FIGURES if figure in figures},
     )
 
 
 # The docstrings of these kinds of value are what a refusal says a figure has to be.
+
+Kind = Callable[[Any], Any]
 
 
 def count(value: Any) -> int:
@@ -251,12 +259,14 @@ def words(value: Any) -> str:
     return value
 
 
-def shape(value: Any) -> tuple[int, ...]:
-    """chips along each axis like '2x4x4'"""
-    return tuple(count(int(axis)) for axis in words(value).split("x"))
+def table(value: Any) -> dict[str, Any]:
+    """a table"""
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
 
 
-def one_of(*values: str) -> Callable[[Any], str]:
+def one_of(*values: str) -> Kind:
     def kind(value: Any) -> str:
         if value not in values:
             raise ValueError
@@ -266,53 +276,47 @@ def one_of(*values: str) -> Callable[[Any], str]:
     return kind
 
 
-_REQUIRED: Any = object()
+def fields_of(
+    values: Any,
+    required: Mapping[str, Kind],
+    optional: Mapping[str, Kind] | None = None,
+    *,
+    path: Path,
+    where: str = "",
+) -> dict[str, Any]:
+    """Returns the fields of a table of a user's file, each as its kind reads it.
 
+    Args:
+        values: The table.
+        required: Name of every field that it must have, to its kind.
+        optional: The same of those that it may have.
+        path: The file.
+        where: Name of the table; empty for the whole file.
 
-class _Table:
-    """A table of the file, from which fields are taken until none is left."""
+    Raises:
+        RecipeError: A field is missing, misspelt or of the wrong kind.
+    """
+    if not isinstance(values, dict):
+        raise RecipeError(f"the chip file {path}: [{where}] must be a table, got {values!r}")
+    kinds = {**required, **(optional or {})}
+    for name in values:
+        if name not in kinds:
+            hint = did_you_mean(name, list(kinds)) or f"; there are {', '.join(kinds)}"
+            inside = f"[{where}] has" if where else "there is"
+            raise RecipeError(f"the chip file {path}: {inside} no field {name!r}{hint}")
 
-    def __init__(self, values: Any, path: str, where: str) -> None:
-        self.path, self._where = path, where
-        if not isinstance(values, dict):
-            raise RecipeError(f"the chip file {path}: [{where}] must be a table, got {values!r}")
-        self._values, self._known = dict(values), list[str]()
-        self.given = frozenset(values)
-
-    def take(self, name: str, kind: Callable[[Any], Any], *, default: Any = _REQUIRED) -> Any:
-        self._known.append(name)
-        value = self._values.pop(name, None)
-        if value is None and default is not _REQUIRED:
-            return default
+    fields: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if name not in values and name not in required:
+            continue
         try:
-            return kind(value)
+            fields[name] = kind(values.get(name))
         except ValueError:
-            raise self.refusal(name, kind.__doc__ or "", value) from None
+            raise refusal(name, kind.__doc__ or "", values.get(name), path=path, where=where) from None
+    return fields
 
-    def whole(self, kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-        """Returns the fields of a table that has these and no others."""
-        fields = {name: self.take(name, kind) for name, kind in kinds.items()}
-        self.end()
-        return fields
 
-    def table(self, name: str, *, default: Any = None) -> _Table:
-        self._known.append(name)
-        where = f"{self._where}.{name}" if self._where else name
-        return _Table(self._values.pop(name, default), self.path, where)
-
-    def tables(self, name: str) -> dict[str, _Table]:
-        """Returns the tables in a table, by name; none where it is absent."""
-        outer = self.table(name, default={})
-        return {key: outer.table(key) for key in list(outer._values)}
-
-    def end(self) -> None:
-        """Raises RecipeError where a field is left that nobody has taken."""
-        for name in self._values:
-            hint = did_you_mean(name, self._known) or f"; there are {', '.join(self._known)}"
-            inside = f"[{self._where}] has" if self._where else "there is"
-            raise RecipeError(f"the chip file {self.path}: {inside} no field {name!r}{hint}")
-
-    def refusal(self, name: str, wanted: str, got: Any) -> RecipeError:
-        what = "and is missing" if got is None else f"got {got!r}"
-        field = f"{name} of [{self._where}]"
-        return RecipeError(f"the chip file {self.path}: {field} must be {wanted}, {what}; docs/chips.md has an example")
+def refusal(name: str, wanted: str, value: Any, *, path: Path, where: str) -> RecipeError:
+    what = "and is missing" if value is None else f"got {value!r}"
+    place = f"{name} of [{where}]" if where else name
+    return RecipeError(f"the chip file {path}: {place} must be {wanted}, {what}; docs/chips.md has an example")

@@ -24,32 +24,8 @@ CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
 """JAX's name for the platform of a chip."""
 GPUS_IN_A_MACHINE = (2, 4, 8)
-ELSEWHERE = {
-    r"(amd|radeon|instinct)?(mi\d{2,3}[axhp]?|rx\d{4}(xtx?|gre)?|[67]900xtx?)|amd|rocm": (
-        "it is AMD's, and plans are compiled for NVIDIA GPUs and TPUs only. JAX trains on it by AMD's own plug-in,"
-        " without a plan of plimsoll; `plimsoll chips` lists what can be planned for"
-    ),
-    r"(apple)?m[1-9](pro|max|ultra)?|apple|metal|mps": (
-        "it is Apple's, whose GPU no current JAX compiles for. On a Mac plimsoll plans for its CPU and trains there:"
-        " --chip cpu, or leave --chip out"
-    ),
-    r"(nvidia)?(jetson.*|orin.*|(agx)?orin.*)": (
-        "a Jetson's GPU shares one memory with its CPU, and a plan counts the two apart. `plimsoll chips` lists what"
-        " can be planned for"
-    ),
-}
-"""Names that people type of chips that no plan is made for, squeezed, and why."""
 LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
-
-
-KINDS = {
-    **dict.fromkeys(("gpu", "cuda", "nvidia", "geforce", "rtx"), "a GPU by its name, like h100, a100-80 or rtx4090"),
-    "tpu": "a TPU by its generation and the size of its slice, like tpu-v5e-8 or tpu-v4-64",
-}
-"""Names that people type of a kind of chip, and what to name instead."""
-NO_DEVICES = re.compile(r"(.+?)\s*x\s*(?:-\s*\d+|0+)|(?:-\s*\d+|0+)\s*x\s*(.+)", re.IGNORECASE)
-"""Name of a GPU with how many there are, which is none: `h100x0`, `-1xh100`."""
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
@@ -60,68 +36,46 @@ def chip(name: str, file: Path | None = None) -> Chip:
         file: The user's chips, else `user_file()`.
 
     Raises:
-        RecipeError: There is no such chip; of other makers, why.
+        RecipeError: There is no such chip.
     """
     if not isinstance(name, str):
         raise RecipeError(f"chip={name!r} is no name of a chip, like 'cpu' or 'h100': `plimsoll chips` lists them")
     if name == "cpu" and file is None and user_file() is None:  # reading the list takes 7 ms
         return _this_machine()
     known = _catalogue(file)
-    if none := NO_DEVICES.fullmatch(name.strip()):
-        gpu = _as_listed(none[1] or none[2], known)
-        if gpu in known.chips:
-            raise RecipeError(f"{name} has no device: of one kind several are named like {gpu}x8, and one is {gpu}")
-    if (name := _as_listed(name, known)) == "cpu":
+
+    # One GPU, or several in one machine.
+    plain = _squeezed(name)
+    if plain == "cpu":
         return _this_machine()
-    if name in known.chips:
-        return _gpus(known.chips[name])
-    family, _, size = name.rpartition("-")
+    gpus = {_squeezed(each): gpu for each, gpu in known.chips.items()}
+    if plain in gpus:
+        return _gpus(gpus[plain])
+    several = re.fullmatch(r"([1-9]\d*)x(.+)|(.+)x([1-9]\d*)", plain)
+    if several and (gpu := gpus.get(several[2] or several[3])):
+        return _gpus(gpu, devices=int(several[1] or several[4]))
+
+    # A slice of TPUs.
+    family, _, size = name.lower().rpartition("-")
     if family in known.families:
         return _slice(known.families[family], size)
-    if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", name):
-        gpu, devices = several[2] or several[3], int(several[1] or several[4])
-        if gpu in known.chips:
-            return _gpus(known.chips[gpu], devices=devices)
+
+    # None of them.
     slices = [f"{family}-{size}" for family, layout in known.families.items() for size in layout.sizes]
-    for pattern, why in ELSEWHERE.items():
-        if re.fullmatch(pattern, _squeezed(name)):
-            raise RecipeError(f"{name} cannot be planned for: {why}")
-    listed = "`plimsoll chips` lists them"
-    if kind := KINDS.get(_squeezed(name)):
-        raise RecipeError(
-            f"{name} is a kind of chip, and a plan is for one of them: name {kind} ({listed}), or leave --chip out for"
-            " the chip that is here"
-        )
     every = [*known.chips, *slices]
-    sizes = [chip for chip in every if chip.startswith(f"{name}-")]
+    sizes = [chip for chip in every if chip.startswith(f"{name.lower()}-")]
     near = sizes[:3] or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
-    hint = f"did you mean {' or '.join(near)}? {listed}" if near else listed
-    raise RecipeError(f"there is no chip called {name!r}: {hint}, and docs/chips.md says how to add one")
-
-
-def _as_listed(name: str, known: Catalogue) -> str:
-    """Returns the chip's name in the form of the list, where one is meant; else the name in lower case.
-
-    A card's memory may stand behind its name, as shops have it: `RTX 3060 12GB`.
-    """
-    listed = {_squeezed(each): each for each in known.chips}
-    listed |= {
-        f"{plain}{math.ceil(known.chips[each].compiler['device_memory_size'] / 2**30)}gb": each
-        for plain, each in listed.items()
-    }
-    plain = _squeezed(name)
-    for prefix in ("", "nvidia", "nvidiageforce", "geforce"):
-        if plain.startswith(prefix) and plain.removeprefix(prefix) in listed:
-            return listed[plain.removeprefix(prefix)]
-    if several := re.fullmatch(r"(\d+)x(.+)|(.+)x(\d+)", plain):
-        gpu, devices = several[2] or several[3], several[1] or several[4]
-        if gpu in listed:
-            return f"{listed[gpu]}x{devices}"
-    return name if name in known.chips else name.lower()
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise RecipeError(
+        f"there is no chip called {name!r}: {hint}NVIDIA GPUs, TPUs and the CPU of this machine can be planned for."
+        " `plimsoll chips` lists their names, and docs/chips.md says how to add one"
+    )
 
 
 def _squeezed(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name.lower())
+    """Returns a name as it is compared: `NVIDIA GeForce RTX 4090` is `rtx4090`."""
+    plain = re.sub(r"[\s_-]+", "", name.lower())
+    return plain.removeprefix("nvidia").removeprefix("geforce")
 
 
 def chips(file: Path | None = None) -> list[Chip]:
@@ -168,18 +122,13 @@ def user_file() -> Path | None:
 
 
 def _catalogue(file: Path | None) -> Catalogue:
-    built_in = chip_file.read(CATALOGUE)
+    """Returns our chips, and those of the user's file before them."""
+    catalogue = chip_file.read_catalogue(CATALOGUE)
     path = file or user_file()
     if path is None:
-        return built_in
-    added = chip_file.read(path, known=built_in)
-    return Catalogue(
-        architectures=added.architectures,
-        kernels=added.kernels,
-        kernel_sources=added.kernel_sources,
-        chips={**built_in.chips, **added.chips},
-        families={**built_in.families, **added.families},
-    )
+        return catalogue
+    added = chip_file.read_chips(path, catalogue)
+    return replace(catalogue, chips={**catalogue.chips, **added})
 
 
 def _this_machine() -> Chip:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from plimsoll.planned import HostLedger, Ledger, Plan
+from plimsoll.planned import RUNNING, HostLedger, Ledger, Plan
 from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
 from plimsoll.units import MIB
 
@@ -23,21 +24,14 @@ RESTORE_BYTES = 16 * MIB
 RUNNING_BYTES = 14 * MIB
 """Bytes that a running process adds to a rehearsed one: library code that comes back, thread stacks, logs, allocator
 rounding (notes, "Given back", "Allowances, measured again")."""
-STARTING_BYTES = 8 * MIB
-"""Further bytes of the first thing that runs: it brings back all of that code at once, and before it two processes
-differ by some MiB (notes, "Over the budget at the start")."""
 SPARE_BYTES = 64 * MIB
-"""Least that is left free on a CPU: peaks of one plan differ by some MiB from run to run, and every save leaves 25 to
-75 KiB in Orbax."""
-SPARE_SHARE = 0.015
-"""Least that is left free on a CPU, as a share of what is predicted: at 1 to 2 GiB three runs of three took 3 to 8 MiB
-more than 4 MiB beyond it (notes, "What is kept free")."""
+"""Least that stays free of a budget on a CPU, beside the predicted peak."""
+SHARE_OF_BUDGET = 0.95
+"""Largest share of a budget that a predicted peak may take on a CPU."""
 
-LEARNED = "learned from runs"
-"""The component for what earlier runs needed beyond their predictions."""
+AFTER_OVERRUN = "margin after an overrun"
+"""Component of what this very run needed beyond an earlier prediction."""
 
-LOADING_BYTES = 4 * MIB
-"""Difference between two starts of the same process."""
 BATCHES_ON_DEVICE = 4
 """The one of the step that runs, and the one of the step that waits: at most two are in flight. And the two that no
 step has taken (`training/on_device.py`)."""
@@ -45,6 +39,14 @@ TIMED_KERNELS_SHARE = 0.011
 """Bytes that kernels chosen by the card's clock may take beyond those of the compiler's own choice, as a share of the
 step's. An H100 took up to 1.01 % more than was predicted for one plan of six (2026-11-23, jax 0.11.2; docs/chips.md)
 with such kernels, and not more than was predicted without."""
+ESTIMATED_ON_ONE_DEVICE = 20, (0.76, 1.28)
+"""Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
+beyond its state, as estimated, over what the compiler reported. 10 for an h200 on 2026-11-21 and 10 on 2026-11-26 (jax
+0.10.2), drawn at random; docs/chips.md lists the later ones."""
+ESTIMATED_ON_SEVERAL = 32, (0.46, 1.73)
+"""The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on those days."""
+TRACED = "temporaries"
+"""End of the names of components that are counted in a traced function; all others are exact, or measured."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
 """The component in which a part that can be offloaded is counted."""
 
@@ -60,8 +62,9 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     else:
         phases = _device(plan, static, analysis, rehearsal)
         host = _host(plan, problem, static, analysis, rehearsal, data)
-    computed = {name: sum(parts.values()) for name, parts in phases.items()}
-    phases = {name: _corrected(name, parts, problem.learned.of(name, computed[name])) for name, parts in phases.items()}
+    if problem.margin_bytes:
+        for name in phases.keys() & set(RUNNING):
+            phases[name][AFTER_OVERRUN] = problem.margin_bytes
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     dearest = max(peaks, key=peaks.__getitem__)
     return Ledger(
@@ -72,13 +75,44 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
         source=analysis.source,
         host=host,
         spare_bytes=spare_bytes(peaks[dearest]) if problem.platform == "cpu" else 0,
-        learned={name: peaks[name] - computed[name] for name in peaks if peaks[name] != computed[name]},
     )
 
 
 def spare_bytes(predicted: int) -> int:
-    """Returns the bytes that stay free beside a predicted peak on a CPU. An accelerator's allocator needs none."""
-    return max(SPARE_BYTES, math.ceil(SPARE_SHARE * predicted))
+    """Returns the bytes that stay free beside a predicted peak on a CPU. An accelerator's allocator needs none.
+
+    They follow from the peak and not from the budget, so that the budget which a refusal names does work.
+    """
+    share = math.ceil(predicted / SHARE_OF_BUDGET) - predicted
+    return max(SPARE_BYTES, share)
+
+
+def estimates_compared(devices: int) -> tuple[int, tuple[float, float]]:
+    """Returns the number of estimated plans that were compared with a compiler, and the lowest and highest ratio."""
+    return ESTIMATED_ON_ONE_DEVICE if devices == 1 else ESTIMATED_ON_SEVERAL
+
+
+def estimate_band(ledger: Ledger, *, devices: int = 1) -> dict[str, Any] | None:
+    """Returns the range of the compiler's bytes for an estimated ledger; None for one that was compiled.
+
+    `lowest` and `highest` are shares of the temporaries, to be added to them; `lowest_peak_bytes` and
+    `highest_peak_bytes` follow, and the highest may be over the budget.
+    """
+    if ledger.source != "estimated":
+        return None
+
+    plans, (least, most) = estimates_compared(devices)
+    lowest = 1 / most
+    highest = 1 / least
+    traced = sum(size for name, size in ledger.predicted.items() if name.endswith(TRACED))
+    exact = ledger.predicted_peak_bytes - traced
+    return {
+        "lowest": round(lowest - 1, 2),
+        "highest": round(highest - 1, 2),
+        "plans": plans,
+        "lowest_peak_bytes": round(exact + lowest * traced),
+        "highest_peak_bytes": round(exact + highest * traced),
+    }
 
 
 def _one_memory(
@@ -92,27 +126,15 @@ def _one_memory(
     if plan.async_save:
         save["state copy while saving"] = local * (static.state_bytes - static.given_bytes)
     return {
-        "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
+        "load": {"process": rehearsal.starting_bytes},
         "start": base
-        | {"process": process + STARTING_BYTES, "init temporaries": local * rehearsal.init_temp_bytes}
+        | {"init temporaries": local * rehearsal.init_temp_bytes}
         | {"initial weights": max(1, local // plan.fsdp) * static.initial_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | data,
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
         "save": base | save | data | (step if plan.async_save else {}),
     }
-
-
-def _corrected(phase: str, parts: Parts, more: int) -> Parts:
-    """Returns the parts of a phase with what was learned, `more` bytes or fewer.
-
-    More is a part of its own. Where less was needed, only our own allowance gives way: never bytes that are exact,
-    compiled or rehearsed.
-    """
-    if more >= 0:
-        return parts | ({LEARNED: more} if more else {})
-    allowance = LOADING_BYTES if phase == "load" else RUNNING_BYTES
-    return parts | ({"process": parts["process"] - min(-more, allowance)} if "process" in parts else {})
 
 
 def _device(plan: Plan, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> dict[str, Parts]:
@@ -146,7 +168,7 @@ def _host(
     step = {"step temporaries": local * analysis.host_temp_bytes} if analysis.host_temp_bytes else {}
     save = {"save buffers": SAVING_BYTES, "state copy while saving": held}  # fetched whole, however it is written
     phases = {
-        "load": {"process": rehearsal.starting_bytes + LOADING_BYTES},
+        "load": {"process": rehearsal.starting_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | data | step,
         "save": base | data | save | (step if plan.async_save else {}),
@@ -189,7 +211,6 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
             kernels=low.kernels / share,
             sent_bytes=low.sent_bytes if share == 1 else 0.0,
             hidden_share=low.hidden_share if share == 1 else 0.0,
-            hidden_at_most=low.hidden_at_most if share == 1 else 1.0,
         )
     slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
     temp = max(low.temp_bytes + slope * (micro - smallest), low.temp_bytes * min(1.0, micro / smallest))
@@ -210,5 +231,4 @@ def interpolated(micro: int, compiled: Mapping[int, Analysis]) -> Analysis:
         kernel_seconds=seconds,
         sent_bytes=max(0.0, sent),
         hidden_share=min(1.0, max(0.0, hidden)),
-        hidden_at_most=1.0,
     )

@@ -44,8 +44,7 @@ def compilers() -> int:
 
     One keeps two cores busy: of two on two cores each took twice as long (notes, "Plans in seconds").
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores // 2, available_bytes() // COMPILER_BYTES))
+    return max(1, min(cores() // 2, available_bytes() // COMPILER_BYTES))
 
 
 def cgroup_room(root: Path = Path("/")) -> int:

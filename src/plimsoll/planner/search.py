@@ -29,14 +29,14 @@ from plimsoll.planned import Plan, Planned
 from plimsoll.planner.belief import UNKNOWN, Beliefs, Interval, with_hope
 from plimsoll.planner.candidates import NEAR, Candidate, alternative
 from plimsoll.planner.estimate import sample
-from plimsoll.planner.frontier import frontier, other_budgets
+from plimsoll.planner.frontier import frontier
 from plimsoll.planner.prices import Prices, View
-from plimsoll.planner.refusal import CANNOT_RUN, enough_memory, refusal
+from plimsoll.planner.refusal import CANNOT_RUN, refusal
 from plimsoll.planner.space import Combination, combinations, same_step
-from plimsoll.planner.speed import range_of, scaling
+from plimsoll.planner.speed import range_of
 from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem, Rehearsal, Static
 from plimsoll.types import Storage
-from plimsoll.units import format_bytes, format_seconds
+from plimsoll.units import format_budget, format_bytes, format_seconds
 
 SMALL = 0.05
 """Share of a step's time that an answer must be expected to gain, to be asked for."""
@@ -179,8 +179,6 @@ class Search:
         self.ended_early = self.interrupted = False
         self.advice_ends: float | None = None
         """Time until which is looked for what would fit, once a budget is refused: as long as planning may take."""
-        self.seconds_missed = 0.0
-        """Seconds that this was given, if they ended before an answer."""
 
     # What is decided.
 
@@ -191,9 +189,7 @@ class Search:
             smallest = self.floor(enough=self._smallest_that_fits)  # whatever the time: it may be what fits
             if smallest is None or not smallest.ledger.fits:
                 failures = [*self.failed.values()]
-                raise refusal(
-                    self.problem, self.static, smallest, failures, self._would_fit, lambda: self.seconds_missed
-                )
+                raise refusal(self.problem, self.static, smallest, failures, self._would_fit)
             best = self._decided(self._by_time, self._best) or smallest  # less was needed than had been believed
         return self._planned(best)
 
@@ -202,7 +198,8 @@ class Search:
         smallest = self.floor()
         if smallest is None:
             raise refusal(self.problem, self.static, None, [*self.failed.values()], self._would_fit)
-        reason = f"the smallest plan{self._when_it_ended()}: it fits in {enough_memory(smallest.ledger)} and more"
+        budget = format_budget(smallest.ledger.needed_bytes)
+        reason = f"the smallest plan{self._when_it_ended()}: it fits in {budget} and more"
         return replace(self._planned(smallest), reason=reason)
 
     def floor(self, enough: Callable[[], Candidate | None] | None = None) -> Candidate | None:
@@ -496,12 +493,9 @@ class Search:
         try:
             found = Search(changed, self.compiler, self.say, deadline=self.deadline, clock=self.clock)
             found.prices.processes |= self.prices.processes
-            best = found._decided(found._by_time, found._best, gives_up=self.advice_ends)
+            return found._decided(found._by_time, found._best, gives_up=self.advice_ends)
         except PlimsollError:
             return None
-        if best is None and self.clock() >= self.advice_ends:
-            self.seconds_missed = self.given
-        return best
 
     def _compared(self) -> list[Candidate]:
         """Returns the candidates that fit, as far as is known, with seconds that can be compared; the fastest first."""
@@ -517,25 +511,11 @@ class Search:
         timed = self.problem.measure and any(each.slower for each in self.beliefs.known.values())
         return view.micro in known.slower if timed else bool(known.traced)
 
-    def _not_compiled(self) -> str:
-        """Returns how many plans did not compile, for other reasons than memory, in a sentence; empty if none."""
-        failed = {plan: why for plan, why in self.failed.items() if OUT_OF_MEMORY not in why}
-        if not failed:
-            return ""
-        micros = ", ".join(str(micro) for micro in sorted({plan.micro_batch for plan in failed}))
-        tried = len(self.failed) + sum(len(known.compiled) for known in self.beliefs.known.values())
-        return (
-            f"{len(failed)} of {tried} plans did not compile, the fastest may be among them: micro-batch {micros}"
-            f" ({next(iter(failed.values()))[:200]})"
-        )
-
     def _planned(self, chosen: Candidate) -> Planned:
         """Returns the result of the search."""
         problem, analysis, compared = self.problem, chosen.analysis, self._compared()
         others = [each for each in compared if same_step(each.plan) != same_step(chosen.plan)]
         source = "measured" if chosen.measured else "kernels" if analysis.kernel_seconds else "roofline"
-        static = self.prices.static_of(chosen.plan.fsdp, chosen.plan.storage)
-        several = problem.platform != "cpu" and problem.devices > 1  # those of a CPU share what it has
         of_text = problem.rate_unit == "tokens"
         return Planned(
             plan=chosen.plan,
@@ -551,17 +531,12 @@ class Search:
             chip_flops=self.prices.rates.flops[chosen.plan.precision],
             tokens_per_step=problem.effective_batch * problem.rate_per_example if of_text else None,
             examples_per_step=problem.effective_batch,
-            scaling=scaling(chosen.plan, analysis, static, self.prices.rates) if several else (),
             sent_bytes=round(analysis.sent_bytes),
-            hidden_share=analysis.hidden_share,
-            hidden_at_most=analysis.hidden_at_most,
             compiles=self.compiler.compiles,
             left_out=tuple(dict.fromkeys([*self.failed.values(), *self.notes])),
-            not_compiled=self._not_compiled(),
             devices=problem.devices,
             hosts=problem.hosts,
             reason=self._reason(chosen, others),
-            other_budgets=other_budgets(self.prices, chosen),
             frontier=frontier(self.prices, chosen),
             alternatives=tuple(alternative(candidate, chosen) for candidate in others[:3]),
         )

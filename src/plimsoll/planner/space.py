@@ -60,10 +60,9 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
     """Returns every combination, parents before their children.
 
     Raises:
-        RecipeError: A pinned value is impossible, or would change nothing.
+        RecipeError: A pinned value is impossible, or would move nothing.
     """
     _require_moved(problem, static_of(1, Storage()))
-    _require_narrower(problem, static_of)
     micros = micro_batches(problem)
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.searched()}
     chain = _storages(problem, rates)
@@ -191,20 +190,6 @@ def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
     return chain
 
 
-def _require_narrower(problem: Problem, static_of: StaticOf) -> None:
-    """Raises RecipeError where weights or state are to be kept in fewer bits, and none of this model's can be."""
-    for name, lever in registry.LEVERS.items():
-        value = problem.pins.get(name, lever.plain)
-        if not lever.stores or value == lever.plain:
-            continue
-        if static_of(1, Storage(**{name: value})).state_bytes >= static_of(1, Storage()).state_bytes:
-            raise RecipeError(
-                f"{lever.flag} {value} would change nothing: {problem.recipe} has no {lever.stores} that can be"
-                " kept in fewer bits. Norms, biases, leaves of less than 4,096 weights and those that are not whole"
-                " blocks of 64 stay in float32, and so does the state of embeddings. Leave it out"
-            )
-
-
 def _unmovable(static: Static, offload: Offload) -> list[str]:
     """Returns the parts of the state that `offload` names, and of which this model has nothing worth moving."""
     return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
@@ -215,8 +200,7 @@ def _require_moved(problem: Problem, static: Static) -> None:
     pinned = problem.pins.get("offload", "none")
     if empty := _unmovable(static, pinned):
         words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
-        layers = " (of what is frozen, layers that are stacked along a first axis are)" if "frozen" in empty else ""
         raise RecipeError(
-            f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be"
-            f" moved{layers}. Leave it out"
+            f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be moved. Of"
+            " what is frozen, layers that are stacked along a first axis are. Leave it out"
         )

@@ -11,9 +11,7 @@ What is moved is told by the temporaries on a CPU, whose cache holds most of a s
 of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
 """
 
-from dataclasses import replace
-
-from plimsoll.planned import Plan, Scaled
+from plimsoll.planned import Plan
 from plimsoll.planner.types import Analysis, Rates, Static
 
 MOVES_PER_BYTE = 3.0
@@ -30,8 +28,6 @@ RATED_OVER_MEASURED = (0.37, 1.06)
 No step of a TPU was ever timed."""
 UNTIMED = (0.6, 1.6)
 """Seconds by the clock over those by the rates, of a CPU's plan of a model of which nothing was timed yet."""
-SCALED_TO = (1, 2, 4, 8, 16, 32)
-"""Numbers of devices for which a plan says what more of them would do."""
 
 
 def step_seconds(
@@ -113,50 +109,3 @@ def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
     gathered = 3 * shared * (plan.fsdp - 1) / plan.fsdp
     summed = 2 * static.parameter_bytes * (copies - 1) / copies
     return plan.accumulation * gathered + summed
-
-
-def scaling(plan: Plan, analysis: Analysis, static: Static, rates: Rates) -> tuple[Scaled, ...]:
-    """Returns the same step on each number of devices that divides the effective batch; empty without a link rate.
-
-    A device has fewer examples the more there are, never more than now, and the state is split among as many as now, or
-    among all where it is that. Where a compiled step says what is sent and what is hidden, both are in proportion to
-    it. The range of an efficiency is from nothing hidden to all that may be. Not in it: slower links between machines.
-    """
-    scaled: list[Scaled] = []
-    now = plan.micro_batch // plan.devices
-    by_formula = sent_bytes(plan, static, devices=plan.devices) if plan.devices > 1 else 0.0
-    over_formula = analysis.sent_bytes / by_formula if analysis.sent_bytes and by_formula else 1.0
-    alone: float | None = None
-    for count in SCALED_TO if rates.link_bytes else ():
-        examples, rest = divmod(plan.effective_batch, count)
-        if rest:
-            continue
-        share = max(n for n in range(1, min(now, examples) + 1) if examples % n == 0)
-        over_all = plan.fsdp == plan.devices or count % plan.fsdp
-        fsdp = count if over_all and plan.fsdp > 1 else plan.fsdp
-        spread = replace(plan, micro_batch=share * count, accumulation=examples // share, fsdp=fsdp, devices=count)
-        names = ("parameter_bytes", "optimizer_bytes", "ema_bytes")
-        held = replace(static, **{name: getattr(static, name) * plan.fsdp // fsdp for name in names})
-        one = replace(
-            analysis,
-            temp_bytes=analysis.temp_bytes * share // now,
-            kernels=analysis.kernels * spread.accumulation / plan.accumulation,
-            kernel_seconds=analysis.kernel_seconds * plan.devices / count,
-            sent_bytes=over_formula * sent_bytes(spread, held, devices=count) if count > 1 else 0.0,
-        )
-        shares = (analysis.hidden_share, 0.0, analysis.hidden_at_most)
-        seconds, *ends = (
-            step_seconds(spread, replace(one, hidden_share=share), held, rates, devices=count) for share in shares
-        )
-        alone = alone or seconds
-        least, most = (alone / (count * each) for each in ends)
-        scaled.append(
-            Scaled(
-                devices=count,
-                sent_bytes=int(one.sent_bytes),
-                step_seconds=seconds,
-                efficiency=alone / (count * seconds),
-                efficiency_range=(least, most),
-            )
-        )
-    return tuple(scaled)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from plimsoll.levers import lever
 from plimsoll.levers.records.offload import OFFLOADED
-from plimsoll.planned import RUNNING, Buffer, Plan
+from plimsoll.planned import Buffer, Plan
 from plimsoll.types import Offload, Storage
 
 
@@ -78,8 +78,6 @@ class Analysis:
     """Bytes that one device sends to the others in a step, as compiled; 0 where no compiler has seen it."""
     hidden_share: float = 0.0
     """Part of the time of sending them in which kernels run, by the compiled step's schedule."""
-    hidden_at_most: float = 1.0
-    """Largest part that may be hidden, by the schedule of a step that was compiled for TPUs; else 1."""
     peak_bytes: int = 0
     """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
     the host's memory."""
@@ -174,37 +172,6 @@ class ChildDied(DoesNotCompile):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correction:
-    """Correction of one phase's prediction, from earlier runs of the same kind (calibration.py)."""
-
-    more_bytes: int
-    """Negative where they had needed less."""
-    seen_bytes: int
-    """Largest prediction that it was learned from. A correction downwards is never applied to a larger one."""
-
-
-NO_CORRECTION = Correction(more_bytes=0, seen_bytes=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    """Errors of predictions that earlier runs have shown."""
-
-    corrections: Mapping[str, Correction] = field(default_factory=dict)
-    """Phase to its correction."""
-    margin_bytes: int = 0
-    """Least correction of the phases in RUNNING, from this very run, which went over its budget."""
-
-    def of(self, phase: str, computed_bytes: int) -> int:
-        """Returns the bytes to add to the `computed_bytes` of a phase."""
-        correction = self.corrections.get(phase, NO_CORRECTION)
-        more = correction.more_bytes
-        if computed_bytes > correction.seen_bytes:
-            more = max(0, more)
-        return max(more, self.margin_bytes) if self.margin_bytes and phase in RUNNING else more
-
-
-@dataclass(frozen=True, kw_only=True)
 class Problem(lever.Problem):
     """Everything the search needs to know; no model, no data."""
 
@@ -221,7 +188,8 @@ class Problem(lever.Problem):
     """Advice that makes the bytes of the data less."""
     pinned_by: str | None = None
     """Source of the pins, where the user did not type them one by one: `--plan FILE`."""
-    learned: Learned = field(default_factory=Learned)
+    margin_bytes: int = 0
+    """Bytes added to the phases in RUNNING: what this run, which went over its budget, needs beyond a prediction."""
     measure: bool = False
     """Time the best few on the chip at hand."""
     steps: int | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from plimsoll.processes.interruption import NUMBERS
 
@@ -65,6 +65,7 @@ def watched(
     try:
         if line is not None:
             options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            options |= {"encoding": "utf-8", "errors": "replace"}
         process = subprocess.Popen(command, env=environment, process_group=0, **options)
         if received:  # while it was being started
             forward(received[0])
@@ -82,51 +83,37 @@ def _followed(
     forward: Callable[[int], None],
 ) -> int:
     """Calls `line` and `look` until the process has ended, and returns its exit code. The first failure ends both."""
-    output = None if process.stdout is None else _Output(process.stdout.fileno())
-    seconds = None if look is None else LOOK_SECONDS
+    # A thread reads what it prints, so that neither waits for the other.
+    lines: deque[str] = deque()
+    reader = threading.Thread(target=_read, args=(process.stdout, lines))
+    if process.stdout is not None:
+        reader.start()
+
     failure: BaseException | None = None
-    while True:
+    ended = False
+    while not ended:
         try:
-            if output is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(seconds)
-            else:
-                for text in output.lines(seconds):
-                    if line is not None and failure is None:
-                        line(text)
-            ended = process.poll() is not None if output is None else output.ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+                if process.stdout is not None:
+                    reader.join()
+                ended = True
+            while line is not None and lines and failure is None:
+                line(lines.popleft())
             if look is not None and failure is None:
                 look()
-            if ended:
-                break
         except BaseException as problem:
             forward(signal.SIGINT)
             failure = failure or (None if isinstance(problem, KeyboardInterrupt) else problem)
-    code = process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
     if failure is not None:
         raise failure
-    return code
+    return process.wait()
 
 
-class _Output:
-    """Lines that come through a pipe, as UTF-8."""
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe, self._rest = pipe, b""
-        self.ended = False
-
-    def lines(self, seconds: float | None) -> list[str]:
-        """Returns the lines that have come, after this many seconds at the latest; None waits for one."""
-        if not select.select([self._pipe], [], [], seconds)[0]:
-            return []
-        came = os.read(self._pipe, 2**16)
-        self.ended = not came
-        *whole, self._rest = (self._rest + came).split(b"\n")
-        if self.ended and self._rest:
-            whole, self._rest = [self._rest], b""
-        return [text.decode("utf-8", "replace") for text in whole]
+def _read(output: IO[str], lines: deque[str]) -> None:
+    """Adds the lines of a pipe until its end."""
+    with output:
+        lines.extend(text.rstrip("\n") for text in output)
 
 
 def end_with(parent: int) -> None:

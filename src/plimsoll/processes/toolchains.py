@@ -11,11 +11,9 @@ editable installs are missing), and is inherited by every child.
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import json
 import os
-import re
 import shutil
 import site
 import subprocess
@@ -102,33 +100,10 @@ def missing(platform: Platform) -> str | None:
         return "not installed"
     ours = _requirements()
     changed = [f"{name} {mark.get(name)}, and this is {ours[name]}" for name in ours if mark.get(name) != ours[name]]
-    return f"installed for {'; '.join(changed)}" if changed else _broken(folder(platform))
-
-
-def _broken(place: Path) -> str | None:
-    """Returns what the environment uses of ours and has lost since; None if nothing.
-
-    Its interpreter, or the packages of an environment, may have been removed or moved.
-    """
-    python, packages = _python(place), _packages(place)
-    if not python.exists():
-        return f"broken, its interpreter {os.path.realpath(python)} is gone"
-    try:
-        lines = (packages / BORROWED).read_text().splitlines()
-    except OSError:
-        lines = []
-    matches = [re.fullmatch(re.escape(BORROWS).replace("PATH", "(.*)"), line) for line in lines]
-    borrowed = [ast.literal_eval(match[1]) for match in matches if match]
-    gone = [path for path in borrowed if not Path(path).is_dir()]
-    if gone:
-        return f"broken, it borrows packages from {gone[0]}, which is gone"
-    version = metadata.version("jax")
-    versions = {each.version for each in metadata.distributions(name="jax", path=[*borrowed, str(packages)])}
-    if version not in versions:
-        where = " or ".join(borrowed) or str(packages)
-        other = f"jax {versions.pop()}" if versions else "no jax"
-        return f"broken, there is {other} in {where}, and this is jax {version}"
-    return None
+    if changed:
+        return f"installed for {'; '.join(changed)}"
+    python = _python(folder(platform))
+    return None if python.exists() else f"broken, its interpreter {os.path.realpath(python)} is gone"
 
 
 def _python(place: Path) -> Path:

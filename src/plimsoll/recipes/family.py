@@ -39,8 +39,6 @@ class Preparation:
     """`function(answer) -> str`: what is printed without --json."""
     example: str
     """A command, shown in `--help`."""
-    clause: str = "whose data is made"
-    """Where the data comes from, for the refusal of an unknown name. Names with the same clause stand together."""
     own_process: bool = False
     """Made in a process of its own, whose allocator keeps buffers of a few sizes (`environment.for_making`)."""
 

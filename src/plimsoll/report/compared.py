@@ -1,4 +1,4 @@
-"""One recipe planned for several chips (`plimsoll plan --compare`): a table and a picture."""
+"""One recipe planned for several chips (`plimsoll plan --compare`), as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from plimsoll.planned import Planned
 from plimsoll.report.layout import UNKNOWN, WIDTH, Cells, all_labelled, format_known_bytes, format_rate, known, table
-from plimsoll.report.picture import Bar, Bars, byte_axis
 from plimsoll.report.tables import plan_words, units_per_second
 from plimsoll.units import format_bytes, format_count, format_seconds
 
@@ -27,8 +26,6 @@ class ComparedChip:
     why_not: str = ""
     floor_bytes: int | None = None
     """Smallest peak that was found, where nothing fits."""
-    memory_bytes: int | None = None
-    """Bytes of one device that a run can use; None for this machine, where it depends on what else runs."""
     price_per_hour: float | None = None
     """Price of all devices together, as the user gave it."""
 
@@ -110,22 +107,3 @@ def compared_table(rows: Sequence[ComparedChip]) -> str:
     titles = [f"{row.planned.recipe}: {format_count(row.planned.parameters)} parameters" for row in rows if row.planned]
     lines = [*titles[:1], "", *table(rows, cells).lines(indent=0), "", *notes, "", *textwrap.wrap(ends, WIDTH)]
     return "\n".join(lines)
-
-
-def compared_bars(rows: Sequence[ComparedChip]) -> Bars:
-    """Returns a bar per chip: bytes that the plan takes, hollow where none fits, and a mark at the budget."""
-    budgets = [row.planned.ledger.budget_bytes if row.planned else row.memory_bytes or 0 for row in rows]
-    unit, unit_name = byte_axis(max([*budgets, *(row.needed_bytes or 0 for row in rows)]))
-    bars = [
-        Bar(
-            name=row.chip,
-            parts={"peak": (row.needed_bytes or 0) / unit},
-            text=f"{format_known_bytes(row.needed_bytes)}, {row.rate_words if row.planned else 'does not fit'}",
-            mark=budget / unit,
-            is_hollow=row.planned is None,
-        )
-        for row, budget in zip(rows, budgets, strict=True)
-    ]
-    return Bars(
-        title="Bytes of the plan on each chip", rows=bars, x_unit=f"{unit_name} of one device; marks are budgets"
-    )

@@ -1,17 +1,10 @@
-"""A recipe's memory table: every rung with its bytes, its time and its loss, as plain text and as a picture.
-
-Both take what `plimsoll ladder --json` prints. Bars are measured peaks, made up of state, the step's temporaries and
-the rest of the process; a mark shows the prediction.
-"""
+"""A recipe's memory table: every rung with its bytes, its time and its loss, as `plimsoll ladder` prints them."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_rate, known, table
-from plimsoll.report.picture import Bar, Bars, byte_axis
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, known, table
 from plimsoll.units import MIB, format_bytes, format_count, format_seconds
-
-Row = Mapping[str, Any]
 
 
 def _mebibytes(size: int | None) -> str:
@@ -72,30 +65,3 @@ def _text(title: str, ladder: Mapping[str, Any], cells: Cells, notes: list[tuple
 def _title(ladder: Mapping[str, Any]) -> str:
     size = known(ladder["parameters"], format_count)
     return f"ladder of {ladder['recipe']}: {size} parameters, effective batch {ladder['effective_batch']}"
-
-
-def ladder_bars(ladder: Mapping[str, Any]) -> Bars:
-    """Returns a bar per rung: measured and made of its parts, or hollow where it is only predicted."""
-    rows = ladder["rungs"]
-    sizes = [row[name] or 0 for row in rows for name in ("measured_peak_bytes", "predicted_peak_bytes")]
-    unit, unit_name = byte_axis(max(sizes))
-    return Bars(
-        title=_title(ladder),
-        rows=[_bar(row, unit, ladder["rate_unit"]) for row in rows],
-        x_unit=f"{unit_name} of the whole process at its peak; marks are predictions",
-    )
-
-
-def _bar(row: Row, unit: int, rate_unit: str) -> Bar:
-    predicted, measured = row["predicted_peak_bytes"] or 0, row["measured_peak_bytes"]
-    if measured is None:
-        text = "failed" if row["outcome"] == "failed" else f"{format_bytes(predicted)} predicted, not run"
-        return Bar(name=row["name"], parts={"state": predicted / unit}, text=text, is_hollow=True)
-    state, temporaries = row["state_bytes"] or 0, row["temporary_bytes"] or 0
-    rest = max(0, measured - state - temporaries)
-    return Bar(
-        name=row["name"],
-        parts={"state": state / unit, "temporaries": temporaries / unit, "process": rest / unit},
-        text=f"{format_bytes(measured)}, {format_rate(row[f'{rate_unit}_per_second'], rate_unit)}",
-        mark=predicted / unit,
-    )

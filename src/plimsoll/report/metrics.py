@@ -118,7 +118,7 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 return
             try:
                 row = _row_of(line)
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 raise RunError(
                     f"line {number} of {path} is not a row of metrics ({error!r}): the file was altered or "
                     "its disk is damaged. Remove that line, or move the file away; the checkpoints do not "

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-INK, BAR = LIGHT["ink"], LIGHT["one"]
 WIDTH, HEIGHT = 420, 250
 """Points of a chart of curves."""
 ROW_HEIGHT, FRAME_HEIGHT = 22, 50

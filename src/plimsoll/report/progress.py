@@ -1,4 +1,4 @@
-"""Progress of a run while it trains: a bar on a terminal and in a notebook, lines elsewhere, nothing with `quiet`.
+"""Progress of a run while it trains: a bar on a terminal, lines elsewhere, nothing with `quiet`.
 
     shown = Progress(recipe.steps, start_step=200)
     shown.update(220, {"loss": 3.2, "tokens_per_second": 38_095, "resident_bytes": 1_288_490_189, "elapsed_seconds": 9})
@@ -21,8 +21,6 @@ from typing import Any, TextIO
 from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
-PROGRESS_VARIABLE, BY_PARENT = "PLIMSOLL_PROGRESS", "parent"
-"""Environment variable, and its value, of a run whose steps are shown by the process that has started it."""
 REFRESH_SECONDS = 0.25
 
 
@@ -34,7 +32,6 @@ class Progress:
         start_step: Steps that earlier processes took.
         quiet: Whether to show important messages only.
         stream: Where it is written; by default standard error.
-        in_notebook: Whether this is the kernel of a notebook.
     """
 
     def __init__(
@@ -44,7 +41,6 @@ class Progress:
         start_step: int = 0,
         quiet: bool = False,
         stream: TextIO | None = None,
-        in_notebook: bool = False,
     ) -> None:
         self.total_steps = total_steps
         self.quiet = quiet
@@ -52,8 +48,8 @@ class Progress:
         self._first: tuple[int, float] | None = None
         self._bar: Any = None
         is_terminal = self.stream is not None and self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        if not quiet and (is_terminal or in_notebook):
-            tqdm = import_module("tqdm.auto" if in_notebook else "tqdm").tqdm
+        if not quiet and is_terminal:
+            tqdm = import_module("tqdm").tqdm
             tqdm.monitor_interval = 0  # no thread
             self._bar = tqdm(
                 total=total_steps,
@@ -76,7 +72,7 @@ class Progress:
             step: Steps since the start of the run.
             row: Metrics of that step, as in `metrics.jsonl`.
         """
-        if self.quiet or os.environ.get(PROGRESS_VARIABLE) == BY_PARENT:
+        if self.quiet:
             return
         facts = _facts(row)
         elapsed, left = format_seconds(row["elapsed_seconds"]), self._left(step, row["elapsed_seconds"])

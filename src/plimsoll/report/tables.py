@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Largest, OtherBudget, Plan, Planned, TriedValue
+from plimsoll.planned import Largest, Plan, Planned, TriedValue
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -39,7 +39,7 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*largest_rows(planned.largest_found), *chosen_rows(planned)]),
         "",
     ]
-    for part in (*memory_tables(planned), scaling_table(planned)):
+    for part in memory_tables(planned):
         if part.rows:
             lines += [part.title, *part.lines(), ""]
     lines += all_labelled([*expected_rows(planned), *reason_rows(planned)])
@@ -84,9 +84,6 @@ def expected_rows(planned: Planned) -> list[tuple[str, str]]:
         rows.append(("not cuDNN's attention", planned.without_cudnn))
     if planned.margin_bytes:
         rows.append(("margin", f"{format_bytes(planned.margin_bytes)}: this run exceeded its budget before"))
-    if (errors := planned.error_band) and errors["sessions"]:
-        lowest, highest = (format_mib_difference(errors[f"{end}_bytes"], 0) for end in ("lowest", "highest"))
-        rows.append(("error band", f"{lowest} to {highest}, measured minus predicted, {errors['sessions']} sessions"))
     if disk := planned.disk:
         total, size = format_bytes(disk["bytes"]), format_bytes(disk["checkpoint_bytes"])
         rows.append(("disk", f"{total} for {disk['kept_at_once']} checkpoints of {size} at once"))
@@ -119,8 +116,7 @@ def rate_words(planned: Planned) -> str:
 
 def reason_rows(planned: Planned) -> list[tuple[str, str]]:
     """Returns why the plan was chosen, and what does not compile."""
-    caution = [("caution", planned.not_compiled)] if planned.not_compiled else []
-    return [("why", planned.reason), *caution, *(("does not compile", text) for text in planned.left_out)]
+    return [("why", planned.reason), *(("does not compile", text) for text in planned.left_out)]
 
 
 def runner_ups(planned: Planned) -> Table:
@@ -132,36 +128,6 @@ def runner_ups(planned: Planned) -> Table:
         "why not": ("l", lambda other: other.reason),
     }
     return table(planned.alternatives, cells, title="The next best plans")
-
-
-def other_budgets(planned: Planned) -> Table:
-    """Returns what another budget would change, by the plans that were compared and the chip's rates."""
-
-    def words(other: OtherBudget) -> str:
-        if other.plan is None:
-            return "none that was compared fits"
-        return "the same" if other.plan == planned.plan else plan_words(other.plan)
-
-    cells: Cells = {
-        "budget": ("l", lambda other: format_bytes(other.budget_bytes)),
-        "plan": ("l", words),
-        "peak": ("r", lambda other: format_known_bytes(other.predicted_peak_bytes)),
-        "a step": ("r", lambda other: known(other.step_ratio, "x {:.2f}".format)),
-    }
-    return table(planned.other_budgets, cells, title="With another budget")
-
-
-def scaling_table(planned: Planned) -> Table:
-    """Returns the same step on other numbers of devices."""
-    cells: Cells = {
-        "devices": ("r", lambda row: str(row.devices)),
-        "each sends": ("r", lambda row: format_bytes(row.sent_bytes)),
-        "step": ("r", lambda row: format_seconds(row.step_seconds)),
-        "efficiency": ("r", lambda row: f"{row.efficiency:.0%}"),
-        "from, to": ("r", lambda row: " to ".join(f"{end:.0%}" for end in row.efficiency_range)),
-    }
-    title = "the same step on other numbers of devices, estimated from the chip's rates"
-    return table(planned.scaling, cells, title=title)
 
 
 def flag_of(lever: str) -> str:
@@ -260,23 +226,21 @@ def peak_words(peak: float | None, budget: int) -> str:
 
 
 def ledger_tables(ledger: Mapping[str, Any]) -> list[Table]:
-    """Returns the components of a ledger and its phases, predicted beside measured.
-
-    A phase that stayed below an earlier peak has that peak as a bound.
-    """
+    """Returns the components of a ledger and its phases, predicted beside measured."""
     predicted, measured = ledger["predicted"], ledger["measured"]
     components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
-    parts = [(name, both["predicted"], both["measured"], None) for name, both in components]
-    parts.append(("peak", predicted["peak_bytes"], measured["peak_bytes"], None))
+    parts = [(name, both["predicted"], both["measured"]) for name, both in components]
+    parts.append(("peak", predicted["peak_bytes"], measured["peak_bytes"]))
 
-    before, after, below = predicted.get("phases", {}), measured.get("phases", {}), measured.get("phases_at_most", {})
-    names = dict.fromkeys([*before, *after, *below])
-    phases = [(f"phase {name}", *(sizes.get(name) for sizes in (before, after, below))) for name in names]
+    before = predicted.get("phases", {})
+    after = measured.get("phases", {})
+    names = dict.fromkeys([*before, *after])
+    phases = [(f"phase {name}", before.get(name), after.get(name)) for name in names]
 
     cells: Cells = {
         "": ("l", lambda row: row[0]),
         "predicted": ("r", lambda row: format_known_bytes(row[1])),
-        "measured": ("r", lambda row: f"<= {format_bytes(row[3])}" if row[3] else format_known_bytes(row[2])),
+        "measured": ("r", lambda row: format_known_bytes(row[2])),
         "difference": ("r", lambda row: format_mib_difference(row[2], row[1])),
         "of predicted": ("r", lambda row: format_difference_share(row[2], row[1])),
     }

@@ -30,7 +30,7 @@ class Overrun:
     what: Literal["resident set", "allocator"]
     budget_bytes: int
     predicted_bytes: int
-    """Predicted peak of the phases in RUNNING, without earlier corrections."""
+    """Predicted peak of the phases in RUNNING, without an earlier margin."""
     measured_bytes: int
     """Peak resident set; on an accelerator, the most its allocator had given out."""
     said: str = ""
@@ -76,6 +76,6 @@ def margin_bytes(overruns: list[Overrun]) -> int:
 
 
 def predicted_running_bytes(planned: Mapping[str, Any]) -> int:
-    """Returns the highest peak that a `plan.json` predicts for the phases in RUNNING, without corrections."""
-    learned = planned.get("learned", {})
-    return max(planned["phases"][phase] - learned.get(phase, 0) for phase in RUNNING)
+    """Returns the highest peak that a `plan.json` predicts for the phases in RUNNING, without its margin."""
+    highest = max(planned["phases"].get(phase, 0) for phase in RUNNING)
+    return highest - planned["margin_bytes"]

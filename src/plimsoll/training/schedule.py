@@ -36,17 +36,14 @@ class Schedule:
     def due(self, every: float, done: int) -> bool:
         return done == self.stop_at or completes(every, done)
 
-    def standing(self, metrics: Mapping[str, Any]) -> float:
-        """Returns what an evaluation is compared by; higher is better.
-
-        Args:
-            metrics: Means over the held-out set, named with `validation_`.
-        """
-        return standing(metrics, self.best_by)
-
 
 def standing(metrics: Mapping[str, Any], best_by: str) -> float:
-    """Returns what an evaluation is compared by (`Schedule.standing`)."""
+    """Returns what an evaluation is compared by; higher is better.
+
+    Args:
+        metrics: Means over the held-out set, named with `validation_`.
+        best_by: Metric as in `Schedule`.
+    """
     value = float(metrics[f"validation_{best_by}"])
     return -value if best_by == "loss" else value
 
@@ -115,14 +112,14 @@ class EarlyStopping:
 
     schedule: Schedule
     best: float = -math.inf
-    """Standing of the best evaluation."""
+    """What the best evaluation was compared by."""
     since_best: int = 0
 
     def add(self, done: int, metrics: Mapping[str, Any]) -> dict[str, int]:
         """Counts the evaluation after step `done`, and returns what its logged row gets."""
         if self.schedule.patience is None or not completes(self.schedule.evaluate_every, done):
             return {}
-        now = self.schedule.standing(metrics)
+        now = standing(metrics, self.schedule.best_by)
         better = now > self.best
         self.best, self.since_best = (now, 0) if better else (self.best, self.since_best + 1)
         return {SINCE_BEST: self.since_best}

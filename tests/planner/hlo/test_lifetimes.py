@@ -145,33 +145,6 @@ def test_what_runs_beside_has_its_operands_in_front_and_its_result_behind():
     ]  # fmt: skip
 
 
-def test_a_copy_that_runs_beside_is_to_from_and_context():
-    begun = several(floats(8), floats(8), floats(1))
-    entry = [
-        step(1, "parameter"), step(2, "dot", 1), step(3, "copy-start", 2, shape=begun), step(4, "copy-done", 3),
-        step(5, "negate", 4, shape=2),
-    ]  # fmt: skip
-    assert shared(module(entry)) == [(4, [(3, (2,))]), (32, [(2, ()), (3, (1,))]), (32, [(3, (0,)), (4, ())])]
-
-
-@pytest.mark.parametrize("what", ["all-gather", "collective-permute"])
-def test_what_is_sent_is_from_and_to(what):
-    begun = several(floats(8), floats(16))
-    entry = [
-        step(1, "parameter"), step(2, "dot", 1), step(3, f"{what}-start", 2, shape=begun),
-        step(4, f"{what}-done", 3, shape=16), step(5, "negate", 4, shape=2),
-    ]  # fmt: skip
-    assert shared(module(entry)) == [(32, [(2, ()), (3, (0,))]), (64, [(3, (1,)), (4, ())])]
-    two = several(several(floats(8), floats(4)), several(floats(16), floats(8)))
-    entry = [
-        step(1, "parameter"), step(2, "dot", 1), step(3, "dot", 1, shape=4), step(4, f"{what}-start", 2, 3, shape=two),
-        step(5, "negate", 1, shape=2),
-    ]  # fmt: skip
-    assert shared(module(entry)) == [
-        (16, [(3, ()), (4, (0, 1))]), (32, [(2, ()), (4, (0, 0))]), (32, [(4, (1, 1))]), (64, [(4, (1, 0))])
-    ]  # fmt: skip
-
-
 def test_a_tuple_and_its_elements_are_the_values_they_are_made_of():
     both = several(floats(8), floats(4))
     entry = [
@@ -233,15 +206,6 @@ def test_arguments_results_constants_and_other_memories_are_no_temporaries():
     assert shared(module(entry)) == [(12, [(6, ())])]
 
 
-def test_a_body_that_is_called_twice_is_there_once():
-    body = [step(20, "parameter"), step(21, "sine", 20), step(22, "negate", 21)]
-    entry = [
-        step(1, "parameter"), step(2, "call", 1, calls=[2]), step(3, "call", 2, calls=[2]),
-        step(4, "negate", 3, shape=2),
-    ]  # fmt: skip
-    assert sum(size for size, _ in shared(module(entry, body)) if size) == 32  # the rest is the argument's
-
-
 def test_the_peak_is_the_largest_union_of_what_is_alive_and_the_first_of_equals():
     """Dots of 8 and 4 at 1 and 2, both read at 3; a third of 8 at 4, alone with 6 more at 5."""
     entry = [
@@ -253,26 +217,6 @@ def test_the_peak_is_the_largest_union_of_what_is_alive_and_the_first_of_equals(
     places = [Place(0, 0, 32, [(2, ()), (5, ())]), Place(0, 32, 16, [(3, ())]), Place(0, 48, 16, [(6, ())])]
     peak = at_peak(places, lifetimes, {})
     assert [(place.offset, place.size, place.values) for place in peak] == [(0, 32, [(2, ())]), (32, 16, [(3, ())])]
-
-
-def test_bytes_that_several_places_share_count_once():
-    """[0, 40) and [30, 50) of one allocation are 50 bytes, and [0, 40) of another 40 more; then [0, 91) alone."""
-    entry = [
-        step(1, "parameter"),
-        *(step(n, "dot", 1) for n in (2, 3, 4)),
-        step(5, "add", 2, 3, 4),
-        step(6, "dot", 5),
-        step(7, "negate", 6),
-    ]
-    lifetimes = Lifetimes(module(entry))
-    places = [Place(0, 0, 40, [(2, ())]), Place(0, 30, 20, [(3, ())]), Place(1, 0, 40, [(4, ())])]
-    for alone, dearest in [(90, [(0, 0), (0, 30), (1, 0)]), (91, [(2, 0)])]:
-        peak = at_peak([*places, Place(2, 0, alone, [(6, ())])], lifetimes, {})
-        assert [(place.allocation, place.offset) for place in peak] == dearest
-    inside = [Place(0, 0, 40, [(2, ())]), Place(0, 10, 10, [(3, ())]), Place(0, 35, 10, [(4, ())])]
-    for alone, dearest in [(45, 0), (46, 2)]:
-        peak = at_peak([*inside, Place(2, 0, alone, [(6, ())])], lifetimes, {})
-        assert peak[0].allocation == dearest
 
 
 def test_of_overlapping_places_the_larger_is_listed_and_neighbours_both():

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from plimsoll.planner.hlo.sent import Sent, sending, sent
+from plimsoll.planner.hlo.sent import Sent, sent, sent_bytes
 from written_modules import ANY_MORE, written
 
 BYTES = 4 * 1024
@@ -176,33 +176,28 @@ RING = 2 * 3 / 4 * BYTES
 
 
 @pytest.mark.parametrize(
-    ("body", "sent_bytes", "alone"),
+    ("body", "expected"),
     [
-        ("ROOT d = f32[1024] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum\n", RING, 1.0),
-        (START + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 1.0),
-        (START + kernels(1) + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 0.0),
-        (kernels(1) + START + "ROOT d = f32[1024] all-reduce-done(s)\n", RING, 1.0),
-        ("ROOT f = f32[1024] fusion(x), kind=kOutput, calls=fused\n", 3 * BYTES, 0.0),
+        ("ROOT d = f32[1024] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum\n", RING),
+        (START + kernels(1) + "ROOT d = f32[1024] all-reduce-done(s)\n", RING),
+        ("ROOT f = f32[1024] fusion(x), kind=kOutput, calls=fused\n", 3 * BYTES),
         (
             "f = f32[1024] fusion(x), kind=kOutput, calls=fused\n"
             "ROOT g = f32[1024] fusion(f), kind=kOutput, calls=fused\n",
             3 * BYTES,  # one gathering, in two fusions
-            0.0,
         ),
-        (kernels(2), 0.0, 0.0),
+        (kernels(2), 0.0),
     ],
-    ids=["at once", "nothing between", "a kernel between", "a kernel before", "in a fusion", "in two", "nothing"],
+    ids=["at once", "beside a kernel", "in a fusion", "in two", "nothing"],
 )
-def test_of_a_tpu_what_has_something_to_run_beside_it(body, sent_bytes, alone):
-    found = sending(written(SUM + GATHERED + "ENTRY main {\n  x = f32[1024] parameter(0)\n" + body + "}"), devices=8)
-    assert found.sent_bytes == pytest.approx(sent_bytes)
-    assert found.alone_bytes == pytest.approx(alone * sent_bytes)
-    assert found.hidden_at_most == pytest.approx(1 - alone)
+def test_of_a_tpu_what_is_sent_is_counted_once(body, expected):
+    module = written(SUM + GATHERED + "ENTRY main {\n  x = f32[1024] parameter(0)\n" + body + "}")
+    assert sent_bytes(module, devices=8) == pytest.approx(expected)
 
 
 def test_of_a_tpu_a_loop_counts_as_often_as_its_condition_says():
     """libtpu notes no count of its rounds."""
-    found = sending(
+    found = sent_bytes(
         written(
             SUM
             + """
@@ -228,4 +223,4 @@ ENTRY main {
         ),
         devices=8,
     )
-    assert found.sent_bytes == found.alone_bytes == pytest.approx(5 * RING)
+    assert found == pytest.approx(5 * RING)

@@ -22,7 +22,7 @@ def test_what_was_written_is_read(folder):
     assert found.cluster_of.tolist() == [-1, 0, 1, 0, 1, 0, 1]
     assert found.embeddings().shape == (7, 4)
     assert not found.embeddings()[0].any()
-    assert found.catalogue.originals == [str(100 + item) for item in range(1, 7)]
+    assert found.names == [str(100 + item) for item in range(1, 7)]
     assert is_interactions(folder)
     assert not is_interactions(folder.parent)
 
@@ -41,7 +41,7 @@ def test_without_embeddings(tmp_path):
     found = Interactions(write_small(tmp_path / "set", SEQUENCES, width=0))
     found.check()
     assert found.embeddings() is None
-    assert found.catalogue.described(2) == {"id": 2, "original": "102"}
+    assert found.described(2) == {"id": 2, "original": "102"}
 
 
 @pytest.mark.parametrize("name", ["sequences.npy", "offsets.npy", "clusters.npy", "embeddings.npy", "items.jsonl"])

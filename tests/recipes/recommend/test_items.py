@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from item_examples import ITEMS, shape_of, uneven_clusters
-from plimsoll.errors import RecipeError
 from plimsoll.levers.chunked_loss import chunked_sum
 from plimsoll.recipes.recommend.items import NO_ITEM, Items, members_of, round_robin
 from plimsoll.types import IGNORE, Compute
@@ -25,12 +24,8 @@ def example(cluster_of=None, **changed):
     params = jax.tree.map(lambda leaf: leaf * 5, jax.jit(items.init)(keys[0]))  # probabilities far from even
     fixed = {}
     if items.shape.two_level:
-        fixed = (
-            round_robin(items.shape)
-            if cluster_of is None
-            else jax.tree.map(jnp.asarray, members_of(cluster_of, items.shape))
-        )
-    return items, items.vectors(params, fixed), fixed, jax.random.normal(keys[1], (ROWS, 32))
+        fixed = round_robin(items.shape) if cluster_of is None else members_of(cluster_of, items.shape)
+    return items, items.vectors(params), fixed, jax.random.normal(keys[1], (ROWS, 32))
 
 
 CLUSTERED = {
@@ -40,10 +35,9 @@ CLUSTERED = {
 }
 
 
-@pytest.mark.parametrize("vectors", ["learned", "means"])
 @pytest.mark.parametrize("clusters", CLUSTERED)
-def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters, vectors):
-    items, vectors, fixed, hidden = example(CLUSTERED[clusters], cluster_vectors=vectors)
+def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters):
+    items, vectors, fixed, hidden = example(CLUSTERED[clusters])
     found = np.asarray(items.log_probabilities(hidden, vectors, fixed), np.float64)
     assert found.shape == (ROWS, ITEMS + 1)
     assert (found[:, 0] == -np.inf).all()
@@ -51,7 +45,7 @@ def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters, ve
     assert np.ptp(found[:, 1:], axis=1).min() > 1  # it is no even distribution that sums to one
 
 
-@pytest.mark.parametrize("changed", [{"softmax": "full"}, {}, {"cluster_vectors": "means"}], ids=str)
+@pytest.mark.parametrize("changed", [{"softmax": "full"}, {}], ids=str)
 @pytest.mark.parametrize("chunk", [0, 4])
 def test_the_loss_is_minus_the_log_of_that_score(chunk, changed):
     items, vectors, fixed, hidden = example(uneven_clusters(), **changed)
@@ -71,20 +65,9 @@ def test_an_item_that_is_alone_in_its_cluster_is_as_likely_as_the_cluster():
     np.testing.assert_allclose(found[:, 30], clusters[:, 4], rtol=1e-5, atol=1e-5)
 
 
-LIMITS = {
-    "one cluster": ({"clusters": 1, "largest_cluster": ITEMS}, np.r_[-1, np.zeros(ITEMS)]),
-    "a cluster for each item": (
-        {"clusters": ITEMS, "largest_cluster": 1, "cluster_vectors": "means"},
-        np.r_[-1, np.random.default_rng(0).permutation(ITEMS)],
-    ),
-}
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_in_its_limits_it_is_the_full_softmax(limit):
-    changed, cluster_of = LIMITS[limit]
+def test_with_one_cluster_it_is_the_full_softmax():
     full, full_vectors, _, hidden = example(softmax="full")
-    two, vectors, fixed, _ = example(cluster_of.astype(np.int32), **changed)
+    two, vectors, fixed, _ = example(np.r_[-1, np.zeros(ITEMS)].astype(np.int32), clusters=1, largest_cluster=ITEMS)
     np.testing.assert_array_equal(vectors["items"], full_vectors["items"])
     expected = full.log_probabilities(hidden, full_vectors, {})
     np.testing.assert_allclose(two.log_probabilities(hidden, vectors, fixed), expected, rtol=1e-5, atol=1e-5)
@@ -107,12 +90,7 @@ def test_gradients_are_finite_where_clusters_are_filled_up(clusters):
 
 def test_every_item_has_one_place_among_the_members():
     shape = shape_of()
-    for fixed in (members_of(uneven_clusters(), shape), jax.device_get(round_robin(shape))):
+    for fixed in map(jax.device_get, (members_of(uneven_clusters(), shape), round_robin(shape))):
         members, item = fixed["members"], np.arange(1, ITEMS + 1)
         np.testing.assert_array_equal(members[fixed["cluster"][1:], fixed["place"][1:]], item)
         assert sorted(members[members != NO_ITEM].tolist()) == item.tolist()
-
-
-def test_clusters_that_do_not_hold_the_items_are_refused():
-    with pytest.raises(RecipeError, match=r"5 clusters of at most 4 do not hold 30 items: .* --largest-cluster of 6"):
-        shape_of(largest_cluster=4)

@@ -189,13 +189,6 @@ def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(r
     }
 
 
-def test_what_was_learned_from_is_not_evaluated_on(run):
-    run.recipe = Recommend(data=run.recipe.data, seq_len=4, learn_validation=True)
-    found = ranked.evaluate(run, {"raw": True})
-    assert found.keys() == {"keep_seen", "test", "model", "raw", "baselines"}
-    assert found["model"].keys() == found["raw"].keys() == found["baselines"].keys() == {"test"}
-
-
 @pytest.mark.parametrize(
     ("scored_bytes", "most", "block"), [(10**6, 256, 30), (10**6, 7, 7), (336, 256, 4), (335, 256, 3), (1, 256, 1)]
 )

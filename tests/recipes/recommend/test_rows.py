@@ -53,12 +53,6 @@ def test_every_transition_of_training_is_there_once(tmp_path_factory, lengths, l
     assert rows.labels == wanted.total()
 
 
-def test_with_validation_all_but_the_items_of_testing_are_trained_on(tmp_path):
-    found = opened(tmp_path, [[1, 2, 3, 4, 5, 6], [5, 6, 7], [4, 3]])
-    rows = TrainingRows(found, length=8, validation=True)
-    assert [row[row > 0].tolist() for row in rows] == [[1, 2, 3, 4, 5], [5, 6], [4, 3]]
-
-
 def test_no_held_out_item_is_trained_on(tmp_path):
     found = Interactions(write_random(tmp_path / "set", users=40, items=50, shortest=4, longest=30))
     drawn = interaction_loader(TrainingRows(found, length=40), batch_size=8, seed=3)

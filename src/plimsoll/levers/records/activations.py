@@ -55,7 +55,6 @@ ACTIVATIONS = Lever(
         " softmax, loss, weights and optimizer stay in float32."
     ),
     plain="float32",
-    before="float32",
     touches="mixed",
     supports=(Support("activations"),),
     worth_trying=_worth_trying,

@@ -6,12 +6,9 @@ import math
 from typing import Any
 
 from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Values
-from plimsoll.units import MIB, format_bytes
 
 PREFETCH = (2, 1, 0)
 """Depths of prefetching that are tried, the fastest first."""
-WORTH_COUNTING_BYTES = MIB
-"""Size of prefetched batches below which a rung shows nothing: less is lost in the noise of a process."""
 
 
 def _near_the_root(recipe: Any, _levers: Values) -> int:
@@ -61,23 +58,11 @@ FSDP = Lever(
     least=1,
     help="Devices over which parameters and optimizer state are split (FSDP); 1 keeps a whole copy on each.",
     plain=1,
-    before=1,
     worth_trying=lambda problem, rates: [n for n in range(1, problem.devices + 1) if problem.devices % n == 0],
     refused=_does_not_divide,
-    has_rung=False,
     words=lambda value: f"state over {value}" if value > 1 else "",
     row=lambda value, plan: "",  # stands in the row of the devices
 )
-
-
-def _no_prefetch(recipe: Any, _levers: Values) -> int:
-    import numpy as np
-
-    spec = recipe.batch_spec(recipe.effective_batch).values()
-    size = max(PREFETCH) * sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
-    if size < WORTH_COUNTING_BYTES:
-        raise LeftOut(f"the {max(PREFETCH)} batches made ready in the background are {format_bytes(size)}")
-    return 0
 
 
 PREFETCHED = Lever(
@@ -87,7 +72,7 @@ PREFETCHED = Lever(
     plain=max(PREFETCH),
     compiled=False,
     by_itself=True,
-    rungs=(Rung(name="prefetch", words="no batch is made ready in the background", value=_no_prefetch),),
+    rungs=(Rung(name="prefetch", words="no batch is made ready in the background", value=0),),
     words=lambda value: "",
     row=lambda value, plan: f"{value} batch{'' if value == 1 else 'es'}",
 )

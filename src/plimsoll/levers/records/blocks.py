@@ -76,7 +76,6 @@ UNROLL = Lever(
         " takes a loop. On a CPU layers are a loop wherever --remat recomputes."
     ),
     plain=MOST_UNROLLED,
-    before=MOST_UNROLLED,
     supports=(Support("unroll"),),
     worth_trying=lambda problem, rates: [MOST_UNROLLED, 0] if problem.platform == "cuda" else [MOST_UNROLLED],
     refused=lambda problem, rates, value: (
@@ -85,7 +84,6 @@ UNROLL = Lever(
         else None
     ),
     goes_with=_unrolled_beside,
-    has_rung=False,
     words=lambda value: {MOST_UNROLLED: "", 0: "layers in a loop"}.get(value, f"up to {value} layers unrolled"),
     label="layers",
     row=lambda value, plan: {MOST_UNROLLED: "", 0: "in a loop"}.get(value, f"unrolled, up to {value}"),
@@ -111,12 +109,6 @@ def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bo
     """Returns False where blocks are recomputed while all logits are kept: that saves little, but on a GPU."""
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
-
-
-def _no_smaller(value: int, recipe: Any, tokens: int, whose: str) -> str | None:
-    if recipe.rate_unit != "tokens" or value < tokens:
-        return None
-    return f"{whose} has {tokens:,} tokens. Leave it out, or make it smaller"
 
 
 def _largest_chunk(recipe: Any, levers: Values) -> int:
@@ -153,9 +145,6 @@ LOSS_CHUNK = Lever(
     goes_with=_with_small_logits,
     same_step=_both_whole,
     may_gain=lambda value, problem: IN_CACHE if value and problem.platform == "cpu" else 1.0,
-    idle=lambda value, recipe: _no_smaller(
-        value, recipe, recipe.effective_batch * recipe.rate_per_example, "an effective batch"
-    ),
     rungs=(Rung(name="loss-chunk", words="the logits of {} tokens at a time", value=_largest_chunk),),
     words=lambda value: f"loss chunk {value}" if value else "loss whole",
     row=lambda value, plan: f"{value:,} tokens" if value else "off, all logits at once",
@@ -202,10 +191,8 @@ ATTENTION_CHUNK = Lever(
     type=int,
     help="Positions of a block of attention scores; 0 for the fastest form, which may hold all scores at once.",
     plain=0,
-    before=0,
     supports=(Support("attention_chunk"),),
     worth_trying=_blocks_of_attention,
-    idle=lambda value, recipe: _no_smaller(value, recipe, recipe.rate_per_example, "a window"),
     rungs=(Rung(name="attention", words="attention in blocks of {} positions", value=_smallest_block),),
     words=lambda value: f"attention in blocks of {value}" if value else "",
     label="attention",

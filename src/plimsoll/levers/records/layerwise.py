@@ -105,7 +105,6 @@ LAYERWISE = Lever(
         " never exists: 1, or 2 with --clip-norm. 0 updates all layers at the end."
     ),
     plain=0,
-    before=0,
     supports=(Support("layerwise"),),
     worth_trying=lambda problem, rates: [0, problem.layerwise] if problem.layerwise else [0],
     refused=_refused,

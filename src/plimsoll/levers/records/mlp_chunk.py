@@ -37,12 +37,6 @@ def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
     return not levers["mlp_chunk"] or levers["remat"] in RECOMPUTES
 
 
-def _idle(value: int, recipe: Any) -> str | None:
-    if recipe.rate_unit != "tokens" or value < recipe.rate_per_example:
-        return None
-    return f"a sequence has {recipe.rate_per_example:,} positions. Leave it out, or make it smaller"
-
-
 def _largest(recipe: Any, levers: Values) -> int:
     if not recipe.mlp_chunks:
         raise LeftOut("its sequences are short: the recipe names no chunks worth trying (`mlp_chunks`)")
@@ -56,12 +50,10 @@ MLP_CHUNK = Lever(
     type=int,
     help="Positions that go through the feed-forward part of a block at a time; 0 for all.",
     plain=0,
-    before=0,
     supports=(Support("mlp_chunk"),),
     worth_trying=_worth_trying,
     refused=_refused,
     goes_with=_goes_with,
-    idle=_idle,
     rungs=(Rung(name="mlp-chunk", words="the feed-forward part of {} positions at a time", value=_largest),),
     words=lambda value: f"feed-forward in chunks of {value}" if value else "",
     label="feed-forward part",

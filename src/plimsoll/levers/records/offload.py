@@ -86,7 +86,6 @@ OFFLOAD = Lever(
         " (with the EMA weights), or all of these."
     ),
     plain="none",
-    before="none",
     supports=(Support("offload", owner="optimizer"), Support("frozen_offload")),
     needs=lambda value: [name for part, name in SUPPORTED_AS.items() if part in OFFLOADED[value]],
     worth_trying=lambda problem, rates: ("none", "optimizer", "frozen", "all"),

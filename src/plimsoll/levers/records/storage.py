@@ -18,7 +18,6 @@ def _lever_of_bits(
     supports: tuple[Support, ...],
     rungs: tuple[Rung, ...],
     label: str,
-    stores: str = "",
     tried: Sequence[int] = (),
 ) -> Lever:
     """Returns the record of a lever whose values are bits of a number; `subject` is what its few words begin with.
@@ -31,10 +30,8 @@ def _lever_of_bits(
         type=values,
         help=help,
         plain=32,
-        before=32,
         touches="compressed",
         supports=supports,
-        stores=stores,
         chained=True,
         worth_trying=lambda problem, rates: tried or get_args(values),
         rungs=rungs,
@@ -50,7 +47,6 @@ OPTIMIZER_BITS = _lever_of_bits(
     subject="optimizer",
     help="Bits of each number that the optimizer keeps per weight. 16 is bfloat16, which the planner does not try.",
     supports=(Support("optimizer_bits", owner="optimizer"),),
-    stores="optimizer state",
     rungs=(Rung(name="optimizer-8", words="the optimizer's moments in {} bits", value=8),),
     tried=(32, 8),
     label="optimizer state",
@@ -62,7 +58,6 @@ WEIGHT_BITS = _lever_of_bits(
     subject="weight",
     help="Bits of each weight between steps: 24 is bfloat16 and a correction, 16 is bfloat16 rounded stochastically.",
     supports=(Support("weight_bits", owner="optimizer"),),
-    stores="weights",
     rungs=(
         Rung(name="weights-24", words="weights in bfloat16 and 8 bits beside the optimizer", value=24),
         Rung(name="weights-16", words="weights in bfloat16, rounded stochastically", value=16),
@@ -107,7 +102,6 @@ EMBEDDING_BITS = Lever(
     help="Bits of each weight of a frozen embedding and output layer: 16 is bfloat16 (float32 with --frozen-bits 32), 8"
     " int8, 4 NF4.",
     plain=16,
-    before=16,
     touches="compressed",
     supports=(Support("embedding_bits"),),
     by_user=True,

@@ -6,11 +6,10 @@ the numbers, and from both follow the published tensors. `config.py` reads a sha
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float32
@@ -170,16 +169,6 @@ class PretrainedShape:
             leaves[f"blocks/{ours}/{leaf}"] = (self.layers, *reversed(sides))
         leaves["norm"] = (self.width,)
         return leaves if self.tied else leaves | {"head": (self.width, self.vocab)}
-
-    def described(self) -> dict[str, Any]:
-        """Returns the fields as JSON takes them, without those from `windowed` on that have their default.
-
-        Runs from before there were such fields describe a Llama and a Gemma 1 like this.
-        """
-        fields = dataclasses.fields(self)
-        later = fields[[field.name for field in fields].index("windowed") :]
-        absent = {field.name for field in later if getattr(self, field.name) == field.default}
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in absent}
 
 
 LLAMA_3_2_1B = PretrainedShape(

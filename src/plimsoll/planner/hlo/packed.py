@@ -21,13 +21,12 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2}
 
 
 def packed_bytes(module: Module, *, cores: int) -> int:
-    """Returns the most that one dot or convolution of a compiled step takes, in bytes, but for grouped convolutions.
+    """Returns the most that one dot or convolution of a compiled step takes, in bytes.
 
     Dots that run side by side share the cores.
     """
     dots = [_packed(product, fused=fused, cores=cores) for product, fused in products(module)]
-    ungrouped = [convolution for convolution in convolutions(module) if convolution.groups == 1]
-    convolved = [convolution.beside(cores=cores) for convolution in ungrouped]
+    convolved = [convolution.beside(cores=cores) for convolution in convolutions(module)]
     return max(dots + convolved, default=0)
 
 

@@ -1,4 +1,4 @@
-"""What a device sends to the others in a compiled step, and what runs beside it: on GPUs for how long, too.
+"""What a device sends to the others in a compiled step, and on GPUs for how long kernels run beside it.
 
 By the compiled module's schedule: what is sent goes from its `-start` to its `-done`, one after another over one link,
 and the kernels between the two run meanwhile. Where the next kernel needs what is still under way, the device waits.
@@ -60,64 +60,34 @@ def sent(module: Module, *, devices: int, seconds_of: Callable[[Kernel], float],
     return _Walk(Reader(module), devices, seconds_of, link_bytes).of(module.entry)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sending:
-    """Bytes that one device sends in a step that was compiled for TPUs, whose kernels have no times here."""
+def sent_bytes(module: Module, *, devices: int) -> float:
+    """Returns the bytes that a device sends in one call of a module that was scheduled for TPUs.
 
-    sent_bytes: float = 0.0
-    alone_bytes: float = 0.0
-    """Those of them beside which the schedule has nothing to run."""
-
-    @property
-    def hidden_at_most(self) -> float:
-        """Largest part of the time of sending that may be hidden, 0 to 1: whether the rest takes as long is unknown."""
-        return 1 - self.alone_bytes / self.sent_bytes if self.sent_bytes else 1.0
-
-    def and_then(self, other: Sending, times: int = 1) -> Sending:
-        return Sending(
-            sent_bytes=self.sent_bytes + times * other.sent_bytes,
-            alone_bytes=self.alone_bytes + times * other.alone_bytes,
-        )
-
-
-def sending(module: Module, *, devices: int) -> Sending:
-    """Returns what a device sends in one call of a scheduled module.
-
-    What stands between a start and its done may run beside, and so does what the compiler has put into one fusion with
-    a collective (`async_collective_fusion`), whose parts lie in several fusions and are sent once.
+    What the compiler has put into one fusion with a collective (`async_collective_fusion`) lies in several fusions, and
+    is sent once.
     """
-    return _sending(_Walk(Reader(module), devices, lambda _kernel: 0.0, 1.0), module.entry)
+    return _bytes_of(_Walk(Reader(module), devices, lambda _kernel: 0.0, 1.0), module.entry)
 
 
-def _sending(walk: _Walk, computation: int) -> Sending:
-    module, whole = walk.reader.module, Sending()
-    begun: dict[int, float] = {}
-    """Bytes under way beside which nothing ran so far, by what has started them."""
+def _bytes_of(walk: _Walk, computation: int) -> float:
+    module = walk.reader.module
+    total = 0.0
     in_fusions: dict[int, float] = {}
     """Bytes of collectives inside fusions, by their channel."""
     for identity in module.schedule[computation]:
         instruction = module.instructions[identity]
-        opcode, called = instruction.opcode, module.scheduled_calls(identity)
         if (carried := walk.collective(instruction)) is not None:
-            starts = opcode.endswith("-start")
-            whole = whole.and_then(Sending(sent_bytes=carried, alone_bytes=0.0 if starts else carried))
-            if starts:
-                begun[identity] = carried
-        elif opcode.endswith("-done") and instruction.operand_ids:
-            whole = whole.and_then(Sending(alone_bytes=begun.pop(instruction.operand_ids[0], 0.0)))
-        elif opcode == "fusion":
-            begun.clear()
+            total += carried
+        elif instruction.opcode == "fusion":
             for body in instruction.called_computation_ids:
                 for inside in map(module.instructions.__getitem__, module.bodies[body]):
                     if (carried := walk.collective(inside)) is not None:
                         in_fusions[inside.channel_id or inside.id] = carried
-        elif opcode in ("dot", "convolution", "custom-call", "while", "call", "conditional"):
-            begun.clear()
-            if called:  # of branches, the first: they differ in what is computed
-                whole = whole.and_then(
-                    _sending(walk, called[0]), times=_rounds(module, instruction) if opcode == "while" else 1
-                )
-    return whole.and_then(Sending(sent_bytes=sum(in_fusions.values()), alone_bytes=sum(begun.values())))
+        elif instruction.opcode in ("while", "call", "conditional") and (called := module.scheduled_calls(identity)):
+            # Of branches, the first: they differ in what is computed.
+            rounds = _rounds(module, instruction) if instruction.opcode == "while" else 1
+            total += rounds * _bytes_of(walk, called[0])
+    return total + sum(in_fusions.values())
 
 
 def _rounds(module: Module, loop: Any) -> int:

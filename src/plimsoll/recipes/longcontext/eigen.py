@@ -5,8 +5,7 @@
 with lambda = exp(-exp(nu) + i theta), inside the unit disc whatever nu is, and gamma = sqrt(1 - |lambda|^2), which
 keeps a state of steady input as large as the input. gamma follows from lambda and is not learned, so that the two
 cannot drift apart. C reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349,
-sections 3.3 and 3.4. With `selective`, every token multiplies lambda by a decay a_t in (0, 1) of its own, and gamma
-follows that (De et al. 2024, "Griffin", https://arxiv.org/abs/2402.19427, section 2.4).
+sections 3.3 and 3.4.
 
 States and their coefficients are float32 in every precision, and whatever `activations` is: with 1 - |lambda| = 1e-4,
 bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how far it looks back; no table of
@@ -16,7 +15,6 @@ positions is needed.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,11 +82,7 @@ class Mixer(nnx.Module):
         self.leave = Linear(2 * k, d, scale=(4 * k * shape.layers) ** -0.5, **options)
         self.gate = Linear(d, d, scale=INIT_SCALE, **options)
         self.skip = nnx.Dict(scale=nnx.Param(jnp.zeros((d,))))  # D: a factor for each feature
-        self.selective, self.tbptt, self.chunk = shape.selective, shape.tbptt, shape.chunk_size
-        if shape.selective:
-            # sigmoid(bias) begins as |lambda|, so that a state forgets twice as fast as without
-            bias = nnx.Param(-jnp.log(jnp.expm1(self.eigenvalues()[0])))
-            self.forgetting: nnx.Dict[Any] = nnx.Dict(linear=Linear(d, k, scale=INIT_SCALE, **options), bias=bias)
+        self.chunk = shape.chunk_size
         self.form: Form = form_of(shape, compute)
 
     def __call__(
@@ -97,17 +91,11 @@ class Mixer(nnx.Module):
         """Returns what the layer writes, and the states after the last token; `before` are those before the first,
         else zero."""
         rate, phase = self.eigenvalues()
-        if self.selective:
-            left = keep(self.forgetting["linear"](x)).astype(jnp.float32) + self.forgetting["bias"][...]
-            rate = rate + jax.nn.softplus(-left)  # -log a_t, with a_t = sigmoid(left)
-            phase = jnp.broadcast_to(phase, rate.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
         real, imaginary = jnp.split(keep(self.enter(x)).astype(jnp.float32), 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
         result = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
-        if 0 < self.tbptt < x.shape[1]:
-            result = ended(result, coefficient, inputs, before, every=self.tbptt, form=self.form, chunk=self.chunk)
         read = keep(self.leave(jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)))
         return in_float32(gated, x, self.skip["scale"][...], keep(self.gate(x)), read), result[:, -1]
 
@@ -117,35 +105,11 @@ def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
     return jax.nn.sigmoid(gate) * (read + scale * x)
 
 
-def ended(
-    whole: Array, coefficient: Array, inputs: Array, before: State | None, *, every: int, form: Form, chunk: int
-) -> Array:
-    """Returns the same states, with no gradient through multiples of `every` tokens.
-
-    The pieces are computed next to one another, each from the state that the one before it reached. It costs the
-    recurrence twice.
-    """
-    batch, length, width = inputs.shape
-    missing = -length % every
-    first = jnp.zeros_like(inputs[:, 0]) if before is None else before
-    reached = jax.lax.stop_gradient(whole)[:, every - 1 : length - 1 : every]
-
-    def pieces(values: Array) -> Array:
-        return jnp.pad(values, ((0, 0), (0, missing), (0, 0))).reshape(-1, every, width)
-
-    entering = jnp.concatenate([first[:, None], reached], axis=1).reshape(-1, width)
-    each = coefficient if coefficient.ndim == 1 else pieces(coefficient)
-    result = states(each, pieces(inputs), entering, form=form, chunk=chunk)
-    return result.reshape(batch, length + missing, width)[:, :length]
-
-
 def form_of(shape: EigenShape, compute: Compute) -> Form:
     """Returns `shape.form`, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
     if shape.form != "auto":
         return shape.form
-    if compute.platform == "cpu":
-        return "steps"
-    return "associative" if shape.selective else "matmul"
+    return "steps" if compute.platform == "cpu" else "matmul"
 
 
 class EigenBlock(nnx.Module):

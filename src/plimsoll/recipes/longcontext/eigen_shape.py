@@ -10,9 +10,7 @@ from plimsoll.data import require_sizes
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import DecoderShape
 
-Mixing = Literal["auto", "steps", "matmul", "associative", "fft"]
-FIXED_ONLY = ("matmul", "fft")
-"""Forms of the recurrence that need one coefficient for all positions."""
+Mixing = Literal["auto", "steps", "matmul"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,22 +24,17 @@ class EigenShape(DecoderShape):
     """Each token multiplies a state by r e^(i phase). At first r^2 is spread evenly from --r-min^2 to --r-max^2."""
     max_phase: float = 2 * math.pi
     """Radians; phases are evenly spread from 0 to this."""
-    selective: bool = False
-    """Every token says how much of each state is left, besides."""
     attention_every: int = 0
     """The last of so many layers attends instead; 0 for none."""
-    tbptt: int = 0
-    """Tokens after which gradients end; 0 for exact ones."""
     form: Mixing = "auto"
     chunk_size: int = 256
     """Tokens that are computed side by side; changes nothing but the cost."""
 
     def __post_init__(self) -> None:
+        sizes = {"width": self.width, "layers": self.layers, "inner": self.inner, "heads": self.heads}
+        require_sizes(**sizes, states=self.states, vocab=self.vocab, chunk_size=self.chunk_size)
+        require_sizes(least=0, attention_every=self.attention_every, attention_window=self.attention_window)
         super().__post_init__()
-        require_sizes(width=self.width, layers=self.layers, inner=self.inner, states=self.states, vocab=self.vocab)
-        require_sizes(chunk_size=self.chunk_size)
-        counts = {"attention_every": self.attention_every, "attention_window": self.attention_window}
-        require_sizes(least=0, **counts, tbptt=self.tbptt)
         if not 0 <= self.r_min < self.r_max < 1:
             raise RecipeError(
                 f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: they"
@@ -49,11 +42,6 @@ class EigenShape(DecoderShape):
             )
         if not 0 < self.max_phase <= 2 * math.pi:
             raise RecipeError(f"--max-phase must be above 0 and at most 2 pi = 6.2832, got {self.max_phase:g}")
-        if self.selective and self.form in FIXED_ONLY:
-            raise RecipeError(
-                f"--form {self.form} needs the same decay at every token, and --selective gives each its own: take"
-                " --form steps or associative"
-            )
         if self.attention_every and self.layers % self.attention_every:
             raise RecipeError(
                 f"--layers {self.layers} are no whole number of groups of --attention-every {self.attention_every}:"
@@ -73,7 +61,7 @@ class EigenShape(DecoderShape):
     def parameters(self) -> int:
         """Returns the number of parameters: embedding, layers, final norm, and output layer unless it is tied."""
         d, f, k = self.width, self.inner, self.states
-        mixing = 4 * k * d + d * d + d + 2 * k + (d * k + k if self.selective else 0)
+        mixing = 4 * k * d + d * d + d + 2 * k
         attending = self.blocks if self.attention_every else 0
         layers = (self.layers - attending) * mixing + attending * 4 * d * d + self.layers * (3 * d * f + 2 * d)
         return self.vocab * d * (1 if self.tied else 2) + layers + d

@@ -27,7 +27,6 @@ FAMILY = Family(
             make=f"{HERE}.prepare:make",
             text=f"{HERE}.prepare:prepared_text",
             example="plimsoll prepare longcontext --dataset-id my-texts/ --out packed/",
-            clause="whose text is packed",
         ),
     },
     inspects=(

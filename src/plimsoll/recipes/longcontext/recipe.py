@@ -44,10 +44,7 @@ class LongContext(AdamWRecipe):
     kind: ClassVar[str] = "longcontext"
     rate_unit: ClassVar[str] = "tokens"
     verbs: ClassVar[Mapping[str, Verb]] = {
-        "evaluate": Verb(
-            text="plimsoll.recipes.longcontext.tables:evaluation",
-            picture="plimsoll.recipes.longcontext.tables:evaluation_picture",
-        ),
+        "evaluate": Verb(text="plimsoll.recipes.longcontext.tables:evaluation"),
         "sample": Verb(answer="plimsoll.recipes.longcontext.streaming:sample"),
     }
     shown: ClassVar[tuple[Shown, ...]] = (
@@ -105,22 +102,16 @@ class LongContext(AdamWRecipe):
     spread evenly from --r-min^2 to --r-max^2."""
     max_phase: float = 2 * math.pi
     """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
-    selective: bool = False
-    """Let every token also decide how much of each state is left (input-dependent decay)."""
     attention_every: int = 0
     """Every how many layers one is attention instead of a recurrence; 0 for none."""
     attention_window: Count = 0
     """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
     heads: int | None = None
     """Number of heads in attention layers. By default --width / 64."""
-    tbptt: Count = 0
-    """Tokens after which gradients are cut (truncated backpropagation through time); 0 for exact gradients through the
-    whole sequence."""
     form: Mixing = "auto"
-    """Algorithm that computes the recurrence; results differ only by rounding. auto: steps on a CPU, matmul elsewhere,
-    associative with --selective."""
+    """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
     chunk_size: int = 256
-    """Tokens of a chunk for --form steps and matmul. Affects only speed and memory."""
+    """Tokens that are computed side by side. Affects only speed and memory."""
 
     batch_size: int = 8
     epochs: float | None = None
@@ -140,7 +131,7 @@ class LongContext(AdamWRecipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        require_sizes(seq_len=self.seq_len, width=self.width, layers=self.layers, inner=self.inner, heads=self.heads)
+        require_sizes(seq_len=self.seq_len)
         require_sizes(least=0, validation_tokens=self.validation_tokens, workers=self.workers)
         if self.vocab_size is not None and not 1 <= self.vocab_size <= LARGEST_VOCABULARY:
             raise RecipeError(f"--vocab-size must be from 1 to {LARGEST_VOCABULARY:,}, got {self.vocab_size:,}")

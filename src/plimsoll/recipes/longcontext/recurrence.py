@@ -1,10 +1,10 @@
-"""Diagonal linear recurrences, c_t = a_t c_{t-1} + x_t, over long sequences: several ways to the same states.
+"""Diagonal linear recurrences, c_t = a c_{t-1} + x_t, over long sequences: two ways to the same states.
 
-`steps` and `matmul` cut the sequence in chunks: each chunk runs from a state of zero, all of them side by side, then
-one state is carried from chunk to chunk (by `matmul` in a prefix scan over the chunks), and what it leaves at each
-position is added. `associative` is a parallel
-prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3), `fft` a convolution with the powers of a fixed
-coefficient, padded to twice the length so that it does not wrap.
+The sequence is cut in chunks. Each chunk runs from a state of zero, all of them side by side; then one state is carried
+from chunk to chunk, and what it leaves at each position is added. `steps` goes through a chunk position by position and
+from chunk to chunk in a loop. `matmul` multiplies a chunk by a triangular matrix of powers, and carries by a parallel
+prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3): an accelerator would start some kernels for
+each turn of a loop.
 
 The backward pass is the same recurrence from the end (`_backward`): it keeps the states and nothing else, and its
 gradients go through all chunks.
@@ -12,20 +12,17 @@ gradients go through all chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex
 
-Form = Literal["steps", "matmul", "associative", "fft"]
-Coefficient = Complex[Array, " states"] | Complex[Array, "batch length states"]
-"""One for all positions, or one each."""
+Form = Literal["steps", "matmul"]
 
 
 def states(
-    coefficient: Coefficient,
+    coefficient: Complex[Array, " states"],
     inputs: Complex[Array, "batch length states"],
     initial: Complex[Array, "batch states"] | None = None,
     *,
@@ -35,38 +32,39 @@ def states(
     """Returns c_t for every t.
 
     Args:
-        coefficient: a_t.
+        coefficient: a, the same at every position.
         inputs: What is added at each position.
         initial: c_{-1}; zero if it is None.
         form: How it is computed.
         chunk: Positions of a chunk; changes nothing but the cost.
-
-    Raises:
-        ValueError: `fft` or `matmul` with a coefficient for each position: they need a fixed one.
     """
-    if form in ("fft", "matmul") and coefficient.ndim > 1:
-        raise ValueError(f"a coefficient for each position cannot go by {form}: `steps` and `associative` can")
     if initial is None:
         initial = jnp.zeros_like(inputs[:, 0])
     return _states(form, min(chunk, inputs.shape[1]), coefficient, inputs, initial)
 
 
-def _by_form(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
-    if form == "associative":
-        each = jnp.broadcast_to(coefficient, inputs.shape)
-        reach, local = jax.lax.associative_scan(
-            lambda first, second: (first[0] * second[0], second[0] * first[1] + second[1]), (each, inputs), axis=1
-        )
-        return local + reach * initial[:, None]
-    if form == "fft":
-        length = inputs.shape[1]
-        powers = _powers(coefficient, length + 1)
-        product = jnp.fft.fft(inputs, 2 * length, axis=1) * jnp.fft.fft(powers[:length], 2 * length, axis=0)
-        return jnp.fft.ifft(product, axis=1)[:, :length] + powers[1:] * initial[:, None]
-    return _in_chunks(chunk, coefficient, inputs, initial, within=_by_matmul if form == "matmul" else _by_steps)
+def _in_chunks(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
+    """Returns the states chunk by chunk; the last chunk is filled up with inputs of zero."""
+    # Chunks side by side: (chunk, batch, chunks, states).
+    batch, length, width = inputs.shape
+    missing = -length % chunk
+    chunks = (length + missing) // chunk
+    padded = jnp.pad(inputs, ((0, 0), (0, missing), (0, 0)))
+    cut = padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
+
+    # The states of each chunk from zero, and what is left at each position of a state before the chunk.
+    if form == "matmul":
+        local, reach = _by_matmul(coefficient, cut)
+        entering = _carried_by_scan(reach[-1], local[-1], initial)
+    else:
+        local, reach = _by_steps(coefficient, cut)
+        entering = _carried_in_steps(reach[-1], local[-1], initial)
+
+    result = local + reach * entering
+    return result.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
 
 
-_states = jax.custom_vjp(_by_form, nondiff_argnums=(0, 1))
+_states = jax.custom_vjp(_in_chunks, nondiff_argnums=(0, 1))
 
 
 def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array):
@@ -75,79 +73,59 @@ def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial:
 
 
 def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
-    """Returns the gradients. That of c_t is its own and a_{t+1} times that of c_{t+1}. (JAX's gradients of complex
-    numbers take no conjugates.)"""
+    """Returns the gradients. That of c_t is its own and a times that of c_{t+1}. (JAX's gradients of complex numbers
+    take no conjugates.)"""
     coefficient, initial, result = kept
-    fixed = coefficient.ndim == 1
-    following = coefficient
-    if not fixed:  # in the order of the way back, where the last one meets a state of zero
-        following = jnp.flip(jnp.roll(coefficient, -1, axis=1), axis=1)
-    back = _by_form(form, chunk, following, jnp.flip(gradient, axis=1), jnp.zeros_like(initial))
+    back = _in_chunks(form, chunk, coefficient, jnp.flip(gradient, axis=1), jnp.zeros_like(initial))
     of_inputs = jnp.flip(back, axis=1)
     before = jnp.concatenate([initial[:, None], result[:, :-1]], axis=1)
-    of_coefficient = jnp.einsum("btk,btk->k", before, of_inputs) if fixed else before * of_inputs
-    of_initial = of_inputs[:, 0] * (coefficient if fixed else coefficient[:, 0])
-    return of_coefficient, of_inputs, of_initial
+    of_coefficient = jnp.einsum("btk,btk->k", before, of_inputs)
+    return of_coefficient, of_inputs, of_inputs[:, 0] * coefficient
 
 
 _states.defvjp(_forward, _backward)
 
-Within = Callable[[Array, Array], tuple[Array, Array]]
-"""Coefficients and inputs of (chunk, batch, chunks, states) to the states of each chunk from zero, and to what is left
-at each position of a state before the chunk."""
-
-
-def _in_chunks(chunk: int, coefficient: Array, inputs: Array, initial: Array, *, within: Within) -> Array:
-    """Returns the states chunk by chunk; the last chunk is filled up with inputs of zero."""
-    batch, length, width = inputs.shape
-    missing = -length % chunk
-    chunks = (length + missing) // chunk
-
-    def cut(values: Array) -> Array:  # (chunk, batch, chunks, states)
-        padded = jnp.pad(values, ((0, 0), (0, missing), (0, 0)))
-        return padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
-
-    local, reach = within(coefficient if coefficient.ndim == 1 else cut(coefficient), cut(inputs))
-
-    def to_next(state: Array, this: tuple[Array, Array]) -> tuple[Array, Array]:
-        reached, own = this
-        return reached * state + own, state
-
-    whole = jnp.broadcast_to(reach[-1], (batch, chunks, width))
-    if within is _by_matmul:  # for accelerators: a loop would start some kernels for every chunk
-        after = _by_form("associative", chunk, whole, local[-1], initial)
-        entering = jnp.concatenate([initial[:, None], after[:, :-1]], axis=1)
-    else:
-        _, entering = jax.lax.scan(to_next, initial, (whole.swapaxes(0, 1), local[-1].swapaxes(0, 1)))
-        entering = entering.swapaxes(0, 1)
-    result = local + reach * entering
-    return result.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
-
 
 def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
-    fixed = coefficient.ndim == 1
-
-    def step(now: tuple[Array, Array], this: dict[str, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        (state, reach), a = now, this.get("coefficient", coefficient)
-        after = a * state + this["input"], a * reach
+    def step(before: tuple[Array, Array], this: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        state, reach = before
+        after = coefficient * state + this, coefficient * reach
         return after, after
 
-    ones = jnp.ones_like(coefficient if fixed else inputs[0])
-    each = {"input": inputs} if fixed else {"input": inputs, "coefficient": coefficient}
-    _, (local, reach) = jax.lax.scan(step, (jnp.zeros_like(inputs[0]), ones), each)
-    return local, reach[:, None, None] if fixed else reach
+    start = jnp.zeros_like(inputs[0]), jnp.ones_like(coefficient)
+    _, (local, reach) = jax.lax.scan(step, start, inputs)
+    return local, reach[:, None, None]
 
 
 def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
     """Returns what `_by_steps` does, by a triangular matrix of powers for each state times all chunks at once."""
+    # Powers by exponents: products of thousands of factors lose digits.
     length = inputs.shape[0]
-    powers = _powers(coefficient, length + 1)
+    exponents = jnp.arange(length + 1).astype(coefficient.dtype)
+    powers = jnp.exp(exponents[:, None] * jnp.log(coefficient))
+
     apart = jnp.arange(length)[:, None] - jnp.arange(length)
     triangle = jnp.where(apart[..., None] >= 0, powers[jnp.maximum(apart, 0)], 0)
     local = jnp.einsum("jik,ibgk->jbgk", triangle, inputs, precision="highest")
     return local, powers[1:, None, None]
 
 
-def _powers(coefficient: Array, count: int) -> Array:
-    """Returns coefficient^0 to coefficient^(count - 1), by exponents: products of thousands of factors lose digits."""
-    return jnp.exp(jnp.arange(count).astype(coefficient.dtype)[:, None] * jnp.log(coefficient))
+def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
+    """Returns the state before each chunk, (batch, chunks, states), from the chunks' own last states."""
+
+    def to_next(state: Array, end: Array) -> tuple[Array, Array]:
+        return reach[0] * state + end, state
+
+    _, entering = jax.lax.scan(to_next, initial, ends.swapaxes(0, 1))
+    return entering.swapaxes(0, 1)
+
+
+def _carried_by_scan(reach: Array, ends: Array, initial: Array) -> Array:
+    """Returns what `_carried_in_steps` does."""
+
+    def joined(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    reaches, local = jax.lax.associative_scan(joined, (jnp.broadcast_to(reach, ends.shape), ends), axis=1)
+    after = local + reaches * initial[:, None]
+    return jnp.concatenate([initial[:, None], after[:, :-1]], axis=1)

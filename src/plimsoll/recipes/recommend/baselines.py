@@ -28,7 +28,8 @@ Sparse = Any
 """`csr_matrix` of SciPy, whose types do not know its operators."""
 
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
-RECENT, DECAY = 5, 0.5
+RECENT = 5
+DECAY = 0.5
 """Items of a history that have a weight, and the factor of the weight per step back."""
 NEIGHBOUR_BYTES = 256 * MIB
 """Memory for cosines, at 8 bytes each. If that is not enough for all, each item keeps its highest ones."""
@@ -67,12 +68,12 @@ class Baselines:
     def evaluate(self, *, keep_seen: bool = False) -> dict[str, dict[str, float]]:
         """Returns the mean metrics of each baseline."""
         assert self.split is not None, "nothing is held out"
-        how: dict[str, Any] = {"users": max(1, BLOCK_BYTES // (4 * self._size)), "keep_seen": keep_seen}
         return mean_metrics(
             self.interactions,
             self.split,
             lambda histories: ((name, self.scores(name, histories)) for name in BASELINES),
-            **how,
+            users=max(1, BLOCK_BYTES // (4 * self._size)),
+            keep_seen=keep_seen,
         )
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
@@ -94,26 +95,27 @@ class Baselines:
     @cached_property
     def cosines(self) -> Sparse:
         """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
+        # Who took what, however often: (users, items + 1).
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
         taken: Sparse = sparse.csr_matrix(parts, shape=(self.interactions.users, self._size))
         taken.sum_duplicates()
-        taken.data[:] = 1  # where a user took an item, however often
+        taken.data[:] = 1
+
+        # Columns of length 1, whose products are the cosines: some items' at a time.
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
         most = max(1, NEIGHBOUR_BYTES // (8 * self._size))
         items = np.arange(self._size) if self._asked is None else np.unique(self._asked)
-        found = sparse.vstack(
-            [
-                _nearest(rows[items[at : at + ROWS_TOGETHER]] @ columns, items[at : at + ROWS_TOGETHER], most=most)
-                for at in range(0, len(items), ROWS_TOGETHER)
-            ]
-        )
-        if self._asked is None:
-            return found.tocsr()
-        parts = np.ones(len(items), np.float32), (items, np.arange(len(items)))
-        return sparse.coo_matrix(parts, shape=(self._size, len(items))).tocsr() @ found.tocsr()
+        blocks = []
+        for first in range(0, len(items), ROWS_TOGETHER):
+            together = items[first : first + ROWS_TOGETHER]
+            blocks.append(_nearest(rows[together] @ columns, together, most=most))
+
+        # Each row into the place of its item.
+        places = np.ones(len(items), np.float32), (items, np.arange(len(items)))
+        return sparse.coo_matrix(places, shape=(self._size, len(items))).tocsr() @ sparse.vstack(blocks).tocsr()
 
     @cached_property
     def followers(self) -> Sparse:
@@ -141,11 +143,14 @@ def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> 
     for number in range(cosines.shape[0]):
         row = cosines[number]
         others = row.indices != items[number]
-        near, values = row.indices[others], row.data[others]
+        near = row.indices[others]
+        values = row.data[others]
         if len(near) > most:
             top = np.argpartition(-values, most)[:most]
-            near, values = near[top], values[top]
+            near = near[top]
+            values = values[top]
         kept.append((near, values))
     ends = np.cumsum([0, *(len(near) for near, _ in kept)])
-    near, values = (np.concatenate([row[part] for row in kept]) for part in (0, 1))
+    near = np.concatenate([near for near, _ in kept])
+    values = np.concatenate([values for _, values in kept])
     return sparse.csr_matrix((values, near, ends), shape=cosines.shape)

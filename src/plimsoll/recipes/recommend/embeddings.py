@@ -1,4 +1,4 @@
-"""Initial vectors of items: a truncated singular value decomposition of the user-item matrix, or random numbers.
+"""Initial vectors of items: a truncated singular value decomposition of the user-item matrix.
 
 Only interactions for training are used; held-out items are not. Each is divided by the square roots of how often its
 user and its item occur, so that busy users and popular items do not dominate. A row is the item's right singular
@@ -12,16 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-_RANDOM, _START = 31, 32
+_RANDOM = 31
+_START = 32
 """Numbers of the random streams of a seed."""
-
-
-def random_embeddings(items: int, *, width: int, seed: int) -> Float32[np.ndarray, "items_and_1 width"]:
-    """Returns normal vectors, of length 1 on average; zeros for padding."""
-    random = np.random.default_rng([seed, _RANDOM])
-    vectors = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
-    vectors[0] = 0
-    return vectors
 
 
 def factorised(
@@ -43,21 +36,31 @@ def factorised(
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
     counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
-    of_users, of_items = (np.asarray(counts.sum(axis)).ravel() for axis in (1, 0))
-    busy, taken = of_users > 0, of_items > 0
+
+    # Divided by the roots of how often user and item occur, without rows and columns of zeros.
+    of_users = np.asarray(counts.sum(1)).ravel()
+    of_items = np.asarray(counts.sum(0)).ravel()
+    busy = of_users > 0
+    taken = of_items > 0
     scaled = counts[busy][:, taken].multiply(of_users[busy, None] ** -0.5)
     scaled = scaled.multiply(of_items[None, taken] ** -0.5).tocsr()
+
+    # Singular vectors of the largest values first, the largest number of each positive.
     smaller = min(scaled.shape)
     if width < smaller:
         start = np.random.default_rng([seed, _START]).normal(size=smaller)
         svds: Any = linalg.svds
         _, values, vectors = svds(scaled, k=width, v0=start, return_singular_vectors="vh")
-        values, vectors = values[::-1], vectors[::-1]
+        values = values[::-1]
+        vectors = vectors[::-1]
     else:
         _, values, vectors = np.linalg.svd(scaled.toarray(), full_matrices=False)
     signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])
     rows = (vectors * signs[:, None] * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)
     rows /= np.sqrt(np.mean(np.sum(rows**2, axis=1))) or 1.0
-    embeddings = random_embeddings(items, width=width, seed=seed)
+    # Random ones of length 1 on average where nothing is known; zeros for padding.
+    random = np.random.default_rng([seed, _RANDOM])
+    embeddings = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
+    embeddings[0] = 0
     embeddings[1 + np.flatnonzero(taken), : rows.shape[1]] = rows
     return embeddings

@@ -24,7 +24,6 @@ FAMILY = Family(
             make=f"{HERE}.prepare:make",
             text=f"{HERE}.interaction_tables:prepared_text",
             example="plimsoll prepare recommend --interactions ratings.csv --out data/",
-            clause="whose interactions are read from a file",
             own_process=True,
         ),
     },

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,13 +20,13 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 LOOKED_AT = 1000
 """Lines that the form is detected from."""
 DELIMITERS = ",\t;"
-CHOICES = f"Say which it is with --format {', '.join(get_args(Form))}"
 MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating": "rating"}
 """Columns of MovieLens' ratings.csv."""
+ABSENT = "0"
+"""Time or rating that a file does not have, or that is not asked for."""
 
-
-Record = tuple[int, str, str, str | None, str | None]
-"""Line, user, item, time and rating as they stand in a file; None for what it does not have, or is not asked for."""
+Record = tuple[int, str, str, str, str]
+"""Line, user, item, time and rating as they stand in a file."""
 
 
 class Row(NamedTuple):
@@ -42,31 +42,35 @@ class Row(NamedTuple):
 
 def form_of(options: RecommendSet, path: Path) -> Form:
     """Returns the form of the options, or that of the first thousand lines."""
-    if options.format is not None or options.user_column is not None:
-        return options.format or "csv"
-    with opened(path, "movielens-dat") as file:  # any bytes can be read so
-        lines = list(islice((line for line in file if line.strip()), LOOKED_AT))
+    if options.format is not None:
+        return options.format
+    if options.user_column is not None:
+        return "csv"
+    with opened(path, errors="replace") as file:
+        lines = [line for line in islice(file, LOOKED_AT) if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty: it has no interactions")
-    lines[0] = lines[0].removeprefix("\u00ef\u00bb\u00bf")  # the mark at the beginning of UTF-8, read as Latin-1
+
+    # Forms that the lines tell for sure.
     if all(line.count("::") >= 2 for line in lines):
         return "movielens-dat"
     header, _ = header_of(lines[0])
     if {MOVIELENS["user"], MOVIELENS["item"]} <= set(header):
         return "movielens-csv"
-    words = [line.split() for line in lines]
     if len(header) > 1 and "," in lines[0]:
         raise DataError(
             f"{path} looks like a CSV file with the columns {', '.join(header)[:200]}: say which of them are the users"
             " and the items with --user-column and --item-column, and with --time-column which is the time"
         )
+    words = [line.split() for line in lines]
     if all(len(fields) == 2 for fields in words):
         return "pairs"
     if all(len(fields) >= 2 for fields in words) and len({fields[0] for fields in words}) == len(words):
         return "sequences"
     raise DataError(
         f"{path} is of no form that its first {len(lines):,} lines tell for sure; it begins with"
-        f" {lines[0].strip()[:60]!r}. {CHOICES}; csv needs --user-column and --item-column too"
+        f" {lines[0].strip()[:60]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
+        " --user-column and --item-column too"
     )
 
 
@@ -74,20 +78,29 @@ def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
     """Yields all rows of the file in its order, with low ratings too."""
     if options.min_rating is not None and form in ("pairs", "sequences"):
         raise DataError(f"--min-rating {options.min_rating:g}: {path} has no ratings, being read as --format {form}")
-    for line, user, item, time, rating in _records(options, path, form):
+    if form == "movielens-csv":
+        records = _table(path, MOVIELENS if options.min_rating is not None else MOVIELENS | {"rating": None})
+    elif form == "csv":
+        columns = {"user": options.user_column, "item": options.item_column, "time": options.time_column}
+        records = _table(path, columns | {"rating": options.rating_column})
+    else:
+        records = _words(path, form)
+    for line, user, item, time, rating in records:
         if not (user.strip() and item.strip()):
             raise _broken(path, line, "an empty user or item")
-        seconds = 0.0 if time is None else _number(path, line, "time", time)
-        stars = 0.0 if rating is None else _number(path, line, "rating", rating)
-        yield Row(line, user.strip(), item.strip(), seconds, stars)
+        yield Row(
+            line, user.strip(), item.strip(), _number(path, line, "time", time), _number(path, line, "rating", rating)
+        )
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:
-    """Returns a time or a rating; of a date, its seconds."""
+    """Returns a time or a rating; of a date, its seconds, in UTC where it has no time zone."""
     try:
         number = float(text)
     except ValueError:
-        number = _seconds(text) if name == "time" else math.nan
+        number = math.nan
+        if name == "time":
+            number = _seconds(text.strip())
     if not math.isfinite(number):
         dates = " and no date" if name == "time" else ""
         raise _broken(path, line, f"the {name} {text.strip()!r}, which is no number{dates}")
@@ -95,9 +108,8 @@ def _number(path: Path, line: int, name: str, text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Returns the seconds of a date, NaN where it is none; one without a time zone is in UTC."""
     try:
-        date = datetime.fromisoformat(text.strip())
+        date = datetime.fromisoformat(text)
     except ValueError:
         return math.nan
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
@@ -109,31 +121,26 @@ def header_of(line: str) -> tuple[list[str], str]:
     return [name.strip() for name in next(csv.reader([line], delimiter=delimiter))], delimiter
 
 
-def _records(options: RecommendSet, path: Path, form: Form) -> Iterator[Record]:
-    if form == "movielens-csv":
-        yield from _table(path, MOVIELENS if options.min_rating is not None else MOVIELENS | {"rating": None})
-        return
-    if form == "csv":
-        columns = {"user": options.user_column, "item": options.item_column, "time": options.time_column}
-        yield from _table(path, columns | {"rating": options.rating_column})
-        return
-    line_of: dict[str, int] = {}
-    with opened(path, form) as file:
+def _words(path: Path, form: Form) -> Iterator[Record]:
+    """Yields the records of a file of words: MovieLens' .dat, pairs or sequences."""
+    users = set[str]()
+    encoding = "latin-1" if form == "movielens-dat" else "utf-8-sig"
+    with opened(path, encoding=encoding) as file:
         for number, line in enumerate(file, 1):
+            fields = line.strip().split("::" if form == "movielens-dat" else None)
             if not line.strip():
                 continue
-            fields = line.strip().split("::" if form == "movielens-dat" else None)
             if form == "sequences":
                 user, *items = fields
-                if user in line_of:
-                    what = f"the user {user}, whose items stand on line {line_of[user]:,} already"
-                    raise _broken(path, number, what)
-                line_of[user] = number
-                yield from ((number, user, item, None, None) for item in items)
+                if user in users:
+                    raise _broken(path, number, f"the user {user}, whose items stand on a line above already")
+                users.add(user)
+                for item in items:
+                    yield number, user, item, ABSENT, ABSENT
             elif form == "pairs":
                 if len(fields) != 2:
                     raise _broken(path, number, f"{len(fields)} words, where a user and an item are 2")
-                yield number, fields[0], fields[1], None, None
+                yield number, fields[0], fields[1], ABSENT, ABSENT
             else:
                 if len(fields) != 4:
                     raise _broken(path, number, f"{len(fields)} fields, where user::item::rating::time has 4")
@@ -141,47 +148,35 @@ def _records(options: RecommendSet, path: Path, form: Form) -> Iterator[Record]:
 
 
 def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Record]:
-    with opened(path, "csv") as file:
+    with opened(path) as file:
         header, delimiter = header_of(file.readline())
+        for column in columns.values():
+            if column is not None and column not in header:
+                raise DataError(
+                    f"{path} has no column {column!r}; its first line has {', '.join(header)[:200] or 'nothing'}. Name"
+                    " another one of them (--user-column, --item-column, --time-column, --rating-column), or say"
+                    " another --format"
+                )
+        places = {name: header.index(column) for name, column in columns.items() if column is not None}
+
         file.seek(0)
         reader = csv.reader(file, delimiter=delimiter)
         next(reader, None)
-        user, item, time, rating = (_place(path, header, columns[name]) for name in ("user", "item", "time", "rating"))
-        assert user is not None
-        assert item is not None
-        try:
-            for fields in reader:
-                if not fields:
-                    continue
-                if len(fields) != len(header):
-                    raise _broken(path, reader.line_num, f"{len(fields)} columns, and the header {len(header)}")
-                stamp = None if time is None else fields[time]
-                yield reader.line_num, fields[user], fields[item], stamp, None if rating is None else fields[rating]
-        except csv.Error as problem:
-            raise DataError(f"{path} is no CSV file that can be read, at line {reader.line_num:,}: {problem}") from None
-
-
-def _place(path: Path, header: Sequence[str], column: str | None) -> int | None:
-    if column is None:
-        return None
-    if header.count(column) > 1:
-        raise DataError(
-            f"{path} has {header.count(column)} columns {column!r}, and which of them is meant cannot be told: rename"
-            " the others"
-        )
-    if column not in header:
-        raise DataError(
-            f"{path} has no column {column!r}; its first line has {', '.join(header)[:200] or 'nothing'}. Name another"
-            " one of them (--user-column, --item-column, --time-column, --rating-column), or say another --format"
-        )
-    return header.index(column)
+        for fields in reader:
+            if not fields:
+                continue
+            if len(fields) != len(header):
+                raise _broken(path, reader.line_num, f"{len(fields)} columns, and the header {len(header)}")
+            values = {name: fields[place] for name, place in places.items()}
+            time = values.get("time", ABSENT)
+            yield reader.line_num, values["user"], values["item"], time, values.get("rating", ABSENT)
 
 
 @contextmanager
-def opened(path: Path, form: Form) -> Iterator[IO[str]]:
+def opened(path: Path, *, encoding: str = "utf-8-sig", errors: str = "strict") -> Iterator[IO[str]]:
     """Opens the file: MovieLens' .dat files are in Latin-1, everything else is in UTF-8."""
     try:
-        with open(path, newline="", encoding="latin-1" if form == "movielens-dat" else "utf-8-sig") as file:
+        with open(path, newline="", encoding=encoding, errors=errors) as file:
             yield file
     except UnicodeDecodeError as problem:
         raise DataError(f"{path} is no text in UTF-8 ({problem.reason}): save it as that") from None

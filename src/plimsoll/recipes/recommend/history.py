@@ -19,27 +19,21 @@ def request_of(recipe: Recommend, run: str, text: str) -> dict[str, list[int]]:
     Raises:
         DataError: The data set has no item of such a name.
     """
-    catalogue = recipe.interactions.catalogue
+    names = recipe.interactions.names
     words = [word.strip() for word in text.split(",")]
-    if not any(words):
-        raise DataError(
-            f"--history {text!r} names no item: give some of the {len(catalogue.originals):,} of {recipe.data}, as the"
-            f" file that was prepared calls them, oldest first, like {','.join(catalogue.originals[:3])}"
-        )
     if not all(words):
         raise DataError(
-            f"--history {text!r} has nothing between two commas, at place {words.index('') + 1} of {len(words)}: name"
-            " the item that is missing, or take the comma out"
+            f"--history {text!r} names no item at place {words.index('') + 1} of {len(words)}: give some of the"
+            f" {len(names):,} of {recipe.data}, as the file that was prepared calls them, oldest first, like"
+            f" {','.join(names[:3])}"
         )
-    ids = {original: number for number, original in enumerate(catalogue.originals, 1)}
+    ids = {original: number for number, original in enumerate(names, 1)}
     if unknown := [word for word in words if word not in ids]:
-        some = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5:,} more" if len(unknown) > 5 else "")
-        near = difflib.get_close_matches(unknown[0], catalogue.originals, n=3)
+        near = difflib.get_close_matches(unknown[0], names, n=3)
         hint = f" Near to the first: {', '.join(near)}." if near else ""
-        them = "it" if len(unknown) == 1 else "them"
         raise DataError(
-            f"--history has {some}, which {recipe.data} does not know: its {len(ids):,} items are called as in the file"
-            f" that was prepared (items.jsonl lists them), and those that too few took were left out.{hint} Leave"
-            f" {them} out, or correct {them}"
+            f"--history has {len(unknown):,} items like {unknown[0]!r}, which {recipe.data} does not know: its"
+            f" {len(ids):,} items are called as in the file that was prepared (items.jsonl lists them), and those that"
+            f" too few took were left out.{hint} Leave them out, or correct them"
         )
     return {"history": [ids[word] for word in words]}

@@ -57,7 +57,6 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         name: {"least": int(values.min()), "mean": float(values.mean()), "most": int(values.max())}
         for name, values in counts.items()
     }
-    names = data.catalogue.originals
     top = np.argsort(-often, kind="stable")[:SHOWN]
     return {
         "path": str(data.folder),
@@ -74,7 +73,7 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         "cluster": spread["cluster"],
         "embedding_size": data.about["embedding_size"],
         "embeddings": data.about.get("embeddings"),
-        "most_taken": [{"name": names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
+        "most_taken": [{"name": data.names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
         "counts": data.about.get("counts", {}),
         "made_with": data.made_with.options,
     }

@@ -3,8 +3,8 @@
 `sequences.npy` holds the items of all users one after the other, each user's in the order of time, as ids from 1 (0 is
 padding, and never an item). `offsets.npy` has the first place of each user and, last, the number of places;
 `clusters.npy` the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an initial vector per id,
-zeros for padding; `items.jsonl` the names of items (recipes/recommend/catalogue.py); `meta.json` the sizes and the
-options. `manifest.json` has the checksums of all of it: what they find is not looked for again.
+zeros for padding; `items.jsonl` a line per item, in the order of ids, with its name in the prepared file; `meta.json`
+the sizes and the options. `manifest.json` has the checksums of all of it: what they find is not looked for again.
 
 Splits are places, not files. Of a user with three items or more the last is for testing and the one before it for
 validation; the earlier ones are for training. Users with fewer are only trained on.
@@ -12,25 +12,30 @@ validation; the earlier ones are for training. Users with fewer are only trained
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from plimsoll.data.token_table import loaded
 from plimsoll.errors import DataError
-from plimsoll.files.folder import opened
+from plimsoll.files.facts import Facts
+from plimsoll.files.folder import made, opened
 from plimsoll.files.manifest import damage
-from plimsoll.recipes.recommend.catalogue import ITEMS, Catalogue
 
 PADDING = 0
 """Id that is no item."""
 LEAST_EVALUATED = 3
 """Fewest items of a user who is evaluated."""
-SEQUENCES, OFFSETS = "sequences.npy", "offsets.npy"
-CLUSTERS, EMBEDDINGS = "clusters.npy", "embeddings.npy"
+SEQUENCES = "sequences.npy"
+OFFSETS = "offsets.npy"
+CLUSTERS = "clusters.npy"
+EMBEDDINGS = "embeddings.npy"
+ITEMS = "items.jsonl"
 
 HeldOut = Literal["validation", "test"]
 Split = Literal["train"] | HeldOut
@@ -57,9 +62,9 @@ class Interactions:
         self.items: int = self.about["items"]
         """Number of items without padding: ids go from 1 to this number."""
         self.clusters: int = self.about["clusters"]
-        self.offsets: Int64[np.ndarray, " users_and_1"] = self._loaded(OFFSETS)
+        self.offsets: Int64[np.ndarray, " users_and_1"] = loaded(self.folder / OFFSETS)
         """First place of each user in `sequences`, then the number of interactions."""
-        self.sequences: Int32[np.ndarray, " interactions"] = self._loaded(SEQUENCES, mapped=True)
+        self.sequences: Int32[np.ndarray, " interactions"] = loaded(self.folder / SEQUENCES, mapped=True)
 
     def __len__(self) -> int:
         """Returns the number of interactions."""
@@ -80,13 +85,14 @@ class Interactions:
 
     @cached_property
     def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
-        """Returns where each user's training items end, or the history before the held-out item of a split.
+        """Place where each user's training items end, or the history before the held-out item of a split.
 
         That item is at this place, if the user is one of the `evaluated`.
         """
-        evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
-        before_both, before_last = self.offsets[1:] - 2 * evaluated, self.offsets[1:] - evaluated
-        return {"train": before_both, "validation": before_both, "test": before_last}
+        ends = self.offsets[1:]
+        is_evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
+        before_both = ends - 2 * is_evaluated
+        return {"train": before_both, "validation": before_both, "test": ends - is_evaluated}
 
     def history(self, user: int, split: Split) -> Int32[np.ndarray, " length"]:
         """Returns the user's items for training, or those before the held-out item of a split."""
@@ -99,26 +105,63 @@ class Interactions:
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
         """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
-        return self._loaded(CLUSTERS)
+        return loaded(self.folder / CLUSTERS)
 
     @cached_property
-    def catalogue(self) -> Catalogue:
-        """Names of the items."""
-        return Catalogue.read(self.folder)
+    def names(self) -> list[str]:
+        """Names of the items in the prepared file, in the order of their ids."""
+        with open(self.folder / ITEMS, encoding="utf-8") as lines:
+            return [json.loads(line)["original"] for line in lines]
+
+    def described(self, item: int) -> dict[str, Any]:
+        """Returns the id and the name of an item."""
+        return {"id": item, "original": self.names[item - 1]}
 
     def embeddings(self) -> Float32[np.ndarray, "items_and_1 width"] | None:
         """Returns initial vectors, zeros for padding; None if the set was prepared without them."""
-        return None if self.about["embedding_size"] is None else self._loaded(EMBEDDINGS)
+        return None if self.about["embedding_size"] is None else loaded(self.folder / EMBEDDINGS)
 
     def check(self) -> None:
         """Reads all of it. Raises DataError where it is not as it was written."""
         if problem := damage(self.folder):
             raise DataError(f"{self.folder} is damaged, {problem}: copy it again, or prepare it again")
 
-    def _loaded(self, name: str, *, mapped: bool = False) -> np.ndarray:
-        return loaded(self.folder / name, mapped=mapped)
-
 
 def is_interactions(folder: Path | str) -> bool:
     """Returns whether the folder has a set of interactions, complete or not."""
     return (Path(folder).expanduser() / SEQUENCES).is_file()
+
+
+def write_interactions(
+    folder: Path,
+    made_with: Facts,
+    *,
+    sequences: Int32[np.ndarray, " interactions"],
+    offsets: Int64[np.ndarray, " users_and_1"],
+    cluster_of: Int32[np.ndarray, " items_and_1"],
+    names: list[str],
+    embeddings: Float32[np.ndarray, "items_and_1 width"] | None,
+    about: Mapping[str, Any],
+) -> int:
+    """Writes the folder, with `about` in meta.json besides the sizes, and returns its size in bytes."""
+    arrays = {OFFSETS: offsets.astype(np.int64), SEQUENCES: sequences, CLUSTERS: cluster_of}
+    if embeddings is not None:
+        arrays[EMBEDDINGS] = embeddings
+
+    def write(partial: Path) -> dict[str, Any]:
+        for name, values in arrays.items():
+            np.save(partial / name, values, allow_pickle=False)
+        with open(partial / ITEMS, "w", encoding="utf-8") as file:
+            for item, name in enumerate(names, 1):
+                file.write(json.dumps({"id": item, "original": name}, ensure_ascii=False) + "\n")
+        sizes = {
+            "items": len(names),
+            "users": len(offsets) - 1,
+            "interactions": len(sequences),
+            "clusters": int(cluster_of.max()) + 1,
+            "embedding_size": None if embeddings is None else embeddings.shape[1],
+        }
+        return {**sizes, **about}
+
+    out = made(folder.expanduser().absolute(), made_with, write).path
+    return sum(path.stat().st_size for path in out.iterdir())

@@ -11,7 +11,6 @@ from typing import Literal
 from plimsoll.errors import RecipeError
 
 Softmax = Literal["two-level", "full"]
-ClusterVectors = Literal["learned", "means"]
 EARLIER = "earlier"
 """Name of the array of a batch of validation: what each user took before the row of `items`."""
 
@@ -33,8 +32,6 @@ class ItemShape:
     clusters: int = 1
     largest_cluster: int = 1
     """Number of items in the largest cluster."""
-    cluster_vectors: ClusterVectors = "learned"
-    """Vectors of clusters: rows of their own, or the means of their members' rows."""
     direct: bool = False
     """The output is compared with the rows themselves: the adapter is for the language model's input alone."""
     dropout: float = 0.0
@@ -48,18 +45,7 @@ class ItemShape:
             )
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
-        if self.two_level and self.clusters * self.largest_cluster < self.items:
-            raise RecipeError(
-                f"{self.clusters:,} clusters of at most {self.largest_cluster:,} do not hold {self.items:,} items: ask"
-                f" for more --num-clusters, or a --largest-cluster of {-(-self.items // self.clusters):,}"
-            )
-        if self.clusters > self.items:
-            raise RecipeError(f"{self.clusters:,} clusters are more than the {self.items:,} items: --num-clusters")
 
     @property
     def two_level(self) -> bool:
         return self.softmax == "two-level"
-
-    @property
-    def learned_clusters(self) -> bool:
-        return self.two_level and self.cluster_vectors == "learned"

@@ -34,8 +34,8 @@ NO_ITEM = 0
 """Value of an empty place in a table of members: padding's id."""
 
 
-def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, np.ndarray]:
-    """Returns, as NumPy arrays, each item's cluster and place in it, and each cluster's items.
+def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, Array]:
+    """Returns, on the device, each item's cluster and place in it, and each cluster's items.
 
     `cluster_of` is -1 for padding.
     """
@@ -47,12 +47,9 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
     places[order] = np.arange(shape.items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     members = np.full((shape.clusters, shape.largest_cluster), NO_ITEM, np.int32)
     members[clusters, places] = items
-    padding = np.zeros(1, np.int32)
-    return {
-        "cluster": np.concatenate([padding, clusters]).astype(np.int32),
-        "place": np.concatenate([padding, places]).astype(np.int32),
-        "members": members,
-    }
+    cluster = np.concatenate([[0], clusters]).astype(np.int32)
+    place = np.concatenate([[0], places]).astype(np.int32)
+    return jax.device_put({"cluster": cluster, "place": place, "members": members})
 
 
 def round_robin(shape: ItemShape) -> dict[str, Array]:
@@ -79,7 +76,8 @@ class Items:
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 parameters. The adapter's are Xavier normal."""
-        shape, (items, inner, outer, clusters) = self.shape, jax.random.split(key, 4)
+        shape = self.shape
+        items, inner, outer, clusters = jax.random.split(key, 4)
         rows = INIT_SCALE * jax.random.normal(items, (shape.items + 1, shape.item_width))
         params: dict[str, Any] = {"items": {"embedding": rows}}
         if shape.inner:
@@ -91,7 +89,7 @@ class Items:
                 }
                 for name, (layer_key, rows, cols) in layers.items()
             }
-        if shape.learned_clusters:
+        if shape.two_level:
             rows = INIT_SCALE * jax.random.normal(clusters, (shape.clusters, shape.item_width))
             params["clusters"] = {"embedding": rows}
         return params
@@ -104,30 +102,28 @@ class Items:
         """Returns the language model's input vectors for these items."""
         return self._adapted(params, self.rows(params, ids))
 
-    def vectors(self, params: dict, fixed: dict) -> dict[str, Float[Array, "_ width"]]:
+    def vectors(self, params: dict) -> dict[str, Float[Array, "_ width"]]:
         """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
         table = params["items"]["embedding"]
         compared = _as_they_are if self.shape.direct else self._adapted
         vectors = {"items": compared(params, table)}
-        if self.shape.learned_clusters:
+        if self.shape.two_level:
             vectors["clusters"] = compared(params, params["clusters"]["embedding"])
-        elif self.shape.two_level:
-            cluster, clusters = fixed["cluster"][1:], self.shape.clusters
-            summed = jax.ops.segment_sum(table[1:].astype(jnp.float32), cluster, num_segments=clusters)
-            sizes = jnp.sum(fixed["members"] != NO_ITEM, axis=1, keepdims=True, dtype=jnp.float32)
-            vectors["clusters"] = compared(params, summed / jnp.maximum(sizes, 1))
         return vectors
 
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
     ) -> Float[Array, ""]:
         """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
+        is_counted = items != IGNORE
         if not self.shape.two_level:
-            labels = jnp.where(items == IGNORE, IGNORE, items - 1)
+            labels = jnp.where(is_counted, items - 1, IGNORE)
             return jnp.sum(self._nats(dot_rows(hidden, vectors["items"][1:], **self._how), labels))
+
+        # Each token's cluster among all, and its place among the members of that cluster.
         known = jnp.maximum(items, 0)
-        cluster = jnp.where(items == IGNORE, IGNORE, fixed["cluster"][known])
-        place = jnp.where(items == IGNORE, IGNORE, fixed["place"][known])
+        cluster = jnp.where(is_counted, fixed["cluster"][known], IGNORE)
+        place = jnp.where(is_counted, fixed["place"][known], IGNORE)
         members = fixed["members"][jnp.maximum(cluster, 0)]
         within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
         within = jnp.where(members == NO_ITEM, -jnp.inf, within)
@@ -139,7 +135,8 @@ class Items:
         """Returns the log probability of every item to come next; -inf for padding."""
         scores = dot_rows(hidden, vectors["items"][1:], **self._how)
         if self.shape.two_level:
-            cluster, clusters = fixed["cluster"][1:], self.shape.clusters
+            cluster = fixed["cluster"][1:]
+            clusters = self.shape.clusters
             largest = jax.ops.segment_max(scores.T, cluster, num_segments=clusters)
             shifted = jnp.exp(scores.T - largest[cluster])
             whole = largest + jnp.log(jax.ops.segment_sum(shifted, cluster, num_segments=clusters))
@@ -158,7 +155,8 @@ class Items:
         rows = rows.astype(jnp.float32)
         if not self.shape.inner:
             return rows
-        inner, outer = params["adapter"]["inner"], params["adapter"]["outer"]
+        inner = params["adapter"]["inner"]
+        outer = params["adapter"]["outer"]
         hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
         return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
 
@@ -182,17 +180,11 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
-    """Returns parameters with these clusters; rows of their own start as the means of their members' rows."""
-    if shape.learned_clusters:
-        table = np.asarray(gathered(params["trainable"]["items"]["embedding"]))[1:]
-        means = np.zeros((shape.clusters, shape.item_width), np.float32)
-        np.add.at(means, cluster_of[1:], table)
-        means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
-        trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
-        params = params | {"trainable": trainable}
-    return params | {"frozen": params["frozen"] | {"clusters": members(cluster_of, shape)}}
-
-
-def members(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Any:
-    """Returns `members_of` on the device."""
-    return jax.device_put(members_of(cluster_of, shape))
+    """Returns parameters with these clusters, whose rows start as the means of their members' rows."""
+    table = np.asarray(gathered(params["trainable"]["items"]["embedding"]))[1:]
+    means = np.zeros((shape.clusters, shape.item_width), np.float32)
+    np.add.at(means, cluster_of[1:], table)
+    means /= np.maximum(np.bincount(cluster_of[1:], minlength=shape.clusters), 1)[:, None]
+    trainable = params["trainable"] | {"clusters": {"embedding": jax.device_put(means)}}
+    frozen = params["frozen"] | {"clusters": members_of(cluster_of, shape)}
+    return {"trainable": trainable, "frozen": frozen}

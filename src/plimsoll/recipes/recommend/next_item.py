@@ -80,7 +80,7 @@ class NextItem:
         fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
         total = chunked_sum(
             hidden,
-            self.items.vectors(params["trainable"], fixed),
+            self.items.vectors(params["trainable"]),
             labels,
             rule=self.items.nats,
             fixed=fixed,
@@ -93,13 +93,12 @@ class NextItem:
     def log_probabilities(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch items_and_1"]:
         """Returns the log probability of every item after these histories of one item or more; -inf for padding."""
         fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
-        vectors = self.items.vectors(params["trainable"], fixed)
-        return self.items.log_probabilities(self._last(params, ids), vectors, fixed)
+        vectors = self.items.vectors(params["trainable"])
 
-    def _last(self, params: Params, ids: Int[Array, "batch length"]) -> Float[Array, "batch out"]:
-        """Returns the output after the last item of each history."""
+        # The output after the last item of each history.
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
-        return jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
+        hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
+        return self.items.log_probabilities(hidden, vectors, fixed)
 
     def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
         """Returns the nats of the last item of each row, and whether it ranks high among what the user had not taken.

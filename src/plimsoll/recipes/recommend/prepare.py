@@ -15,29 +15,34 @@ import numpy as np
 from plimsoll.errors import DataError
 from plimsoll.files.facts import facts_of
 from plimsoll.recipes.family import content_of
-from plimsoll.recipes.recommend.catalogue import Catalogue
 from plimsoll.recipes.recommend.clusters import clustered, require_clustering
-from plimsoll.recipes.recommend.embeddings import factorised, random_embeddings
+from plimsoll.recipes.recommend.embeddings import factorised
 from plimsoll.recipes.recommend.formats import form_of, rows
-from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED
+from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED, write_interactions
 from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, without_repeats
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, RecommendSet
-from plimsoll.recipes.recommend.writer import require_absent, write_interactions
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Writes the folder `out` and returns what `prepare --json` prints."""
+    # Refusals before anything is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
-    require_absent(out.expanduser().absolute())
+    if out.expanduser().exists():
+        raise DataError(f"{out} is there already: name another --out, or remove it")
     require_clustering(options.clustering)
+
+    # Rows become users' sequences.
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
     times = form in ("movielens-csv", "movielens-dat") or options.time_column is not None
     log, counts = _kept(options, path, form, times=times)
     sequences, offsets, originals = numbered(log)
-    users, items = len(offsets) - 1, len(originals)
+    users = len(offsets) - 1
+    items = len(originals)
     counts["users_only_trained_on"] = int((np.diff(offsets) < LEAST_EVALUATED).sum())
+
+    # What follows from training interactions alone.
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
@@ -58,15 +63,22 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
         sequences=sequences,
         offsets=offsets,
         cluster_of=cluster_of,
-        catalogue=Catalogue(originals),
+        names=originals,
         embeddings=embeddings,
         about=description,
     )
     seconds = time.perf_counter() - started
-    sizes = {"users": users, "items": items, "clusters": int(cluster_of.max()) + 1, "examples": len(log)}
-    rate = counts["interactions_read"] / seconds
-    speed = {"seconds": seconds, "examples_per_second": rate, "bytes": size}
-    return {"path": str(out), **sizes, **speed, **description}
+    return {
+        "path": str(out),
+        "users": users,
+        "items": items,
+        "clusters": int(cluster_of.max()) + 1,
+        "examples": len(log),
+        "seconds": seconds,
+        "examples_per_second": counts["interactions_read"] / seconds,
+        "bytes": size,
+        **description,
+    }
 
 
 def make(options: RecommendOptions) -> dict[str, Any]:
@@ -109,19 +121,20 @@ def _learned_from_training(
     lengths = np.diff(offsets)
     trained = lengths - 2 * (lengths >= LEAST_EVALUATED)
     places = np.repeat(offsets[:-1] - np.cumsum(trained) + trained, trained) + np.arange(trained.sum())
-    seen, ends = sequences[places], np.concatenate([[0], np.cumsum(trained)])
-    size = {"items": items, "width": options.embedding_size, "seed": options.seed}
-    wanted = options.embeddings == "factorisation" or options.clustering != "frequency"
-    vectors = factorised(seen, ends, **size) if wanted else np.zeros((items + 1, 1), np.float32)
+    seen = sequences[places]
+    ends = np.concatenate([[0], np.cumsum(trained)])
+    popularity = np.bincount(seen, minlength=items + 1)[1:]
+
+    vectors = np.zeros((items + 1, 1), np.float32)
+    if options.embeddings == "factorisation" or options.clustering == "kmeans":
+        vectors = factorised(seen, ends, items=items, width=options.embedding_size, seed=options.seed)
     cluster_of = clustered(
         options.clustering,
         clusters=clusters,
         largest=options.max_cluster_size,
-        popularity=np.bincount(seen, minlength=items + 1)[1:],
+        popularity=popularity,
         vectors=vectors[1:],
         seed=options.seed,
     )
-    embeddings = {"factorisation": vectors, "none": None}.get(options.embeddings)
-    if options.embeddings == "random":
-        embeddings = random_embeddings(**size)
+    embeddings = vectors if options.embeddings == "factorisation" else None
     return np.concatenate([[-1], cluster_of]).astype(np.int32), embeddings

@@ -14,8 +14,8 @@ from plimsoll.errors import DataError
 from plimsoll.units import require_bounds
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
-Clustering = Literal["frequency", "kmeans", "spectral"]
-Embeddings = Literal["factorisation", "random", "none"]
+Clustering = Literal["frequency", "kmeans"]
+Embeddings = Literal["factorisation", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,13 @@ class RecommendSet:
     clusters: Annotated[int | None, "count", Ge(1)] = None
     """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
-    """kmeans and spectral put items together that the same users took; frequency deals them out in the order of how
-    often they are taken. The first two need scikit-learn."""
+    """kmeans puts items together that the same users took, and needs scikit-learn; frequency deals them out in the
+    order of how often they are taken."""
     max_cluster_size: Annotated[int | None, Ge(1)] = None
     """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
     the mean."""
     embeddings: Embeddings = "factorisation"
-    """Initial embeddings of items: the singular vectors of who took what for training, or random numbers, or
-    nothing."""
+    """Initial embeddings of items: the singular vectors of who took what for training, or none."""
     embedding_size: Annotated[int, Ge(1)] = 64
     """Numbers of an embedding."""
     seed: Annotated[int, Ge(0)] = 42
@@ -62,22 +61,15 @@ class RecommendSet:
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
-        columns = {"--user-column": self.user_column, "--item-column": self.item_column}
-        columns |= {"--time-column": self.time_column, "--rating-column": self.rating_column}
-        named = [option for option, column in columns.items() if column is not None]
-        if named and self.format not in (None, "csv"):
-            raise DataError(f"{', '.join(named)}: columns are named with --format csv only, got --format {self.format}")
-        if (named or self.format == "csv") and (self.user_column is None or self.item_column is None):
+        columns = self.user_column, self.item_column, self.time_column, self.rating_column
+        is_table = self.format == "csv" or any(columns)
+        if is_table and (self.format not in (None, "csv") or None in columns[:2]):
             raise DataError(
-                "a CSV file of one's own needs both --user-column and --item-column, got"
-                f" {', '.join(named) or 'neither'}"
+                "a CSV file of one's own needs both --user-column and --item-column, and only --format csv has columns"
+                " to name"
             )
-        if self.user_column is not None and self.user_column == self.item_column:
-            raise DataError(f"--user-column and --item-column are both {self.user_column}: name two columns")
-        if self.rating_column is not None and self.min_rating is None:
-            raise DataError(f"--rating-column {self.rating_column} is for --min-rating, which is not given")
-        if self.min_rating is not None and self.user_column is not None and self.rating_column is None:
-            raise DataError(f"--min-rating {self.min_rating:g} needs --rating-column, the column that has the ratings")
+        if is_table and (self.rating_column is None) != (self.min_rating is None):
+            raise DataError("--min-rating and --rating-column go together for a CSV file of one's own: give both")
 
 
 @dataclass(frozen=True, kw_only=True)

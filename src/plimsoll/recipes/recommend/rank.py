@@ -30,7 +30,9 @@ BLOCK_BYTES = 32 * MIB
 """Of scores at a time; a softmax of two levels holds a few times as many for a moment."""
 MOST_USERS = 256
 """Of a block: where a large model reads their histories, they are what counts."""
-SHOWN_USERS, SHOWN_ITEMS, SHOWN_HISTORY = 3, 5, 6
+SHOWN_USERS = 3
+SHOWN_ITEMS = 5
+SHOWN_HISTORY = 6
 """Users in a report, items ranked for each, and items of their histories that are named."""
 
 Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
@@ -38,7 +40,7 @@ Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metrics of validation, if it was not learned from, and of test, and those of the baselines beside them.
+    """Returns metrics of validation and of test, and those of the baselines beside them.
 
     Args:
         trained: A run of recommend.
@@ -50,31 +52,33 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
-    recipe, keep_seen = _recipe(trained), bool(request.get("keep_seen"))
+    recipe = _recipe(trained)
     data = recipe.interactions
+    keep_seen = bool(request.get("keep_seen"))
     if not len(data.evaluated):
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {recipe.without_validation}")
+
+    # The model, and its weights as they were trained where these are asked for.
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
-    splits = SPLITS[1:] if recipe.learn_validation else SPLITS
-    of_splits: dict[str, Any] = {}
-    beside: dict[str, dict[str, Any]] = {"model": {}} | ({"raw": {}} if request.get("raw") else {}) | {"baselines": {}}
-    averaged = scorer(trained, users=users)
-    raw = scorer(trained, users=users, average=False) if "raw" in beside else None
-    for split in splits:
+    models = {"model": scorer(trained, users=users)}
+    if request.get("raw"):
+        models["raw"] = scorer(trained, users=users, average=False)
+
+    answer: dict[str, Any] = {"keep_seen": keep_seen}
+    for split in SPLITS:
         counts = Baselines(data, split)
 
         def scored(histories: Sequence[np.ndarray], counts: Baselines = counts) -> Iterator[tuple[str, np.ndarray]]:
-            log_p = averaged(histories)
-            yield "mixed", mixture(log_p, counts, histories, keep_seen=keep_seen)
-            yield "model", log_p
-            if raw is not None:
-                yield "raw", raw(histories)
+            log_p = {name: score(histories) for name, score in models.items()}
+            yield "mixed", mixture(log_p["model"], counts, histories, keep_seen=keep_seen)
+            yield from log_p.items()
 
-        found = mean_metrics(data, split, scored, users=users, keep_seen=keep_seen)
-        of_splits[split] = found.pop("mixed")
-        for name, of_split in (found | {"baselines": counts.evaluate(keep_seen=keep_seen)}).items():
-            beside[name][split] = of_split
-    return {"keep_seen": keep_seen} | of_splits | beside
+        metrics = mean_metrics(data, split, scored, users=users, keep_seen=keep_seen)
+        answer[split] = metrics.pop("mixed")
+        for name, of_split in metrics.items():
+            answer.setdefault(name, {})[split] = of_split
+        answer.setdefault("baselines", {})[split] = counts.evaluate(keep_seen=keep_seen)
+    return answer
 
 
 def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
@@ -103,18 +107,19 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
     recipe = _recipe(trained)
-    catalogue, history, keep_seen = recipe.interactions.catalogue, request["history"], request["keep_seen"]
+    data = recipe.interactions
+    history = request["history"]
     items = np.array(history)
-    counts = Baselines(recipe.interactions, None, asked=items)
-    scores = mixture(scorer(trained, users=1)([items]), counts, [items], keep_seen=keep_seen)
+    counts = Baselines(data, None, asked=items)
+    (scores,) = mixture(scorer(trained, users=1)([items]), counts, [items], keep_seen=request["keep_seen"])
     return {
         "run": trained.run,
         "step": trained.step,
-        "history": [catalogue.described(item) for item in history],
+        "history": [data.described(item) for item in history],
         "read": min(len(history), recipe.seq_len),
         "items": [
-            catalogue.described(item) | {"probability": float(np.exp(scores[0, item])), "score": float(scores[0, item])}
-            for item in best(scores[0], request["top"])
+            data.described(item) | {"probability": float(np.exp(scores[item])), "score": float(scores[item])}
+            for item in best(scores, request["top"])
         ],
     }
 
@@ -128,20 +133,23 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
     recipe = _recipe(trained)
     data = recipe.interactions
-    described, chosen = data.catalogue.described, data.evaluated[:users]
+    chosen = data.evaluated[:users]
     if not len(chosen):
         raise RunError(f"{trained.run} has no held-out set to rank for: {recipe.without_validation}")
-    seen, targets = [data.history(user, "test") for user in chosen.tolist()], data.targets("test")[: len(chosen)]
+    seen = [data.history(user, "test") for user in chosen.tolist()]
+    targets = data.targets("test")[: len(chosen)]
     counts = Baselines(data, "test", asked=np.concatenate(seen))
     scores = mixture(scorer(trained, users=len(chosen))(seen), counts, seen, keep_seen=False)
     places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
     return [
         {
             "step": trained.step,
-            "history": [described(int(item)) for item in items[-recipe.seq_len :]],
-            "taken": described(int(target)),
+            "history": [data.described(int(item)) for item in items[-recipe.seq_len :]],
+            "taken": data.described(int(target)),
             "place": int(place) + 1,
-            "items": [described(item) | {"probability": float(np.exp(of_user[item]))} for item in best(of_user, top)],
+            "items": [
+                data.described(item) | {"probability": float(np.exp(of_user[item]))} for item in best(of_user, top)
+            ],
         }
         for items, target, place, of_user in zip(seen, targets, places, scores, strict=True)
     ]

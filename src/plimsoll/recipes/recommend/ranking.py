@@ -2,12 +2,12 @@
 
 A rank counts from 0. Ties count against the item: all that score as high come before it, and so does a NaN. With one
 item to predict, the share of hits among the first k is also the recall, and NDCG@k is 1 / log2(rank + 2) for a rank
-below k, else 0. Metrics are sums over blocks of users; `means` adds and divides them.
+below k, else 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, Int32
@@ -15,8 +15,9 @@ from jaxtyping import Float, Int, Int32
 from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 
 CUTS = (1, 5, 10, 20)
-USERS = "users"
-"""Name of the number of users, which the sums are divided by."""
+
+Score = Callable[[Sequence[Int32[np.ndarray, " length"]]], Iterable[tuple[str, Float[np.ndarray, "users items_and_1"]]]]
+"""From the histories of some users to names, each with scores of all items; higher is better. Column 0 is padding."""
 
 
 def ranks(
@@ -42,7 +43,7 @@ def ranks(
 
 
 def without_seen(scores: Float[np.ndarray, "users items_and_1"], seen: Sequence[np.ndarray] | None) -> None:
-    """Returns scores with minus infinity for padding and for what each user has seen."""
+    """Writes minus infinity over the scores of padding and of what each user has seen."""
     scores[:, 0] = -np.inf
     for row, items in zip(scores, seen or (), strict=seen is not None):
         row[items] = -np.inf
@@ -54,43 +55,33 @@ def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
     return [int(item) for item in order if scores[item] > -np.inf]
 
 
-def sums(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
-    """Returns, for these ranks: hits and NDCG at each of `CUTS`, reciprocal ranks (of `rank + 1`), and users."""
+def metrics_of(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
+    """Returns the means of hits and NDCG at each of `CUTS` and of reciprocal ranks (of `rank + 1`), and `users`."""
+    users = len(ranks)
     gains = 1 / np.log2(ranks + 2.0)
-    hits = {f"hr@{cut}": float((ranks < cut).sum()) for cut in CUTS}
-    ndcg = {f"ndcg@{cut}": float(gains[ranks < cut].sum()) for cut in CUTS}
-    return hits | ndcg | {"mrr": float((1 / (ranks + 1.0)).sum()), USERS: float(len(ranks))}
-
-
-def means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the means per user of `sums` over blocks of users, with the number of users; 0 if there is none."""
-    total = sums(np.empty(0, np.int64))
-    for part in parts:
-        total = {name: value + part[name] for name, value in total.items()}
-    users = total.pop(USERS)
-    return {name: value / users if users else 0.0 for name, value in total.items()} | {USERS: int(users)}
+    hits = {f"hr@{cut}": float((ranks < cut).sum()) / users for cut in CUTS}
+    ndcg = {f"ndcg@{cut}": float(gains[ranks < cut].sum()) / users for cut in CUTS}
+    return {**hits, **ndcg, "mrr": float((1 / (ranks + 1.0)).sum()) / users, "users": users}
 
 
 def mean_metrics(
-    data: Interactions,
-    split: HeldOut,
-    score: Callable[[list[Int32[np.ndarray, " length"]]], Iterable[tuple[str, Float[np.ndarray, "users items_and_1"]]]],
-    *,
-    users: int,
-    keep_seen: bool,
+    data: Interactions, split: HeldOut, score: Score, *, users: int, keep_seen: bool
 ) -> dict[str, dict[str, float]]:
     """Returns the mean metrics over the evaluated users of a split, of everything that `score` yields.
 
     Args:
-        score: From the histories of some users to names, each with scores of all items; higher is better. Column 0 is
-            padding.
+        data: Users with their items.
+        split: Split whose held-out items are ranked.
+        score: Scores some users' candidates.
         users: Users that are scored at a time.
         keep_seen: Rank also the items that a user took before.
     """
-    targets, parts = data.targets(split), dict[str, list[dict[str, float]]]()
+    targets = data.targets(split)
+    blocks: dict[str, list[np.ndarray]] = {}
     for first in range(0, len(data.evaluated), users):
-        histories = [data.history(user, split) for user in data.evaluated[first : first + users].tolist()]
-        wanted, seen = targets[first : first + users], None if keep_seen else histories
+        block = slice(first, first + users)
+        histories = [data.history(user, split) for user in data.evaluated[block].tolist()]
+        seen = None if keep_seen else histories
         for name, scores in score(histories):
-            parts.setdefault(name, []).append(sums(ranks(scores, wanted, seen=seen)))
-    return {name: means(of_blocks) for name, of_blocks in parts.items()}
+            blocks.setdefault(name, []).append(ranks(scores, targets[block], seen=seen))
+    return {name: metrics_of(np.concatenate(of_blocks)) for name, of_blocks in blocks.items()}

@@ -22,13 +22,13 @@ def ranking_text(answer: Mapping[str, Any]) -> str:
 
 
 def recommendation_tables(answer: Mapping[str, Any]) -> str:
-    """Returns a table of validation, unless it was trained on, and one of test: the run, and the baselines below it."""
+    """Returns a table of validation and one of test: the run, and the baselines below it."""
     kept = "kept" if answer["keep_seen"] else "left out"
     lines = [
         f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against."
         " This run is its model mixed in equal parts with the three item_knn below"
     ]
-    for split in (split for split in SPLITS if split in answer):
+    for split in SPLITS:
         raw = {RAW: answer["raw"][split]} if "raw" in answer else {}
         rows = {MIXED: answer[split], MODEL: answer["model"][split], **raw, **answer["baselines"][split]}
         names = [name for name in answer[split] if name != "users"]

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
@@ -25,7 +26,7 @@ from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
-from plimsoll.recipes.recommend.item_shape import EARLIER, ClusterVectors, ItemShape, Softmax
+from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape, Softmax
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, Compute, Source, Task
 from plimsoll.units import MIB
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.interactions import Interactions
     from plimsoll.recipes.recommend.rows import TrainingRows
 
-SIZES = ("num_items", "num_clusters", "largest_cluster", "seq_len", "item_embedding_dim", "width", "layers", "heads")
-LEAST = dict.fromkeys(SIZES, 1) | {"validation_users": 0, "adapter_inner": 0, "side_layers": 0}
 NONE = "none"
 PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
@@ -47,7 +46,7 @@ READER_BYTES = 6 * MIB
 BATCHES = 3
 """Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 UNEVEN = 2
-"""Without a data set: the largest cluster has so many times the members of the mean one."""
+"""Without a data set, the largest cluster has so many times the members of the mean one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,8 @@ class Recommend(AdamWRecipe):
 
     kind: ClassVar[str] = "recommend"
     without_validation: ClassVar[str] = (
-        "no user of its data set has three items, or --validation-users is 0, or --learn-validation learned from it."
-        " Prepare one from longer sequences, or leave these out"
+        "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences, or"
+        " leave this out"
     )
     best_by: ClassVar[str] = "ndcg@10"
     validates_with_fillers: ClassVar[bool] = True
@@ -95,17 +94,10 @@ class Recommend(AdamWRecipe):
     """Folder with interactions, which `plimsoll prepare recommend` writes. Planning needs none."""
     num_items: Count | None = None
     """Items of the catalogue, to plan without --data. By default 3,260."""
-    num_clusters: Count | None = None
-    """Clusters of items, to plan without --data. By default the square root of --num-items."""
-    largest_cluster: Count | None = None
-    """Items of the largest cluster, to plan without --data. By default twice the mean."""
     seq_len: Count = 32
     """Items of a user's history in a training row; longer histories become several rows."""
     validation_users: Count | None = None
     """Users to evaluate on while training. By default all, as always in `plimsoll evaluate`."""
-    learn_validation: bool = False
-    """Also train on the validation items, for a last run after all choices. Nothing is evaluated while training, and
-    the newest checkpoint is used."""
     eval_interval: float = 5.0
     """Epochs between evaluations."""
 
@@ -124,8 +116,6 @@ class Recommend(AdamWRecipe):
     wide as the embedding, else 4 x --item-embedding-dim."""
     softmax: Softmax = "two-level"
     """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
-    cluster_vectors: ClusterVectors = "learned"
-    """Vector of a cluster: a learned row, or the mean of its items' rows."""
     dropout: float = 0.5
     """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
     is trained from scratch."""
@@ -152,21 +142,17 @@ class Recommend(AdamWRecipe):
         model = Path(self.pretrained).expanduser()
         if self.pretrained not in (NONE, *KNOWN) and model.is_dir():
             object.__setattr__(self, "pretrained", str(model.absolute()))
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+
+        require_sizes(num_items=self.num_items, seq_len=self.seq_len, item_embedding_dim=self.item_embedding_dim)
+        require_sizes(width=self.width, layers=self.layers, heads=self.heads)
+        require_sizes(least=0, validation_users=self.validation_users, adapter_inner=self.adapter_inner)
+        require_sizes(least=0, side_layers=self.side_layers)
         if not 0 < self.eval_interval < math.inf:
             raise RecipeError(f"--eval-interval must be above 0 epochs and finite, got {self.eval_interval:g}")
-        if self.pretrained != NONE and (self.width or self.heads):
+        if self.pretrained != NONE and (self.width or self.heads or self.layers != LAYERS):
             raise RecipeError(
-                f"--width and --heads are of the small transformer, and --pretrained {self.pretrained} has its own:"
-                " leave them out"
-            )
-        if self.pretrained != NONE and self.layers != LAYERS:
-            raise RecipeError(
-                f"--layers {self.layers} is of the small transformer, and --pretrained {self.pretrained} has its own:"
-                " leave it out"
+                f"--width, --heads and --layers are of the small transformer, and --pretrained {self.pretrained} has"
+                " its own: leave them out"
             )
         if self.side_layers != LAYERS and (self.pretrained == NONE or not self.freeze):
             raise RecipeError(
@@ -215,7 +201,7 @@ class Recommend(AdamWRecipe):
     def rows(self) -> TrainingRows:
         from plimsoll.recipes.recommend.rows import TrainingRows
 
-        return TrainingRows(self.interactions, length=self.seq_len, validation=self.learn_validation)
+        return TrainingRows(self.interactions, length=self.seq_len)
 
     @cached_property
     def published(self) -> PretrainedShape | None:
@@ -265,18 +251,18 @@ class Recommend(AdamWRecipe):
             import numpy as np
 
             data = self.interactions
-            items, clusters, largest = data.items, data.clusters, int(np.bincount(data.cluster_of[1:]).max())
-            for name, value in {"num_items": items, "num_clusters": clusters, "largest_cluster": largest}.items():
-                option = getattr(self, name)
-                if option not in (None, value):
-                    raise RecipeError(
-                        f"--{name.replace('_', '-')} {option:,} is not what {self.data} has, {value:,}: leave it out,"
-                        " it is for planning without data"
-                    )
+            if self.num_items not in (None, data.items):
+                raise RecipeError(
+                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has"
+                    f" {data.items:,}: leave it out"
+                )
+            items = data.items
+            clusters = data.clusters
+            largest = int(np.bincount(data.cluster_of[1:]).max())
         else:
             items = self.num_items or PLANNED_ITEMS
-            clusters = self.num_clusters or round(items**0.5)
-            largest = self.largest_cluster or min(items, UNEVEN * -(-items // clusters))
+            clusters = round(items**0.5)
+            largest = min(items, UNEVEN * -(-items // clusters))
         width = self.published.width if self.published is not None else self.reader_shape.width
         plain = 0 if width == self.item_width else 4 * self.item_width
         return ItemShape(
@@ -287,7 +273,6 @@ class Recommend(AdamWRecipe):
             softmax=self.softmax,
             clusters=clusters,
             largest_cluster=largest,
-            cluster_vectors=self.cluster_vectors,
             direct=self.side_shape is not None,
             dropout=self.dropout,
         )
@@ -304,13 +289,14 @@ class Recommend(AdamWRecipe):
         """Most items that a user of the validation took before those that the model reads."""
         if not self.data or not len(self._validated):
             return 0
-        data, users = self.interactions, self._validated
-        return max(0, int((data.ends["validation"] - data.offsets[:-1])[users].max()) - self.seq_len)
+        data = self.interactions
+        lengths = (data.ends["validation"] - data.offsets[:-1])[self._validated]
+        return max(0, int(lengths.max()) - self.seq_len)
 
     @property
     def _validated(self) -> Any:
         """Users to evaluate on while training."""
-        return self.interactions.evaluated[: 0 if self.learn_validation else self.validation_users]
+        return self.interactions.evaluated[: self.validation_users]
 
     def task(self, compute: Compute) -> Task:
         from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
@@ -318,9 +304,10 @@ class Recommend(AdamWRecipe):
 
         if self.published is None:
             return NextItem(self.shape, SmallReader(self.reader_shape, compute, dropout=self.dropout), compute)
-        side, reader = None, PublishedReader(self.published, compute, frozen=self.freeze)
+        side = None
         if self.side_shape is not None:
             side = Side(self.side_shape, compute, width=self.published.width, dropout=self.dropout)
+        reader = PublishedReader(self.published, compute, frozen=self.freeze)
         return NextItem(self.shape, reader, compute, side=side)
 
     def begin(self, params: Any) -> Any:
@@ -343,18 +330,23 @@ class Recommend(AdamWRecipe):
     def given_frozen(self, frozen: Any) -> Any:
         """Returns the clusters of the data, and the pretrained weights."""
         from plimsoll.recipes.recommend.item_reader import with_weights
-        from plimsoll.recipes.recommend.items import members
+        from plimsoll.recipes.recommend.items import members_of
 
         assert self.published is not None
         if self.shape.two_level:
-            frozen = frozen | {"clusters": members(self.interactions.cluster_of, self.shape)}
+            frozen = frozen | {"clusters": members_of(self.interactions.cluster_of, self.shape)}
         return with_weights({"frozen": frozen}, self._weights(), self.published)["frozen"]
 
     @property
     def begins_with(self) -> str:
-        given = ["embeddings"] * (self._embeddings() is not None) + ["clusters"] * self.shape.two_level
-        from_data = [f"the {' and '.join(given)} of --data"] if given else []
-        return ", ".join([*from_data, *(["--pretrained"] if self.published is not None else [])])
+        parts = []
+        if self._embeddings() is not None:
+            parts.append("the embeddings of --data")
+        if self.shape.two_level:
+            parts.append("the clusters of --data")
+        if self.published is not None:
+            parts.append("--pretrained")
+        return ", ".join(parts)
 
     def _weights(self) -> Path:
         if self.pretrained in KNOWN:
@@ -401,10 +393,8 @@ class Recommend(AdamWRecipe):
 
     def _facts(self) -> Facts:
         """Returns what distinguishes one data set from another, and one language model's shape from another."""
-        options = {}
-        if self.published is not None:
-            described = self.published.described()
-            options |= {f"{name} of the language model": value for name, value in described.items()}
+        model = {} if self.published is None else vars(self.published)
+        options = {f"{name} of the language model": str(value) for name, value in model.items()}
         return facts_of(self.interactions.files, **options)
 
     def data_changed(self, prepared: Prepared) -> None:
@@ -421,16 +411,20 @@ class Recommend(AdamWRecipe):
 
         from plimsoll.recipes.recommend.rows import padded
 
-        data, users = self.interactions, self._validated
+        data = self.interactions
+        users = self._validated
+        targets = data.targets("validation")
         for first in range(0, len(users), examples):
+            # The last items of each history, then the one to predict.
             chosen = users[first : first + examples]
             histories = [data.history(user, "validation") for user in chosen.tolist()]
             ends = np.minimum([len(items) for items in histories], self.seq_len)
             rows = padded([items[-self.seq_len :] for items in histories], length=self.seq_len + 1)
-            rows[np.arange(len(rows)), ends] = data.targets("validation")[first : first + len(chosen)]
+            rows[np.arange(len(rows)), ends] = targets[first : first + len(chosen)]
             batch = {"items": rows}
             if self.longest_earlier:
                 batch[EARLIER] = padded([items[: -self.seq_len] for items in histories], length=self.longest_earlier)
+
             filled = {name: np.resize(values, (examples, values.shape[1])) for name, values in batch.items()}
             yield filled | {COUNTED: np.arange(examples) < len(chosen)}
 

@@ -24,14 +24,13 @@ first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Rows by number, in the order of users. They take 12 bytes each, besides what `interactions` holds.
+    """Rows by number, in the order of users. They take 12 bytes each, besides what `interactions` holds."""
 
-    With `validation`, the items of validation are trained on too.
-    """
-
-    def __init__(self, interactions: Interactions, *, length: int, validation: bool = False) -> None:
-        self.interactions, self.length = interactions, length
-        firsts, ends = interactions.offsets[:-1], interactions.ends["test" if validation else "train"]
+    def __init__(self, interactions: Interactions, *, length: int) -> None:
+        self.interactions = interactions
+        self.length = length
+        firsts = interactions.offsets[:-1]
+        ends = interactions.ends["train"]
         rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
         if not rows_of.any():
             raise DataError(

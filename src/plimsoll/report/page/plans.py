@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from plimsoll.planned import Planned
 from plimsoll.report.layout import Table, format_used, known
-from plimsoll.report.page.section import Page, Section, fragment
+from plimsoll.report.page.section import Page, Section
 from plimsoll.report.picture import frontier_chart, waterfall
 from plimsoll.report.tables import (
     buffers_table,
     chosen_rows,
     expected_rows,
-    ledger_tables,
     memory_tables,
-    other_budgets,
     rate_words,
     reason_rows,
     runner_ups,
@@ -48,25 +43,12 @@ def bytes_section(planned: Planned) -> Section:
 
 
 def plan_section(planned: Planned) -> Section:
-    """Returns what was chosen and why, what was not, and what other budgets would change."""
+    """Returns what was chosen and why, what was not, and what other budgets would buy."""
     rows = [*chosen_rows(planned), *expected_rows(planned)]
     return Section(
         title="The plan",
         sentences=[f"{name.capitalize()}: {text}." for name, text in reason_rows(planned)],
         charts=[frontier_chart(planned)] if len(planned.frontier) > 1 else [],
-        tables=[Table(title="Chosen", rows=rows), runner_ups(planned), other_budgets(planned)],
+        tables=[Table(title="Chosen", rows=rows), runner_ups(planned)],
         folded=[buffers_table(planned)],
     )
-
-
-def plan_in_notebook(planned: Planned) -> str:
-    """Returns a plan as HTML for a notebook."""
-    used = format_used(planned.peak_bytes, planned.ledger.budget_bytes)
-    title = f"{planned.recipe} on {planned.plan.chip}: {used}, predicted"
-    return fragment(title, bytes_section(planned), plan_section(planned))
-
-
-def run_in_notebook(words: Mapping[str, str], ledger: Mapping[str, Any]) -> str:
-    """Returns a run as HTML for a notebook: its facts by name, and a table of its bytes if it has a plan."""
-    tables = ledger_tables(ledger) if ledger else []
-    return fragment("", Section(tables=[Table(rows=[*words.items()]), *tables]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from itertools import pairwise
 from statistics import median
 
@@ -38,7 +37,7 @@ def run_page(run: Recorded) -> Page:
         title=run.name,
         verdict=f"{run.recipe_name}: {run.state}, step {run.last_step:,}{length}. {verdict[0].upper()}{verdict[1:]}.",
         is_alarming=bool(peak and budget and peak > budget),
-        facts=facts(run),
+        facts=figures(run),
         sections=[
             memory(run),
             learning(run),
@@ -50,8 +49,8 @@ def run_page(run: Recorded) -> Page:
     )
 
 
-def facts(run: Recorded) -> dict[str, str]:
-    """Returns the figures at the top of a page, which the page of several runs compares."""
+def figures(run: Recorded) -> dict[str, str]:
+    """Returns the figures at the top of a page."""
     loss, best = run.column("loss").values, run.best()
     return {
         "peak, measured": format_used(run.measured_peak_bytes, run.budget_bytes),
@@ -65,7 +64,7 @@ def facts(run: Recorded) -> dict[str, str]:
 
 def memory(run: Recorded) -> Section:
     """Returns memory in use over time under the budget, and the bytes of each part."""
-    over_time = memory_over_time({"when logged": run}, {"highest of the process so far": run})
+    over_time = memory_over_time(run)
     if not run.ledger:
         return Section(title="The line", charts=[over_time])
     parts, phases = ledger_tables(run.ledger)
@@ -77,20 +76,21 @@ def memory(run: Recorded) -> Section:
     )
 
 
-def memory_over_time(runs: Mapping[str, Recorded], peaks: Mapping[str, Recorded]) -> Chart:
-    """Returns the memory that runs use, and the highest so far of others, under their budgets."""
-    kind = next(iter(runs.values())).memory_kind
-    budgets = sorted({run.budget_bytes for run in runs.values() if run.budget_bytes})
-    unit, unit_name = byte_axis(max(budgets, default=0))
-    second, clock = time_axis(max(run.elapsed_seconds for run in runs.values()))
-    columns = [(name, run.column(f"{kind}_bytes")) for name, run in runs.items()]
-    columns += [(name, run.column(f"peak_{kind}_bytes")) for name, run in peaks.items()]
+def memory_over_time(run: Recorded) -> Chart:
+    """Returns the memory in use, and the highest so far, under the budget."""
+    kind, budget = run.memory_kind, run.budget_bytes
+    unit, unit_name = byte_axis(budget or 0)
+    second, clock = time_axis(run.elapsed_seconds)
+    columns = {
+        "when logged": run.column(f"{kind}_bytes"),
+        "highest of the process so far": run.column(f"peak_{kind}_bytes"),
+    }
     return Chart(
         title="Memory under the budget",
         unit=f"{kind} memory, {unit_name}",
         x_unit=f"time since the start, {clock}",
-        lines=[column.line(name, second=second, unit=unit) for name, column in columns],
-        limits={f"budget {format_bytes(budget)}": budget / unit for budget in budgets},
+        lines=[column.line(name, second=second, unit=unit) for name, column in columns.items()],
+        limits={f"budget {format_bytes(budget)}": budget / unit} if budget else {},
         from_zero=True,
     )
 

@@ -61,11 +61,6 @@ class Page:
         return _rendered("page.html.j2", page=self, footer=footer)
 
 
-def fragment(title: str, *sections: Section) -> str:
-    """Returns sections as HTML for the output of a notebook, with a style that touches nothing else there."""
-    return _rendered("notebook.html.j2", title=title, sections=sections)
-
-
 def _rendered(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader
 
