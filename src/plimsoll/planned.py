@@ -371,8 +371,6 @@ class Planned:
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
-    remarks: tuple[tuple[str, str], ...] = ()
-    """What the recipe says of the plan: a name and a sentence each."""
 
     @property
     def fits(self) -> bool:
@@ -406,13 +404,12 @@ class Planned:
             largest = {"largest": self.largest_found.value, "largest_search": dataclasses.asdict(self.largest_found)}
 
         # The ledger's values stand beside the plan's own.
-        apart = ("ledger", "largest_found", "remarks")
+        apart = ("ledger", "largest_found")
         own = {name: in_json(getattr(self, name)) for name in Planned.__dataclass_fields__ if name not in apart}
         return {
             "fits": self.ledger.fits,
             "verdict": self.verdict,
             **largest,
-            "remarks": [{"name": name, "text": text} for name, text in self.remarks],
             **self.ledger.to_dict(),
             "numerics": self.plan.numerics,
             **own,
@@ -437,7 +434,6 @@ class Planned:
             "frontier": tuple(Point(**with_plan(part)) for part in facts["frontier"]),
             "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
             "left_out": tuple(facts["left_out"]),
-            "remarks": tuple((remark["name"], remark["text"]) for remark in facts["remarks"]),
         }
         return cls(**plain | read)
 

@@ -147,8 +147,6 @@ def test_what_its_recipe_does_not_do_is_refused(run):
         run.rank(["a", "b"])
     with pytest.raises(plimsoll.PlimsollError, match="--tokens must be 1 or more, got 0"):
         run.sample(tokens=0)
-    with pytest.raises(plimsoll.PlimsollError, match="--picture draws journeys"):
-        run.evaluate(picture="a.svg")
 
 
 def test_it_is_exported_into_a_folder(run, tmp_path):

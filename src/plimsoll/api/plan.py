@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,8 +155,7 @@ def plan(
         further["without_cudnn"] = without_cudnn(
             precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
         )
-    planned = notebook.ShownPlan(**vars(planned) | further)
-    return replace(planned, remarks=recipe.remarks(planned))
+    return notebook.ShownPlan(**vars(planned) | further)
 
 
 def _require_one_question(*, smallest: bool, largest: str | None, measure: bool) -> None:

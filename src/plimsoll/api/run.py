@@ -97,7 +97,6 @@ class Run:
         raw: bool = False,
         closed_loop: bool = False,
         keep_seen: bool = False,
-        picture: Place = None,
         submission: Place = None,
     ) -> dict[str, Any]:
         """Evaluates a checkpoint on the validation set, as `plimsoll evaluate` does.
@@ -109,7 +108,6 @@ class Run:
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
                 "control".
             keep_seen: Whether to rank all items, even those a user has already taken. Only for the recipe "recommend".
-            picture: File (.png or .svg) to write a plot of the trajectories to, with `closed_loop`.
             submission: File (.json) to write two attempts at every test input to. Only for the recipe "arc".
 
         Returns:
@@ -121,7 +119,7 @@ class Run:
                 option.
         """
         options: dict[str, Any] = {"raw": raw, "closed_loop": closed_loop, "keep_seen": keep_seen}
-        return use.evaluate(str(self.path), step=str(step), picture=picture, submission=submission, **options)
+        return use.evaluate(str(self.path), step=str(step), submission=submission, **options)
 
     def sample(
         self,

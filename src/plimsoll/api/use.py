@@ -59,7 +59,6 @@ def evaluate(
     *,
     step: str = "best",
     closed_loop: bool = False,
-    picture: Place | None = None,
     submission: Place | None = None,
     raw: bool = False,
     keep_seen: bool = False,
@@ -70,7 +69,6 @@ def evaluate(
         run: Folder of the run, or its address in a bucket.
         step: Number of a checkpoint, `last`, or `best`.
         closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-        picture: A .png or .svg file to draw the journeys of `closed_loop` in.
         submission: Of a run of ARC: a .json file for two attempts at every test input.
         raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
         keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
@@ -83,13 +81,7 @@ def evaluate(
             support an option.
     """
     here = fetched(run)
-    verb = class_of(RunFolder(here).read("recipe.json")).verbs.get("evaluate", Verb())
-    if picture is not None:
-        from plimsoll.report.picture import require_place
-
-        if not closed_loop:
-            raise PlimsollError("--picture draws journeys: give --closed-loop with it")
-        require_place(os.fspath(picture))
+    RunFolder(here).read("recipe.json")  # refuses what is no run
     file = None if submission is None else Path(submission).expanduser()
     if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):
         raise PlimsollError(  # refused now, and not at the end of an evaluation of hours
@@ -101,8 +93,6 @@ def evaluate(
     attempts = answer.pop("submission", None)
     if file is not None:
         replace_file(file, json.dumps(attempts) + "\n")
-    if picture is not None:
-        resolved(verb.picture)(answer, os.fspath(picture))
     return answer
 
 

@@ -29,8 +29,6 @@ class EvaluateOptions:
     NDCG@10), else the last."""
     closed_loop: bool = False
     """Only for control: also let the model drive the systems, beside the optimal controllers. Takes minutes."""
-    picture: str | None = None
-    """File (.png or .svg) for a picture of the journeys with --closed-loop. By default none is drawn."""
     submission: str | None = None
     """Only for ARC: file (.json) for two attempts at every test input, in the competition's format. By default none is
     written."""

@@ -117,8 +117,7 @@ class OwnLoop:
         if self._recipe.effective_batch > 1 and self._plan.devices == 1:
             first = {name: leaf[:2] for name, leaf in batch.items()}
             params = state["params"] | {"trainable": readable(state["params"]["trainable"])}
-            task, called = self._recipe.task(plain_compute()), self._recipe.called
-            require_sound(task, first, called=called, params=params, of_a_mean=self._recipe.of_a_mean)
+            require_sound(self._recipe.task(plain_compute()), first, params=params)
         self._looked_at = True
 
 

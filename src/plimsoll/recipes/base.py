@@ -15,15 +15,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.data import require_sizes
+from plimsoll.errors import DataError, RecipeError, did_you_mean
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
     import optax
-
-    from plimsoll.planned import Planned
 
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
@@ -188,9 +187,6 @@ class Recipe(metaclass=_Named):
     """Options that conflict with others. An option's name maps to the fields that are reset when a user passes that
     option, with the values they are reset to (recipes/overrides.py)."""
 
-    older: ClassVar[Mapping[str, Any]] = {}
-    """Values of fields that runs from before there were such fields were trained with, if not the defaults."""
-
     best_by: ClassVar[str] = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
 
@@ -220,9 +216,7 @@ class Recipe(metaclass=_Named):
             if isinstance(value, bool) or not isinstance(value, Integral):
                 raise RecipeError(f"--{name.replace('_', '-')} must be a whole number, got {value!r}")
             object.__setattr__(self, name, int(value))  # NumPy's are whole numbers too, and JSON has none of them
-        for name in ("batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
+        require_sizes(batch_size=self.batch_size, gradient_accumulation_steps=self.gradient_accumulation_steps)
         if self.effective_batch > MOST_EXAMPLES:
             raise RecipeError(
                 f"an effective batch of {self.effective_batch:,} examples (--batch-size x"
@@ -259,6 +253,31 @@ class Recipe(metaclass=_Named):
         """
         return self.batch_size * self.gradient_accumulation_steps
 
+    def steps_over(self, examples: int, *, called: str, default_epochs: float | None = None) -> tuple[int, float]:
+        """Returns the optimizer steps of the whole run, and those of an epoch.
+
+        Args:
+            examples: Number of examples to train on.
+            called: Name of the data, for messages.
+            default_epochs: Length of the run where neither `steps` nor `epochs` says it.
+
+        Raises:
+            DataError: There are fewer examples than a batch has.
+            RecipeError: Nothing says how long the run is.
+        """
+        if examples < self.effective_batch:
+            raise DataError(
+                f"{called} has {examples:,} examples to train on, fewer than the {self.effective_batch:,} of one batch:"
+                " lower --batch-size or --gradient-accumulation-steps, or give it more"
+            )
+        per_epoch = examples / self.effective_batch
+        if self.steps is not None:
+            return self.steps, per_epoch
+        epochs = self.epochs or default_epochs
+        if epochs is None:
+            raise RecipeError(f"nothing says how long to train on {called}: give --steps or --epochs")
+        return max(1, int(epochs * per_epoch)), per_epoch
+
     @property
     def rate_per_example(self) -> int:
         """Tokens per example if throughput is reported in tokens per second (`rate_unit`), else 1."""
@@ -277,17 +296,6 @@ class Recipe(metaclass=_Named):
             None if no limit is known.
         """
         return (MOST_EXAMPLES, "the most examples that a step counts") if option == "batch_size" else None
-
-    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
-        """Returns further rows for the table that `plimsoll plan` prints, as (title, text) pairs.
-
-        Args:
-            planned: Plan that was found, with its predicted bytes.
-
-        Returns:
-            Pairs like (("what LoRA saves", "gradient and state 4.0 GiB -> 32 MiB"),). Empty by default.
-        """
-        return ()
 
     @property
     def loss_rows(self) -> int | None:

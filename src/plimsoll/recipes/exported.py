@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.shape import PretrainedShape
@@ -26,7 +26,7 @@ def exported(
     writers: Mapping[str, Callable[[Path], int]],
     checks: Mapping[str, Callable[[], None]],
 ) -> dict[str, Any]:
-    """Writes every form that is asked for, and returns run, step, and by form its place, parameters and bytes.
+    """Writes every form that is requested, and returns run, step, and by form its place, parameters and bytes.
 
     Args:
         trained: The run.
@@ -39,16 +39,28 @@ def exported(
         PlimsollError: A form cannot be written, or its place is taken, named twice, or not to be written to. All forms
             are checked first, and nothing is written then.
     """
-    wanted = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
-    _require_all(wanted, request, checks)
-    if len(set(wanted.values())) < len(wanted):
+    places = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
+    if len(set(places.values())) < len(places):
         raise RecipeError(
-            f"{' and '.join(f'--{form}' for form in wanted)} name the same place: give each a folder of its own"
+            f"{' and '.join(f'--{form}' for form in places)} name the same place: give each a folder of its own"
         )
+
+    # Nothing is written before every form can be.
+    for form, place in places.items():
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise RecipeError(f"--{form} {request[form]} is there already: name a folder that is new or empty")
+        checks[form]()
+        with _unfinished(form, place):
+            pass
+
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
-    for form, place in wanted.items():
-        with _refuse_unwritable(form, request[form]), _new_folder(place) as unfinished:
-            parameters = writers[form](unfinished)
+    for form, place in places.items():
+        with _unfinished(form, place) as folder:
+            parameters = writers[form](folder)
+            folder.chmod(0o755)
+            if place.is_dir():
+                place.rmdir()  # it is empty
+            os.replace(folder, place)
         size = sum(path.stat().st_size for path in place.iterdir())
         answer[form] = {"out": str(place), "parameters": parameters, "bytes": size}
     return answer
@@ -64,65 +76,22 @@ def require_written(folder: Path, shape: PretrainedShape) -> None:
     checked(folder, shape)
 
 
-def _require_all(
-    wanted: Mapping[str, Path], request: Mapping[str, Any], checks: Mapping[str, Callable[[], None]]
-) -> None:
-    """Raises the error of a form that cannot be written, and says of the others that they can."""
-    problems: dict[str, PlimsollError] = {}
-    for form, place in wanted.items():
-        try:
-            _require_new(form, place, request[form])
-            checks[form]()
-            with _refuse_unwritable(form, request[form]), _folder_beside(place):
-                pass
-        except PlimsollError as problem:
-            problems[form] = problem
-    if not problems:
-        return
-    first = next(iter(problems.values()))
-    if len(wanted) == 1:
-        raise first
-    well = [f"--{form}" for form in wanted if form not in problems]
-    wrong = " and ".join(f"--{form}" for form in problems)
-    others = f"{' and '.join(well)} can: leave {wrong} out" if well else "No form can"
-    reasons = "; ".join(f"--{form}: {problem}" for form, problem in problems.items())
-    raise type(first)(f"nothing was written, because {wrong} cannot be written. {others}. {reasons}") from first
-
-
 @contextmanager
-def _refuse_unwritable(form: str, typed: str) -> Iterator[None]:
-    """Turns an error of the operating system into a refusal of the place that was typed for a form."""
+def _unfinished(form: str, place: Path) -> Iterator[Path]:
+    """Gives a new folder beside a place, which is removed at the end if it is still there.
+
+    Raises:
+        RecipeError: The operating system does not let it be written.
+    """
     try:
-        yield
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as problem:
         raise RecipeError(
-            f"--{form} {typed} cannot be written ({problem.strerror or problem}): name a place in a folder that is"
+            f"--{form} {place} cannot be written ({problem.strerror or problem}): name a place in a folder that is"
             " yours and has room"
         ) from problem
-
-
-def _require_new(form: str, place: Path, typed: str) -> None:
-    if place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise RecipeError(f"--{form} {typed} is there already: name a folder that is new or empty")
-
-
-@contextmanager
-def _new_folder(place: Path) -> Iterator[Path]:
-    """Gives a folder to write to, which becomes `place` at the end, and is removed if that fails."""
-    with _folder_beside(place) as unfinished:
-        unfinished.chmod(0o755)
-        yield unfinished
-        if place.is_dir():
-            place.rmdir()  # it is empty
-        os.replace(unfinished, place)
-
-
-@contextmanager
-def _folder_beside(place: Path) -> Iterator[Path]:
-    """Gives a folder of a new name beside a place, whatever exists, which is removed at the end."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

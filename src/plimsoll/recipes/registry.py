@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plimsoll.errors import PlimsollError, RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.overrides import overridden
@@ -103,15 +103,16 @@ def broken_packages() -> str:
     return "".join(f". The recipe package {problem}" for problem in installed().broken)
 
 
-def recipe_class(kind: object) -> type[Recipe]:
+def recipe_class(kind: str) -> type[Recipe]:
     """Returns the class of a built-in kind, or of a package's.
 
     Raises:
         RecipeError: Nobody has registered the kind, or its package cannot be loaded.
     """
-    built_in = isinstance(kind, str) and kind in KINDS
-    known = KINDS if built_in else {name: cls for family in families() for name, cls in family.kinds.items()}
-    if not isinstance(kind, str) or kind not in known:
+    if kind in KINDS:
+        return resolved(KINDS[kind])
+    known = KINDS | {name: cls for family in installed().families.values() for name, cls in family.kinds.items()}
+    if kind not in known:
         raise RecipeError(
             f"recipe.json is of the kind {kind!r}, which this version does not know:"
             f" {', '.join(known)}{broken_packages()}"
@@ -119,11 +120,7 @@ def recipe_class(kind: object) -> type[Recipe]:
     reference = known[kind]
     try:
         cls = resolved(reference)
-    except PlimsollError:
-        raise
     except Exception as problem:
-        if built_in:
-            raise
         raise RecipeError(
             f"recipes of the kind {kind} are in {reference}, which cannot be loaded: {type(problem).__name__}:"
             f" {problem}. Repair or reinstall its package"
@@ -171,29 +168,7 @@ def _preset(name: str) -> Recipe:
             f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {', '.join(known)}, and a file of your"
             f" own is named like my_recipe.py{broken_packages()}"
         )
-    if name in PRESETS:
-        return resolved(PRESETS[name].make)()
-    return _of_package(name, known[name].make)
-
-
-def _of_package(name: str, make: str) -> Recipe:
-    """Refuses what would fail in the processes that compile and train: they find a recipe by its kind."""
-    try:
-        recipe = resolved(make)()
-    except PlimsollError:
-        raise
-    except Exception as problem:
-        raise RecipeError(
-            f"the recipe {name} is made by {make}, which fails: {type(problem).__name__}: {problem}. Repair or"
-            " reinstall its package"
-        ) from problem
-    kinds = {kind for family in families() for kind in family.kinds}
-    if not isinstance(recipe, Recipe) or recipe.kind not in kinds or type(recipe) is not recipe_class(recipe.kind):
-        raise RecipeError(
-            f"{make} makes a {type(recipe).__name__} for the recipe {name}: it must be of a class that its family"
-            " registers as a kind"
-        )
-    return recipe
+    return resolved(known[name].make)()
 
 
 def code_of(cls: type[Recipe]) -> str:

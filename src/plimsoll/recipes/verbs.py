@@ -25,8 +25,6 @@ class Verb:
     runs in the command's process without JAX, so that bad input is refused at once."""
     text: str = ""
     """`function(answer) -> str`: what the command prints without --json."""
-    picture: str = ""
-    """`function(answer, path)`: what `evaluate --closed-loop --picture` draws."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,15 @@ def write(trained: TrainedRun, request: Mapping[str, Any], continued: Continue) 
     options = {name: request[name] for name in ("tokens", "temperature", "top_k", "seed")}
     options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.recipe.rate_per_example}
     ids = list(continued(task, readable(trained.params()["trainable"]), prompt, **options))
+    return written(trained, request, ids, tokenizer.decode(ids))
+
+
+def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], text: str) -> dict[str, Any]:
+    """Returns the answer to a request: the text after its prompt, and whether it ended by itself."""
     return {
         **request,
         "step": trained.step,
-        "text": tokenizer.decode(ids),
+        "text": text,
         "tokens": len(ids),
         "ended": len(ids) < request["tokens"],
     }

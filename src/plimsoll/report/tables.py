@@ -75,8 +75,8 @@ def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns the recipe's remarks, how far predictions may be off, the disk and the time of a step."""
-    rows = [*planned.remarks]
+    """Returns how far predictions may be off, the disk and the time of a step."""
+    rows: list[tuple[str, str]] = []
     if band := planned.estimate_band:
         between = f"a peak from {format_bytes(band['lowest_peak_bytes'])} to {format_bytes(band['highest_peak_bytes'])}"
         rows.append(("estimated", f"without a compiler: {between}, by {band['plans']} plans that were also compiled"))

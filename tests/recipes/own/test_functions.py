@@ -63,7 +63,7 @@ def test_what_is_missing_or_no_reduction_is_named():
 
 
 def test_a_mean_without_reduction_is_refused_with_what_to_do():
-    with pytest.raises(RecipeError, match=r'must return two scalars.*float32 of shape \(\).*say reduction="mean"'):
+    with pytest.raises(RecipeError, match=r'must return two scalars.*float32 of shape \(\).*with reduction="mean"'):
         code(mean)
     code(mean, reduction="mean")
 
@@ -81,7 +81,7 @@ def test_a_mean_of_unequal_weights_is_noticed_on_two_examples():
 
     sound, wrong = (functions(each, reduction="mean").recipe(init, data()) for each in (mean, uneven))
     assert require_sound({"recipe": to_dict(sound)}) == {}
-    with pytest.raises(RecipeError, match=r"no sum over examples.*return \(sum, weight\) and leave reduction out"):
+    with pytest.raises(RecipeError, match=r"no sum over examples.*return \(sum, weight\)"):
         require_sound({"recipe": to_dict(wrong)})
 
 
@@ -92,7 +92,7 @@ def test_a_closure_too_large_is_refused_with_its_size(monkeypatch):
     def held(params, batch):
         return jnp.sum(own_functions.errors(params, batch)) + jnp.asarray(table)[0, 0], 8
 
-    with pytest.raises(RecipeError, match=r"hold 2\.3 MiB \(table alone is 2\.3 MiB\).*at most 1\.0 MiB"):
+    with pytest.raises(RecipeError, match=r"hold more than 1\.0 MiB.*Give arrays as data"):
         code(held)
 
 
@@ -113,12 +113,6 @@ def test_an_optimizer_whose_state_cannot_be_shaped_is_refused():
         RecipeError, match=r"the optimizer, given the shapes of the parameters, of your functions failed"
     ):
         code(optimizer=broken)
-
-
-def test_an_optimizer_whose_state_changes_its_shape_is_refused():
-    growing = optax.GradientTransformation(lambda params: jnp.zeros(3), lambda g, s, p: (g, jnp.zeros(4)))
-    with pytest.raises(RecipeError, match="state has other shapes after a step than before it"):
-        code(optimizer=growing)
 
 
 @pytest.mark.parametrize("optimizer", [optax.adamw, partial(optax.adamw, b1=0.8)])
@@ -146,7 +140,7 @@ def test_a_partial_function_is_called_by_the_file_of_what_it_calls():
 
 def test_an_init_of_other_parameters_is_refused():
     with pytest.raises(
-        RecipeError, match=r"init makes the parameters float32\[2\].*and the plan is of float32\[3, 16\]"
+        RecipeError, match=r"init makes the parameters float32\[2\].*and the plan is of .*float32\[3, 16\]"
     ):
         functions().recipe(lambda key: jnp.zeros(2))
     with pytest.raises(RecipeError, match="leaf of the parameters is a float: give arrays or their shapes"):

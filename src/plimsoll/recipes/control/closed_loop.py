@@ -5,7 +5,6 @@ The systems are the held-out variants of the run's own file, simulated from the 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +37,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
-    """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a picture."""
+    """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a chart."""
     recipe: Control = trained.recipe
     task = recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, Imitator)
@@ -49,10 +48,9 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
             f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
             " prepare control`"
         )
-    known = {field.name for field in dataclasses.fields(ControlSet)}
-    options = ControlSet(
-        **{name: value for name, value in json.loads(str(made_with))["options"].items() if name in known}
-    )
+    made_with_options = json.loads(str(made_with))["options"]
+    del made_with_options["method"]
+    options = ControlSet(**made_with_options)
     first = options.variants_used - options.held_out_variants if options.held_out_variants else 0
     variants = list(range(first, options.variants_used))[:VARIANTS]
     every = systems(variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed)

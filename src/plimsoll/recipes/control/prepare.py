@@ -25,16 +25,15 @@ from plimsoll.data.hdf5.writer import Column, RowWriter, is_finished, new_file
 from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.files.facts import Facts
-from plimsoll.files.folder import free_bytes, partial_of
+from plimsoll.files.folder import free_bytes
 from plimsoll.recipes.control.lqr import systems
 from plimsoll.recipes.control.prepare_options import ROW_BYTES, Block, ControlOptions, ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes
 
-CODE_BITS = 3, 4
-"""Bits of the number of inputs, then of the number of states, most significant first."""
-FEATURES = MOST_STATES + sum(CODE_BITS)
+CODE_BITS = 7
+FEATURES = MOST_STATES + CODE_BITS
 METHOD = 2
 """Version of sampling and scaling: a file of another one holds other rows."""
 DIVERGED = 1e4
@@ -108,11 +107,8 @@ def require_room(options: ControlSet, out: Path) -> None:
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
-    left = partial_of(out)
     needed = round(options.samples * ROW_BYTES[options.compression] * options.window / 32)
     free = free_bytes(folder / out.name)
-    if left.exists():
-        free += left.stat().st_blocks * 512  # of a killed process: it is written over
     if needed > free:
         raise DataError(
             f"{options.samples:,} windows take up to {format_bytes(needed)} with --compression {options.compression},"
@@ -155,7 +151,7 @@ class Maker:
                 "sequence_length": options.window,
                 "max_state_dim": MOST_STATES,
                 "max_input_dim": MOST_INPUTS,
-                "dimension_encoding_size": sum(CODE_BITS),
+                "dimension_encoding_size": CODE_BITS,
                 "parameter_uncertainty": options.uncertainty,
                 "process_noise_std": options.noise,
                 "time_horizon": options.horizon,
@@ -190,25 +186,30 @@ class Maker:
     def chunks(self) -> Iterator[dict[str, np.ndarray]]:
         """Yields the rows, a chunk at a time; the next block is simulated meanwhile."""
         blocks = list(self.options.blocks())
-        pending: list[dict[str, np.ndarray]] = []
+        parts: list[dict[str, np.ndarray]] = []
+        missing = self.options.chunk_rows
         with ThreadPoolExecutor(1) as ahead:
-            running = [ahead.submit(self._dispatched, block.number, block.variants) for block in blocks[:1]]
-            for index, block in enumerate(blocks):
-                trajectories = self._trajectories(block, running.pop().result())
-                running = [ahead.submit(self._dispatched, b.number, b.variants) for b in blocks[index + 1 : index + 2]]
-                # the windows of the block in the file's order: trajectory x windows of each + window
+            running = ahead.submit(self._dispatched, blocks[0].number, blocks[0].variants)
+            for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+                trajectories = self._trajectories(block, running.result())
+                if after is not None:
+                    running = ahead.submit(self._dispatched, after.number, after.variants)
+
+                # The windows of the block in the file's order: trajectory x windows of each + window.
                 random = np.random.default_rng([self.options.seed, 2, block.number])
                 order = random.permutation(len(self._room) * self.options.windows_each)
                 order = order[: block.end - block.first]
                 while len(order):
-                    room = self.options.chunk_rows - sum(len(part["variant"]) for part in pending)
-                    pending.append(self._rows(block, trajectories, order[:room]))
-                    order = order[room:]
-                    if sum(len(part["variant"]) for part in pending) == self.options.chunk_rows:
-                        yield joined(pending)
-                        pending = []
-        if pending:
-            yield joined(pending)
+                    chosen = order[:missing]
+                    order = order[missing:]
+                    parts.append(self._rows(block, trajectories, chosen))
+                    missing -= len(chosen)
+                    if not missing:
+                        yield joined(parts)
+                        parts = []
+                        missing = self.options.chunk_rows
+        if parts:
+            yield joined(parts)
 
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
@@ -226,28 +227,35 @@ class Maker:
             started.append(simulated(steps.astype(np.float32), first, disturbances))
         return started
 
+    def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yields the trajectories that did not diverge, (time, states), each with the index of its system and its lane.
+
+        `count` is the number of trajectories of a system, its lanes.
+        """
+        for group, (states, largest) in zip(self.groups, running, strict=True):
+            trajectories = np.asarray(states)
+            for column in np.flatnonzero(np.asarray(largest) < DIVERGED).tolist():
+                yield group[column // count], column % count, trajectories[:, :, column]
+
     def _trajectories(self, block: Block, running: list[Simulation]) -> np.ndarray:
         """Returns (families x variants, time, features) in units of each family's largest, in room that is used again.
 
         Those that diverged are simulated again from another start.
         """
-        together, room = len(block.variants), self._room
-        missing = np.ones(len(room), bool)
+        together = len(block.variants)
+        missing = np.ones(len(self._room), bool)
         for attempt in range(ATTEMPTS):
-            batch = running if attempt == 0 else self._dispatched(block.number, block.variants, attempt)
-            for group, (states, largest) in zip(self.groups, batch, strict=True):
-                places = (np.array(group)[:, None] * together + np.arange(together)).ravel()
-                good = np.asarray(largest) < DIVERGED
-                take = np.flatnonzero(missing[places] & good)
-                self.rejected += int(np.sum(missing[places] & ~good))
-                states = np.asarray(states)
-                size = states.shape[1]
-                for column in take.tolist():
-                    place = places[column]
-                    room[place, :, :size] = states[:, :, column] / self.state_scale[place // together, :size]
-                missing[places[take]] = False
+            if attempt:
+                running = self._dispatched(block.number, block.variants, attempt)
+            for system, lane, trajectory in self._settled(running, together):
+                place = system * together + lane
+                size = trajectory.shape[1]
+                if missing[place]:
+                    self._room[place, :, :size] = trajectory / self.state_scale[system, :size]
+                    missing[place] = False
             if not missing.any():
-                return room
+                return self._room
+            self.rejected += int(missing.sum())
         names = sorted({self.systems[place // together].family.name for place in np.flatnonzero(missing)})
         raise PlimsollError(
             f"trajectories of {', '.join(names)} reached a norm of {DIVERGED:g} in each of {ATTEMPTS} draws: lower"
@@ -278,34 +286,22 @@ class Maker:
         for number in range(-(-max(PILOTS, options.variants_used) // options.together)):
             lanes = [number * options.together + lane for lane in range(options.together)]
             batch = self._dispatched(number, tuple(lane % options.variants_used for lane in lanes), use=3)
-            for group, (trajectories, largest) in zip(self.groups, batch, strict=True):
-                trajectories = np.asarray(trajectories)
-                for column in np.flatnonzero(np.asarray(largest) < DIVERGED).tolist():
-                    row, trajectory = group[column // options.together], trajectories[:, :, column]
-                    inputs, size = self.systems[row].gain.shape
-                    control = trajectory @ self.systems[row].gain.T.astype(np.float32)
-                    states[row, :size] = np.maximum(states[row, :size], np.abs(trajectory).max(axis=0))
-                    controls[row, :inputs] = np.maximum(controls[row, :inputs], np.abs(control).max(axis=0))
-                    squares[row, :inputs] += np.mean(control**2, axis=0)
-                    pilots[row] += 1
-        if not pilots.all():
-            raise DataError(
-                f"every trajectory of {self.systems[int(np.argmin(pilots))].family.name} reached a state of"
-                f" {DIVERGED:g}: lower --noise ({options.noise:g}) or --uncertainty ({options.uncertainty:g})"
-            )
+            for row, _, trajectory in self._settled(batch, options.together):
+                inputs, size = self.systems[row].gain.shape
+                control = trajectory @ self.systems[row].gain.T.astype(np.float32)
+                states[row, :size] = np.maximum(states[row, :size], np.abs(trajectory).max(axis=0))
+                controls[row, :inputs] = np.maximum(controls[row, :inputs], np.abs(control).max(axis=0))
+                squares[row, :inputs] += np.mean(control**2, axis=0)
+                pilots[row] += 1
         for row, system in enumerate(self.systems):
             inputs, size = system.gain.shape
             states[row, size:], controls[row, inputs:] = 1, 1
-        return states, controls, np.sqrt(squares / pilots[:, None]) / controls
+        return states, controls, np.sqrt(squares / np.maximum(pilots, 1)[:, None]) / controls
 
 
 def code(inputs: int, states: int) -> list[int]:
     """Returns both numbers in binary, 3 and 4 bits, most significant first: (1, 4) is 0010100."""
-    return [
-        number >> bit & 1
-        for number, bits in zip((inputs, states), CODE_BITS, strict=True)
-        for bit in reversed(range(bits))
-    ]
+    return [int(bit) for bit in f"{inputs:03b}{states:04b}"]
 
 
 @jax.jit

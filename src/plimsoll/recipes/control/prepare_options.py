@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import DataError
 from plimsoll.recipes.base import Count
 from plimsoll.recipes.control.systems import FAMILIES
@@ -19,8 +20,6 @@ from plimsoll.recipes.control.systems import FAMILIES
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
 """Most bytes on disk of a row with a window of 32 (notes, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
-REASONABLE_VARIANTS = 1_000
-"""Most variants of a system: each is simulated once before the first row is written."""
 
 
 class Block(NamedTuple):
@@ -63,9 +62,8 @@ class ControlSet:
     """Compression of the chunks."""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "window", "stride", "chunk_rows"):
-            if getattr(self, name) < 1:
-                raise DataError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
+        require_sizes(samples=self.samples, window=self.window, stride=self.stride)
+        require_sizes(chunk_rows=self.chunk_rows, variants=self.variants)
         for name in ("horizon", "dt"):
             if not 0 < getattr(self, name) < math.inf:
                 raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
@@ -75,10 +73,6 @@ class ControlSet:
             raise DataError(f"--noise must be 0 or more and finite, got {self.noise:g}")
         if not 0 <= self.seed < 2**63:
             raise DataError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
-        if self.compression not in ROW_BYTES:
-            raise DataError(f"--compression {self.compression} is not one of {', '.join(ROW_BYTES)}")
-        if self.variants is not None and not 1 <= self.variants <= REASONABLE_VARIANTS:
-            raise DataError(f"--variants must be from 1 to {REASONABLE_VARIANTS:,}, got {self.variants:,}")
         if not self.windows_each:
             raise DataError(
                 f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.data import require_sizes
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.verbs import Shown, Verb
@@ -41,12 +41,10 @@ class Control(AdamWRecipe):
     kind: ClassVar[str] = "control"
     tables: ClassVar[tuple[str, ...]] = ("unexplained",)
     without_validation: ClassVar[str] = "it was trained with --split none. Train with --split variant, or trajectory"
-    older: ClassVar[Mapping[str, Any]] = {"network": "published", "error_floor": 0.0}
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(
             answer="plimsoll.recipes.control.closed_loop:evaluate",
             text="plimsoll.recipes.control.tables:evaluation",
-            picture="plimsoll.recipes.control.tables:evaluation_picture",
         ),
     }
     shown: ClassVar[tuple[Shown, ...]] = (
@@ -167,13 +165,7 @@ class Control(AdamWRecipe):
     def prepare(self, folder: Path, say: Say) -> Prepared:
         rows = self.rows
         count = rows.training_rows
-        if count < self.effective_batch:
-            raise DataError(
-                f"{self.data} has {count:,} rows to train on, fewer than the {self.effective_batch:,} of one batch:"
-                " lower --batch-size, or prepare more --samples"
-            )
-        per_epoch = count / self.effective_batch
-        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        steps, per_epoch = self.steps_over(count, called=self.data, default_epochs=DEFAULT_EPOCHS)
         description = f"{len(rows):,} windows of {len(rows.families)} systems in {self.data}, split by {self.split}"
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
         if warning := rows.warning(mix=self.mix_chunks):
@@ -215,11 +207,7 @@ class Control(AdamWRecipe):
 
     def exhibits(self, metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         names = facts.get("families", ())
-        table = metrics.get("unexplained") or {  # of a run whose rows have a column for each
-            name.removeprefix("unexplained_"): share
-            for name, share in metrics.items()
-            if name.startswith("unexplained_")
-        }
+        table = metrics.get("unexplained", {})
         rows = [(name, 1 - share) for i, name in enumerate(names) if (share := table.get(str(i))) is not None]
         if not rows:
             return []

@@ -42,19 +42,16 @@ class ControlRows(Hdf5Rows):
         unused = {"none": ("trajectory", "variant"), "variant": ("trajectory",), "trajectory": ("variant",)}[split]
         super().__init__(path, {name: place for name, place in COLUMNS.items() if name not in unused})
         self.split = split
-        for name, axes in {"inputs": 2, "controls": 1, "masks": 1, "system": 0}.items():
-            shape, dtype = self.row_spec[name]
-            if len(shape) != axes:
-                form = {2: "(window, features)", 1: "(inputs)", 0: "one name"}[axes]
-                raise DataError(f"{COLUMNS[name]} of {self.path} has rows of shape {shape}, {dtype}: expected {form}")
-        controls = self.row_spec["controls"][0]
-        masks = self.row_spec["masks"][0]
-        if controls != masks:
+        shapes = {name: shape for name, (shape, _) in self.row_spec.items()}
+        axes = [len(shapes[name]) for name in ("inputs", "controls", "system")]
+        controls = shapes["controls"]
+        if axes != [2, 1, 0] or shapes["masks"] != controls:
             raise DataError(
-                f"controls and control_masks of {self.path} have rows of {controls} and {masks}: they must be alike"
+                f"the rows of {self.path} have the shapes {shapes}: expected inputs of (window, features), controls and"
+                " masks of (inputs), and a name as system"
             )
         self.spec: dict[str, tuple[tuple[int, ...], str]] = {
-            "inputs": (self.row_spec["inputs"][0], "float32"),
+            "inputs": (shapes["inputs"], "float32"),
             "controls": (controls, "float32"),
             "masks": (controls, "float32"),
             "family": ((), "int32"),
@@ -84,8 +81,7 @@ class ControlRows(Hdf5Rows):
             std = self.array(f"normalization/{family}/control_std")
             if std is None:
                 raise DataError(
-                    f"{self.path} does not say how far the controls of {family} spread"
-                    f" (normalization/{family}/control_std). `plimsoll prepare control` writes it"
+                    f"{self.path} has no normalization/{family}/control_std, as `plimsoll prepare control` writes it"
                 )
             spreads[row, : len(std)] = np.maximum(std, LEAST_SPREAD)
         return spreads
@@ -93,8 +89,8 @@ class ControlRows(Hdf5Rows):
     def largest(self, family: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the state and the control that are the units of one family in the file."""
         state, control = (self.array(f"normalization/{family}/{name}") for name in ("state_max", "control_max"))
-        if state is None or control is None:
-            raise DataError(f"{self.path} does not say the units of {family} (state_max, control_max)")
+        assert state is not None  # as `prepare control` writes them, whose settings are read first
+        assert control is not None
         return state, control
 
     @property

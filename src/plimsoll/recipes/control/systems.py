@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # else where it is needed: the command line's help comes thro
 
 Rows = list[list[float]]
 Equations = Callable[..., tuple[Rows, Rows]]
-"""Function from a family's parameters to the rows of A and B."""
+"""Function from a family's parameters to the rows of A, and the columns of B, one for each input."""
 
 MOST_STATES, MOST_INPUTS = 12, 6
 GRAVITY = 9.81
@@ -54,7 +54,7 @@ class Family:
         import numpy as np
 
         a, b = self.equations(**(parameters or self.parameters))
-        return np.array(a, float), np.array(b, float)
+        return np.array(a, float), np.ascontiguousarray(np.array(b, float).T)
 
 
 FAMILIES: dict[str, Family] = {}
@@ -79,12 +79,14 @@ def _family(
 
 
 def _motion(pulls: Rows, frictions: Rows, pushes: Rows) -> tuple[Rows, Rows]:
-    """Returns A and B of positions p, then their rates, for p'' = pulls p + frictions p' + pushes u."""
+    """Returns A and B of positions p, then their rates, for p'' = pulls p + frictions p' + pushes' u.
+
+    `pushes` has a row for each input, as the columns of B.
+    """
     count = len(pulls)
     rates = [[0.0] * count + row for row in _diagonal([1.0] * count)]
     accelerations = [pull + friction for pull, friction in zip(pulls, frictions, strict=True)]
-    no_push = [[0.0] * len(pushes[0])] * count
-    return rates + accelerations, no_push + pushes
+    return rates + accelerations, [[0.0] * count + push for push in pushes]
 
 
 def _diagonal(values: Sequence[float]) -> Rows:
@@ -122,7 +124,7 @@ def _double_pendulum(m1=1.0, m2=1.0, l1=1.0, l2=1.0, b1=0.1, b2=0.1, g=GRAVITY):
     return _motion(
         [[weight / (l1 * m1), -g * m2 / (l1 * m1)], [-weight / (l2 * m2), weight / (l2 * m2)]],
         _diagonal([-b1 / (m1 * l1**2), -b2 / (m2 * l2**2)]),
-        [[1 / (m1 * l1**2)], [0]],
+        [[1 / (m1 * l1**2), 0]],
     )
 
 
@@ -134,13 +136,13 @@ def _cart_pole(M=1.0, m=0.3, length=0.5, b=0.1, g=GRAVITY):
         [0, 0, 0, 1],
         [0, b / (M * length), (M + m) * g / (M * length), 0],
     ]
-    return a, [[0], [1 / M], [0], [-1 / (M * length)]]
+    return a, [[0, 1 / M, 0, -1 / (M * length)]]
 
 
 @_family("Acrobot", Q=(15, 15, 2, 2), R=(10,), box=(1, 1, 2, 2), doubt=UPRIGHT)
 def _acrobot(m1=1.0, m2=1.0, l1=1.0, l2=1.0, lc1=0.5, lc2=0.5, I1=0.083, I2=0.083, g=GRAVITY):
     pulls = [[g * (m1 + m2) / l1, -g * m2 / l1], [-g / l2, g / l2]]
-    return _motion(pulls, _diagonal([0, 0]), [[0], [1 / (m2 * l2**2)]])
+    return _motion(pulls, _diagonal([0, 0]), [[0, 1 / (m2 * l2**2)]])
 
 
 @_family("FurutaPendulum", Q=(1, 100, 1, 10), R=(10,), box=(1, 0.5, 1.5, 1))
@@ -149,7 +151,7 @@ def _furuta_pendulum(Jr=0.05, Jp=0.01, mp=0.15, lp=0.2, lr=0.15, br=0.02, bp=0.0
     return _motion(
         _diagonal([0, mp * g * lp / Jp]),
         _diagonal([-br / arm, -bp / Jp]),
-        [[1 / arm], [lr / (Jp * lp)]],
+        [[1 / arm, lr / (Jp * lp)]],
     )
 
 
@@ -161,7 +163,7 @@ def _roll(m: float, R_: float, Jb: float, g: float) -> float:
 @_family("BallAndBeam", Q=(20, 2, 10, 1), R=(1,), box=(0.5,) * 4, doubt=ANOTHER_ORDER)
 def _ball_and_beam(m=0.05, R_=0.02, Jb=2e-6, L=0.5, g=GRAVITY):
     a = [[0, 1, 0, 0], [0, 0, _roll(m, R_, Jb, g), 0], [0, 0, 0, 1], [0] * 4]
-    return a, [[0], [0], [0], [1]]
+    return a, [[0, 0, 0, 1]]
 
 
 @_family(
@@ -175,7 +177,7 @@ def _ball_and_plate(m=0.05, R_=0.02, g=GRAVITY, Jb=2e-6):
     roll = _roll(m, R_, Jb, g)
     rates = [[0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
     accelerations = [[0, 0, 0, 0, roll, 0], [0, 0, 0, 0, 0, roll]]
-    return [*rates, *accelerations, [0] * 6, [0] * 6], [*[[0, 0]] * 4, [1, 0], [0, 1]]
+    return [*rates, *accelerations, [0] * 6, [0] * 6], [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
 
 
 @_family("ReactionWheelPendulum", Q=(100, 0.1, 10, 0.1), R=(100,), box=(0.8, 2, 1, 2))
@@ -184,7 +186,7 @@ def _reaction_wheel_pendulum(mp=0.3, mw=0.1, lp=0.25, Jp=0.008, Jw=0.001, bp=0.0
     return _motion(
         [[pull / Jp, 0], [-pull / Jw, 0]],
         [[-bp / Jp, bw / Jp], [bp / Jw, -bw / Jw]],
-        [[-1 / Jp], [1 / Jp + 1 / Jw]],
+        [[-1 / Jp, 1 / Jp + 1 / Jw]],
     )
 
 
@@ -199,7 +201,7 @@ def _flexible_beam(E=5e8, area=1e-8, L=0.4, m=0.1, c=10.0):
 def _magnetic_levitation(m=0.02, k=0.01, L=0.1, R_=10.0, g=GRAVITY):
     # Around a gap of 4 cm (2 g / 0.04 = 50 g), with the current that holds the ball.
     pull = 50 * k * math.sqrt(m * g / k) / m
-    return [[0, 1, 0], [50 * g, -0.1, -pull], [0, 0, -R_ / L]], [[0], [0], [1 / L]]
+    return [[0, 1, 0], [50 * g, -0.1, -pull], [0, 0, -R_ / L]], [[0, 0, 1 / L]]
 
 
 @_family("SuspensionSystem", Q=(100, 10, 10, 100), R=(10,), box=(0.15, 0.1, 1, 2))
@@ -207,13 +209,13 @@ def _suspension(ms=250.0, mu=40.0, ks=10_000, kt=150_000, cs=1_500):
     return _motion(
         [[-ks / ms, ks / ms], [ks / mu, -(ks + kt) / mu]],
         [[-cs / ms, cs / ms], [cs / mu, -cs / mu]],
-        [[1 / ms], [-1 / mu]],
+        [[1 / ms, -1 / mu]],
     )
 
 
 @_family("DCMotor", Q=(10, 1, 0.1), R=(1,), box=(2 * math.pi, 10, 2))
 def _dc_motor(J=0.01, b=0.1, Kt=0.01, Ke=0.01, R_=1.0, L=0.5):
-    return [[0, 1, 0], [0, -b / J, Kt / J], [0, -Ke / L, -R_ / L]], [[0], [0], [1 / L]]
+    return [[0, 1, 0], [0, -b / J, Kt / J], [0, -Ke / L, -R_ / L]], [[0, 0, 1 / L]]
 
 
 @_family("TwoLinkArm", Q=(10, 10, 1, 1), R=(1, 1), box=(1, 1, 1.5, 1.5), doubt=INDEFINITE)
@@ -245,7 +247,7 @@ def _three_link_manipulator(
 @_family("UnicycleRobot", Q=(10, 10, 5, 1, 1), R=(1, 1), box=(3, 3, 1, 2, 1))
 def _unicycle(v0=1.0, b_v=0.1, b_w=0.1):
     a = [[0, 0, 0, 1, 0], [0, 0, v0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, -b_v, 0], [0, 0, 0, 0, -b_w]]
-    return a, [[0, 0], [0, 0], [0, 0], [1, 0], [0, 1]]
+    return a, [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
 
 
 @_family("DifferentialDriveRobot", Q=(20, 20, 10, 1, 1), R=(10, 10), box=(3, 3, 1, 1, 1))
@@ -257,7 +259,7 @@ def _differential_drive(m=5.0, inertia=0.5, r=0.05, L=0.25, b=1.0):
         [0, 0, 0, -b / m, 0],
         [0, 0, 0, 0, -b / m],
     ]
-    return a, [[0, 0], [0, 0], [0, 0], [1 / m, 0], [0, 1 / m]]
+    return a, [[0, 0, 0, 1 / m, 0], [0, 0, 0, 0, 1 / m]]
 
 
 @_family("SCARARobot", Q=(20, 20, 30, 15, 2, 2, 3, 1.5), R=(10,) * 4, box=(1, 1, 0.2, 1, 1.5, 1.5, 0.5, 1))
@@ -275,7 +277,7 @@ def _segway(M=50.0, m=5.0, L=0.8, r=0.15, Ib=10.0, Iw=0.1, b=0.5, g=GRAVITY):
     return _motion(
         [[0, -M * g * L / mass], [0, g * L / inertia]],
         [[-b / mass, 0], [b * L / (inertia * mass), 0]],
-        [[1 / (r * mass)], [-L / (r * inertia * mass)]],
+        [[1 / (r * mass), -L / (r * inertia * mass)]],
     )
 
 
@@ -287,14 +289,14 @@ def _omnidirectional(m=8.0, inertia=1.0, b_v=1.0, b_w=0.5):
 @_family("CableDrivenRobot", Q=(50, 50, 5, 5), R=(10,) * 3, box=(1,) * 4)
 def _cable_driven(m=2.0, b=0.5, g=GRAVITY):
     # Three cables, a third of a turn apart.
-    pushes = [[0.5 / m, -0.25 / m, -0.25 / m], [0, 0.433 / m, -0.433 / m]]
+    pushes = [[0.5 / m, 0], [-0.25 / m, 0.433 / m], [-0.25 / m, -0.433 / m]]
     return _motion(_diagonal([0, 0]), _diagonal([-b / m, -b / m]), pushes)
 
 
 @_family("FlexibleJointRobot", Q=(100, 50, 100, 50), R=(100,), box=(1, 1, 2, 2))
 def _flexible_joint(Jl=0.5, Jm=0.05, k=100.0, bl=0.5, bm=0.1, mgl=5.0):
     pulls = [[-(k + mgl) / Jl, k / Jl], [k / Jm, -k / Jm]]
-    return _motion(pulls, _diagonal([-bl / Jl, -bm / Jm]), [[0], [1 / Jm]])
+    return _motion(pulls, _diagonal([-bl / Jl, -bm / Jm]), [[0, 1 / Jm]])
 
 
 @_family("PlanarBiped", Q=(10, 200, 10, 20), R=(50,), box=(1, 0.35, 1.5, 1))
@@ -303,7 +305,7 @@ def _planar_biped(m=20.0, L=0.9, inertia=2.0, b_x=1.0, b_theta=0.5, g=GRAVITY):
     return _motion(
         [[0, -g * L], [0, m * g * L / about_foot]],
         [[-b_x / m, b_theta / (m * L)], [b_x * L / about_foot, -b_theta / about_foot]],
-        [[1 / m], [-L / about_foot]],
+        [[1 / m, -L / about_foot]],
     )
 
 
@@ -344,7 +346,7 @@ def _vehicle_lateral(m=1200.0, Iz=2000.0, lf=1.0, lr=1.4, Cf=15_000, Cr=25_000, 
         [1, 0, -0.01, Vx],
         [0, 1, 0, -0.01],
     ]
-    return a, [[Cf / m], [Cf * lf / Iz], [0], [0]]
+    return a, [[Cf / m, Cf * lf / Iz, 0, 0]]
 
 
 @_family(
@@ -374,7 +376,7 @@ def _platoon(tau=0.5, k_p=0.5, k_v=1.0):
         [0, 0, 0, 0, 0, 1],
         [0, 0, position, speed, 0, friction],
     ]
-    return a, [[0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]
+    return a, [[0, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]
 
 
 @_family(
@@ -389,20 +391,20 @@ def _quadrotor(m=0.8, g=GRAVITY, Ix=0.03, Iy=0.03, Iz=0.05, length=0.2, b=1e-6, 
     return _motion(
         [*tilt, *[[0] * 6] * 4],
         _diagonal([-0.5] * 3 + [-0.1] * 3),
-        [[0] * 4, [0] * 4, *lift_and_turn],
+        [[0, 0, *push] for push in lift_and_turn],
     )
 
 
 @_family("FixedWingAircraft", Q=(10, 20, 50, 100), R=(100,), box=(10, 5, 0.5, 0.5))
 def _fixed_wing(Xu=-0.2, Xw=0.05, Zu=-0.5, Zw=-3.0, Zq=-8.0, Mu=0.0, Mw=-1.0, Mq=-5.0, g=GRAVITY, U0=30.0):
     a = [[Xu, Xw, 0, -g], [Zu, Zw, U0 + Zq, 0], [Mu, Mw, Mq, 0], [0, 0, 1, -0.01]]
-    return a, [[0.05], [-2], [-5], [0]]
+    return a, [[0.05, -2, -5, 0]]
 
 
 @_family("VTOLLinearized", Q=(50, 100, 100, 5, 10, 10), R=(10, 10), box=(3, 3, 0.5, 2, 2, 1))
 def _vtol(m=3.0, J=0.05, g=GRAVITY, length=0.2):
     pulls = [[0, 0, -g], [0] * 3, [0] * 3]
-    return _motion(pulls, _diagonal([-0.5, -0.5, -0.2]), [[0, 0], [1 / m, 0], [0, 1 / J]])
+    return _motion(pulls, _diagonal([-0.5, -0.5, -0.2]), [[0, 1 / m, 0], [0, 0, 1 / J]])
 
 
 @_family("DoubleIntegrator", Q=(10, 1), R=(1,), box=(5, 3))
@@ -427,4 +429,4 @@ def _chemical_reactor(
         [-F / V - rate - 0.1, -slope],
         [-H * rate / heat, -F / V - 0.05 - H * slope / heat - UA / (heat * V)],
     ]
-    return a, [[0], [UA / (heat * V)]]
+    return a, [[0, UA / (heat * V)]]

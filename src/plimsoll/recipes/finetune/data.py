@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, require_same
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from plimsoll.data.chat.rows import Packing
     from plimsoll.data.chat.tokenizer import ChatTokenizer
     from plimsoll.recipes.base import Say
+
+Part = Literal["data", "validation"]
+"""Records of --dataset-id, or those of --validation-id; the name of their fact in data.json."""
 
 TOKENIZER = "tokenizer"
 """Folder of a run with the tokenizer's files."""
@@ -37,7 +40,7 @@ def tokenizer_of_model(recipe: Any, folder: Path, *, day: str | None = None) -> 
     Args:
         recipe: The recipe.
         folder: The model's.
-        day: Day like 2026-11-25 that the template is told; today by default.
+        day: Day like 2026-11-25 that the template is told; the present one by default.
 
     Raises:
         DataError: It has more ids than the model rows for them.
@@ -66,72 +69,58 @@ def _facts(folder: Path) -> Mapping[str, Any]:
     return json.loads(path.read_text("utf-8"))["facts"] if path.is_file() else {}
 
 
-def examples(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
-    """Returns the encoded records of --dataset-id, from the cache where it has them; `say` gets lines of progress."""
-    return _kept(records(recipe), tokenizer, say, **_reading(recipe))
+def encoded(recipe: Any, part: Part, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded:
+    """Returns the encoded records of a part, from the cache where it has them; `say` gets lines of progress."""
+    from plimsoll.data.chat.kept import encoded_examples
+    from plimsoll.data.kept import NotKept
+
+    try:
+        return encoded_examples(_records(recipe, part), tokenizer, say=say or _quiet, **_reading(recipe, part))
+    except NotKept as problem:
+        raise DataError(str(problem)) from None
 
 
-def given_validation(recipe: Any, tokenizer: ChatTokenizer, say: Say | None = None) -> Encoded | None:
-    """Returns the encoded records of --validation-id; None where none is named."""
-    from plimsoll.data.chat.records import open_records
-
-    if recipe.validation_id is None:
-        return None
-    return _kept(open_records(recipe.validation_id), tokenizer, say, loss_on=recipe.loss_on, hold_out=False)
-
-
-def examples_of_run(recipe: Any, folder: Path) -> Encoded:
-    """Returns what a run learns from, as `examples` does, without a tokenizer where the cache still has it.
+def encoded_of_run(recipe: Any, folder: Path, part: Part) -> Encoded:
+    """Returns a part as `encoded` does, without a tokenizer where the cache has what was made when the run began.
 
     A tokenizer of 49,152 tokens takes 31 MiB, which a process that trains has no use for.
 
     Raises:
-        DataError: The cache lost them, and the records are others today.
+        DataError: The cache lost them, and the records are others than when the run began.
     """
-    if (kept := _of_run(folder, "data")) is not None:
-        return kept
-    return _noted(folder, "data", examples(recipe, tokenizer_of_run(folder)), recipe.dataset_id)
-
-
-def held_out_of_run(recipe: Any, folder: Path) -> EncodedDocuments:
-    """Returns what a run is evaluated on, without a tokenizer where the cache still has it."""
-    if recipe.validation_id is None:
-        return examples_of_run(recipe, folder).validation
-    if (kept := _of_run(folder, "validation")) is not None:
-        return kept.train
-    given = given_validation(recipe, tokenizer_of_run(folder))
-    assert given is not None
-    return _noted(folder, "validation", given, recipe.validation_id).train
-
-
-def _noted(folder: Path, fact: str, encoded: Encoded, source: str) -> Encoded:
-    """Returns what was encoded again, where that is what was noted when the run began."""
-    if then := _facts(folder).get(fact):
-        require_same(source, then, encoded.made_with)
-    return encoded
-
-
-def _of_run(folder: Path, fact: str) -> Encoded | None:
-    """Returns the folder of the cache that was made when a run began; None where it is gone, or damaged."""
     from plimsoll.data.chat.encoded import open_encoded
     from plimsoll.data.kept import kept
 
-    then = _facts(folder).get(fact)
-    place = None if then is None else kept(Facts.from_json(then).digest)
-    return None if place is None else open_encoded(place)
+    before = _facts(folder).get(part)
+    place = None if before is None else kept(Facts.from_json(before).digest)
+    if place is not None:
+        return open_encoded(place)
+    again = encoded(recipe, part, tokenizer_of_run(folder))
+    if before is not None:
+        require_same(_source(recipe, part), before, again.made_with)
+    return again
+
+
+def held_out_of_run(recipe: Any, folder: Path) -> EncodedDocuments:
+    """Returns what a run is evaluated on."""
+    if recipe.validation_id is None:
+        return encoded_of_run(recipe, folder, "data").validation
+    return encoded_of_run(recipe, folder, "validation").train
 
 
 def require_same_examples(recipe: Any, facts: Mapping[str, Any]) -> None:
     """Raises DataError where the records would be encoded otherwise than when the run began."""
     from plimsoll.data.chat.kept import examples_of
-    from plimsoll.data.chat.records import open_records
 
     tokenizer = tokenizer_of_model(recipe, find_folder(recipe.pretrained), day=facts["day"])
-    require_same(recipe.dataset_id, facts["data"], examples_of(records(recipe), tokenizer, **_reading(recipe)))
-    if recipe.validation_id is not None:
-        given = open_records(recipe.validation_id)
-        now = examples_of(given, tokenizer, loss_on=recipe.loss_on, hold_out=False)
-        require_same(recipe.validation_id, facts["validation"], now)
+    for part in parts(recipe):
+        now = examples_of(_records(recipe, part), tokenizer, **_reading(recipe, part))
+        require_same(_source(recipe, part), facts[part], now)
+
+
+def parts(recipe: Any) -> tuple[Part, ...]:
+    """Returns the parts of the data that are in files of their own: what is learned, and what --validation-id names."""
+    return ("data",) if recipe.validation_id is None else ("data", "validation")
 
 
 def require_batch(recipe: Any, packing: Packing) -> None:
@@ -183,18 +172,18 @@ def records(recipe: Any) -> Records:
     )
 
 
-def _reading(recipe: Any) -> dict[str, Any]:
-    return {"loss_on": recipe.loss_on, "hold_out": recipe.validation_id is None}
+def _source(recipe: Any, part: Part) -> str:
+    return recipe.dataset_id if part == "data" else recipe.validation_id
 
 
-def _kept(records: Records, tokenizer: ChatTokenizer, say: Say | None, **how: Any) -> Encoded:
-    from plimsoll.data.chat.kept import encoded_examples
-    from plimsoll.data.kept import NotKept
+def _records(recipe: Any, part: Part) -> Records:
+    from plimsoll.data.chat.records import open_records
 
-    try:
-        return encoded_examples(records, tokenizer, say=say or _quiet, **how)
-    except NotKept as problem:
-        raise DataError(str(problem)) from None
+    return records(recipe) if part == "data" else open_records(recipe.validation_id)
+
+
+def _reading(recipe: Any, part: Part) -> dict[str, Any]:
+    return {"loss_on": recipe.loss_on, "hold_out": part == "data" and recipe.validation_id is None}
 
 
 def _time(day: str | None) -> datetime | None:

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
@@ -24,7 +25,6 @@ from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.recipes.base import AdamWRecipe, Count, OwnRung, Prepared, Say
 from plimsoll.recipes.finetune import data
-from plimsoll.recipes.finetune.lora_bytes import adapted, saved_by_adapters
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
     from plimsoll.data.chat.rows import PackedRows
     from plimsoll.models.pretrained.adapters import AdapterSettings
-    from plimsoll.planned import Planned
 
 DEFAULT_EPOCHS = 1.0
 PATHS = ("pretrained", "dataset_id", "validation_id", "chat_template", "init_from")
@@ -130,11 +129,8 @@ class Finetune(AdamWRecipe):
             value = getattr(self, name)
             if value and (path := Path(value).expanduser()).exists():
                 object.__setattr__(self, name, str(path.absolute()))
-        for name in ("seq_len", "max_examples", "validation_tokens"):
-            value = getattr(self, name)
-            least = 2 if name == "seq_len" else 1
-            if value is not None and value < least:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
+        require_sizes(least=2, seq_len=self.seq_len)
+        require_sizes(max_examples=self.max_examples, validation_tokens=self.validation_tokens)
         if self.lora_rank < 0:
             raise RecipeError(f"--lora-rank must be 0 (the whole model is learned) or more, got {self.lora_rank}")
         if not 0 <= self.lora_dropout < 1:
@@ -212,13 +208,11 @@ class Finetune(AdamWRecipe):
         if option == "seq_len":
             return find_shape(self.pretrained).positions, f"the tokens that {self.pretrained} was made to read at once"
         if option == "lora_rank":
-            kernels = adapted(find_shape(self.pretrained), self.lora_targets).values()
-            narrowest = min((min(sides[-2:]) for sides in kernels), default=1)  # none: the compile child refuses it
+            leaves = find_shape(self.pretrained).leaves()
+            kernels = kernels_to_adapt(leaves, patterns_of(self.lora_targets), rank=1)
+            narrowest = min(min(sides[-2:]) for sides in kernels.values())
             return narrowest, "the narrowest side of the kernels of --lora-targets"
         return super().most(option)
-
-    def remarks(self, planned: Planned) -> tuple[tuple[str, str], ...]:
-        return (("what LoRA saves", saved_by_adapters(self, planned)),) if self.lora_rank else ()
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         from plimsoll.data.chat.row_bytes import DTYPES
@@ -278,23 +272,23 @@ class Finetune(AdamWRecipe):
         data.require_adapter(self)
         tokenizer = data.tokenizer_of_model(self, model)
         save_chat_tokenizer(model, folder / data.TOKENIZER, chat_template=self.chat_template)
-        encoded = data.examples(self, tokenizer, say)
-        rows = self._rows(encoded)
+        encoded = {part: data.encoded(self, part, tokenizer, say) for part in data.parts(self)}
+        learned = encoded["data"]
+        rows = self._rows(learned)
         packing = rows.facts()
         for line in packing.lines():
             say(line)
         data.require_batch(self, packing)
-        validation = data.given_validation(self, tokenizer, say)
-        if not (encoded.validation if validation is None else validation.train).count:
+        held_out = encoded["validation"].train if "validation" in encoded else learned.validation
+        if not held_out.count:
             say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.without_validation}")
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
             "model": facts_of(data.weight_files(model)).to_json(),
-            "data": encoded.made_with.to_json(),
-            "validation": None if validation is None else validation.made_with.to_json(),
-            "conversations": encoded.conversations,
-            "day": encoded.day,
+            **{part: examples.made_with.to_json() for part, examples in encoded.items()},
+            "conversations": learned.conversations,
+            "day": learned.day,
         }
         epochs = self.epochs or DEFAULT_EPOCHS
         steps = self.steps or max(1, int(rows.rows_of(epochs) / self.effective_batch))
@@ -313,7 +307,7 @@ class Finetune(AdamWRecipe):
     def source(self, folder: Path, *, prefetch: int) -> Source:
         from plimsoll.data.batch_source import BatchSource
 
-        return BatchSource(self._rows(data.examples_of_run(self, folder)), prefetch=prefetch)
+        return BatchSource(self._rows(data.encoded_of_run(self, folder, "data")), prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         from plimsoll.data.chat.rows import validation_rows

@@ -14,7 +14,7 @@ from plimsoll.levers.lora import LoRA
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.recipes.finetune.data import tokenizer_of_run
-from plimsoll.recipes.writing import shown_texts
+from plimsoll.recipes.writing import shown_texts, written
 from plimsoll.types import LossSum, TrainedRun
 
 SHORTEST = 64
@@ -76,13 +76,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {name: request[name] for name in ("tokens", "temperature", "seed")}
     options |= {"length": min(length, positions), "end": tokenizer.end_of_text, "ends": tokenizer.stops()}
     ids = list(continued(next_token, weights, prompt, **options))
-    return {
-        **request,
-        "step": trained.step,
-        "text": tokenizer.decode(ids),
-        "tokens": len(ids),
-        "ended": len(ids) < request["tokens"],
-    }
+    return written(trained, request, ids, tokenizer.decode(ids))
 
 
 def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[int]:

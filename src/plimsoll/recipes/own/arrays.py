@@ -62,8 +62,6 @@ def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Calla
             raise DataError(
                 f"{name} of {what} is {kind}, and that of the batch that was planned for {dtype}: give both as one"
             )
-        if not len(arrays[name]):
-            raise DataError(f"{name} of {what} is empty: it has no example")
     places = {name: _place(arrays[name]) for name in form.spec}
     text = repr([(name, identity) for name, (_, identity) in places.items()])
     maps = {name: place for name, (place, _) in places.items()}

@@ -49,7 +49,7 @@ def load(name: str) -> Recipe:
     recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
     chosen = inside or ("recipe" if len(recipes) != 1 else next(iter(recipes)))
     if chosen not in recipes:
-        raise RecipeError(_no_such(file, inside, recipes, vars(module)))
+        raise RecipeError(_no_such(file, inside, recipes))
     recipe = recipes[chosen]
     _homes[type(recipe)] = module
     return recipe
@@ -83,27 +83,19 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
     Raises:
         RecipeError: The code is not what it was, or was in no file and is not here.
     """
-    if pickled.is_pickled(saved) and isinstance(saved.get("fields"), Mapping):
+    if pickled.is_pickled(saved):
         return pickled.from_saved(saved)
-    fields, was = saved.get("fields"), saved.get("sources")
-    if not isinstance(fields, Mapping) or not isinstance(was, Mapping) or not isinstance(saved.get("file"), str):
-        raise RecipeError(
-            "recipe.json does not say which file it is of: it was not written by this program, or only in part"
-        )
     path = _existing(Path(saved["file"]), saved["file"])
+    before = saved["sources"]
     now = sources(path)
-    changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     if changed:
         raise RecipeError(
             f"{', '.join(str(path.parent / name) for name in changed)} changed since the run began (another SHA-256),"
             " and with other code it would be another run: put the old content back (the run's folder `source` has a"
             " copy) to go on with it, or start anew with another --run"
         )
-    recipe = load(f"{path}:{saved['name']}")
-    unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(recipe)})
-    if unknown:
-        raise RecipeError(f"recipe.json has fields that {path} does not know: {', '.join(unknown)}")
-    return dataclasses.replace(recipe, **fields)
+    return dataclasses.replace(load(f"{path}:{saved['name']}"), **saved["fields"])
 
 
 def sources(path: Path) -> dict[str, str]:
@@ -156,22 +148,13 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
     return module
 
 
-def _no_such(file: str, inside: str, recipes: Mapping[str, Recipe], names: Mapping[str, Any]) -> str:
+def _no_such(file: str, inside: str, recipes: Mapping[str, Recipe]) -> str:
     if recipes:
-        listed, example = ", ".join(recipes), f"{file}:{next(iter(recipes))}"
-        if inside:
-            return f"{file} has no recipe called {inside!r}: it has {listed}. Name one of them, like {example}"
         return (
-            f"{file} has {len(recipes)} recipes and none is called `recipe`: name one, like {example}; it has {listed}"
+            f"{file} has no recipe called {inside or 'recipe'!r}: name one of {', '.join(recipes)}, like"
+            f" {file}:{next(iter(recipes))}"
         )
-    classes = [
-        name
-        for name, value in names.items()
-        if isinstance(value, type) and issubclass(value, Recipe) and value.__module__ == names["__name__"]
-    ]
-    if classes:
-        return f"{file} has the class {classes[0]} and no recipe made of it: add `recipe = {classes[0]}()` at its end"
     return (
         f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)` at"
-        " its top level (docs/your-own.md)"
+        " its top level, or of a class `recipe = YourClass()` (docs/your-own.md)"
     )

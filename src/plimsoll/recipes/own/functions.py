@@ -11,25 +11,17 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.own.arrays import kept
-from plimsoll.recipes.own.recipe import OwnRecipe
-from plimsoll.recipes.own.recipe import recipe as recipe_of
+from plimsoll.recipes.own.recipe import OwnRecipe, class_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of
 from plimsoll.recipes.saved import from_dict
 
 Reduction = Literal["sum", "mean"]
 """What a loss returns: (sum, weight), or the mean over the examples of its batch."""
-
-ADVICE = {
-    "sum": '. A loss that is the mean over equal examples may stay one: say reduction="mean"',
-    "mean": '. With reduction="mean" every example counts alike: where they do not (padded tokens), return'
-    " (sum, weight) and leave reduction out",
-}
-"""What to do about a loss that is refused, by its reduction."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class BatchForm:
         import jax
 
         if (tree := jax.tree.structure(batch)) != self.tree:
-            raise DataError(f"{what} is {_outline(tree)}, and the batch that was planned for {_outline(self.tree)}")
+            raise DataError(f"{what} is {tree}, and the batch that was planned for {self.tree}")
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:
@@ -140,25 +132,26 @@ class Given:
         """
         if init is not None:
             self.require_init(init)
-        examples, identity = (_zeros(self), f"like {self.form.spec}") if data is None else kept(data, self.form, "data")
-        held_out, other = None, ""
+        functions: dict[str, Any] = {"init": init or _like(self.params)}
+        functions["loss"] = _sums(self.loss, self.form, self.reduction)
+
+        # Data, and what identifies it: nothing does as soon as one part is known by its own code only.
+        functions["data"], identity = _zeros(self), f"like {self.form.spec}"
+        if data is not None:
+            functions["data"], identity = kept(data, self.form, "data")
         if validation_data is not None:
-            held_out, other = kept(validation_data, self.form, "validation_data")
-        made = recipe_of(
-            init=init or _like(self.params),
-            loss=_sums(self.loss, self.form, self.reduction),
-            data=examples,
-            validation_data=held_out,
-            optimizer=self.optimizer,
-            supported=self.supported,
-            **{**self.fields, **fields},
+            functions["validation_data"], other = kept(validation_data, self.form, "validation_data")
+            identity = f"{identity} {other}" if identity and other else ""
+
+        cls = class_of(
+            FunctionRecipe,
+            functions,
+            self.optimizer,
+            self.supported,
+            of_data=identity,
+            __module__=getattr(self.loss, "func", self.loss).__module__,  # of what a functools.partial calls
         )
-        identities = [identity] if held_out is None else [identity, other]
-        members: dict[str, Any] = {"of_data": " ".join(identities) if all(identities) else ""}
-        members |= {"of_a_mean": ADVICE[self.reduction], "in_no_file": True}
-        members["__module__"] = getattr(self.loss, "func", self.loss).__module__  # of what a functools.partial calls
-        members |= {name: vars(type(made))[name] for name in (*FUNCTIONS, "optimizer", "supported")}
-        return type("YourFunctions", (FunctionRecipe,), members)(**{**self.fields, **fields})
+        return cls(**{**self.fields, **fields})
 
     @property
     def lacks_length(self) -> bool:
@@ -174,19 +167,23 @@ class Given:
         file = file_of(sys.modules.get(init.__module__))
         with as_recipe_error("init of your functions failed", file.parent if file else Path.cwd()):
             made = jax.eval_shape(lambda seed: init(jax.random.key(seed)), jax.ShapeDtypeStruct((), "uint32"))
-        if (made := shapes_of(made)) != self.params:
-            both = (_shapes_in_words(tree) for tree in (made, self.params))
-            raise RecipeError("init makes the parameters {}, and the plan is of {}: plan for these".format(*both))
+        shapes = shapes_of(made)
+        if shapes != self.params:
+            raise RecipeError(
+                f"init makes the parameters {_in_words(shapes)}, and the plan is of {_in_words(self.params)}: plan for"
+                " these"
+            )
 
 
 OF_ADAMW = ("optimizer_bits", "weight_bits", "offload")
 """Levers that `plimsoll.AdamW` makes use of, whatever the loss."""
-FUNCTIONS = ("init", "loss", "data", "validation_data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionRecipe(OwnRecipe):
     """A recipe of functions that `plimsoll.plan` was given."""
+
+    in_no_file: ClassVar[bool] = True
 
     @property
     def called(self) -> str:
@@ -199,7 +196,7 @@ class FunctionRecipe(OwnRecipe):
 
 
 def given(
-    loss: Any, params: Any, batch: Any, *, optimizer: Any, reduction: str, supported: Any = (), **fields: Any
+    loss: Any, params: Any, batch: Any, *, optimizer: Any, reduction: Any, supported: Any = (), **fields: Any
 ) -> Given:
     """Returns what `plimsoll.plan` was given, as shapes.
 
@@ -213,13 +210,20 @@ def given(
             f"plimsoll.plan of a loss needs {', '.join(names)} too: plan(loss, params, batch, optimizer=...), where"
             " params and batch are arrays or their shapes, like jax.eval_shape(init, jax.random.key(0))"
         )
-    if reduction not in ADVICE:
+    if reduction not in get_args(Reduction):
         raise RecipeError(f'reduction is "sum" or "mean", got {reduction!r}')
     form, examples = form_of(batch)
     fields = {"batch_size": examples, **fields}
     supported = {*supported, *(OF_ADAMW if isinstance(optimizer, AdamW) else ())}
-    how: dict[str, Any] = {"reduction": reduction, "supported": tuple(sorted(supported)), "fields": fields}
-    return Given(loss=loss, params=shapes_of(params), form=form, optimizer=optimizer, **how)
+    return Given(
+        loss=loss,
+        params=shapes_of(params),
+        form=form,
+        optimizer=optimizer,
+        reduction=reduction,
+        supported=tuple(sorted(supported)),
+        fields=fields,
+    )
 
 
 def shapes_of(params: Any) -> Any:
@@ -259,6 +263,8 @@ def _sums(loss: Callable[..., Any], form: BatchForm, reduction: Reduction) -> Ca
     def sums(params: Any, batch: Any, **options: Any) -> Any:
         import jax
 
+        from plimsoll.recipes.own.task import described
+
         returned = loss(params, form.whole(batch), **options)
         if reduction == "sum":
             return returned
@@ -267,7 +273,7 @@ def _sums(loss: Callable[..., Any], form: BatchForm, reduction: Reduction) -> Ca
         if not isinstance(metrics, dict) or getattr(mean, "shape", None) != ():
             raise RecipeError(
                 'with reduction="mean" a loss returns a scalar, or a scalar and a dict of metrics that are means too;'
-                f" this one returned {_returned(returned)}{ADVICE['mean']}"
+                f" this one returned {described(returned)}"
             )
         means = {name: (examples * value, examples) for name, value in metrics.items()}
         return examples * mean, examples, means
@@ -279,13 +285,6 @@ def _sums(loss: Callable[..., Any], form: BatchForm, reduction: Reduction) -> Ca
     sums.__signature__ = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])  # type: ignore[attr-defined]
     sums.__wrapped__ = loss  # type: ignore[attr-defined]
     return sums
-
-
-def _returned(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" if shape is None else f"an array of shape {shape}"
 
 
 def _like(params: Any) -> Callable[[Any], Any]:
@@ -312,12 +311,7 @@ def _zeros(given: Given) -> Callable[[], Any]:
     return data
 
 
-def _outline(tree: Any) -> str:
-    return str(tree).removeprefix("PyTreeDef(").removesuffix(")").replace("*", "array")[:200]
-
-
-def _shapes_in_words(params: Any) -> str:
+def _in_words(params: Any) -> str:
     import jax
 
-    leaves = [f"{leaf.dtype.name}{list(leaf.shape)}" for leaf in jax.tree.leaves(params)]
-    return f"{', '.join(leaves[:8])}{' ...' if len(leaves) > 8 else ''} in {_outline(jax.tree.structure(params))}"
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype.name}{list(leaf.shape)}", params))

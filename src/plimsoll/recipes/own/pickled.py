@@ -12,6 +12,7 @@ import atexit
 import dataclasses
 import hashlib
 import inspect
+import io
 import json
 import os
 import re
@@ -158,18 +159,17 @@ def _read(key: str) -> type[Recipe] | None:
     return cloudpickle.loads(pickle)
 
 
-class _Counted:
-    """A file that counts what is written, and keeps no more than `MOST_BYTES`."""
-
-    def __init__(self) -> None:
-        self.size, self.parts = 0, list[bytes]()
+class _Limited(io.BytesIO):
+    """A file of at most `MOST_BYTES`."""
 
     def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self.size += size
-        if self.size <= MOST_BYTES:
-            self.parts.append(bytes(data))
-        return size
+        if self.tell() + memoryview(data).nbytes > MOST_BYTES:
+            raise RecipeError(
+                f"the functions hold more than {format_bytes(MOST_BYTES)}, and what they hold goes to every process"
+                " that compiles and trains. Give arrays as data, as part of the parameters (what is not learned as"
+                ' {"trainable": ..., "frozen": ...}), or read them in a function'
+            )
+        return super().write(data)
 
 
 def _pickled(cls: type[Any]) -> bytes:
@@ -185,22 +185,18 @@ def _pickled(cls: type[Any]) -> bytes:
                 return (make, (meta, name, bases, namespace | _fields_of(obj), *rest), *state)
             return reduced
 
-    file: Any = _Counted()
+    file = _Limited()
     try:
         Pickler(file).dump(cls)
+    except RecipeError:
+        raise
     except Exception as problem:  # whatever somebody else's object does
         raise RecipeError(
             f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
             f" {problem}. They go there as a pickle: leave open files, locks, threads and devices out of what they use,"
             " or write a recipe into a file (docs/your-own.md)"
         ) from problem
-    if file.size > MOST_BYTES:
-        raise RecipeError(
-            f"the functions hold {format_bytes(file.size)}{_largest_held(cls)}, and what they hold goes to every"
-            f" process that compiles and trains: at most {format_bytes(MOST_BYTES)}. Give arrays as data, as part of"
-            ' the parameters (what is not learned as {"trainable": ..., "frozen": ...}), or read them in a function'
-        )
-    return b"".join(file.parts)
+    return file.getvalue()
 
 
 def _fields_of(module: type[Any]) -> dict[str, Any]:
@@ -221,22 +217,6 @@ def _is_plain(field: dataclasses.Field[Any]) -> bool:
 
 def _begin(self: Any) -> None:
     """Stands for an `__init__` that is filled in later."""
-
-
-def _largest_held(cls: type[Any]) -> str:
-    """Returns a clause that names the largest value among those that the functions use; empty if none is known."""
-    import jax
-
-    sizes: dict[str, int] = {}
-    for name in ("init", "loss", "data", "validation_data"):
-        try:
-            used = inspect.getclosurevars(inspect.unwrap(getattr(cls, name)))
-        except TypeError:
-            continue
-        for held, value in {**used.globals, **used.nonlocals}.items():
-            sizes[held] = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(value))
-    largest = max(sizes, key=sizes.__getitem__, default="")
-    return f" ({largest} alone is {format_bytes(sizes[largest])})" if largest and sizes[largest] else ""
 
 
 def _own(fields: Mapping[str, Any]) -> str:
@@ -269,14 +249,7 @@ def _computed(recipe: Any) -> dict[str, str]:
     codes["loss"] = _code(jax.make_jaxpr(gradient)(params, batch, seeds))
     with recipe.guard("the optimizer, given the shapes of the parameters,"):
         state = jax.eval_shape(rule.init, learned)
-        traced, (_, after) = jax.make_jaxpr(rule.update, return_shape=True)(learned, state, learned)
-        codes["optimizer"] = _code(traced)
-    shapes = [jax.tree.map(lambda leaf: str(leaf.shape), each) for each in (state, after)]
-    if shapes[0] != shapes[1]:
-        raise RecipeError(
-            "the optimizer's state has other shapes after a step than before it, and a step that is compiled once takes"
-            " one form of it: let its update return a state like that of its init"
-        )
+        codes["optimizer"] = _code(jax.make_jaxpr(rule.update)(learned, state, learned))
     return codes
 
 

@@ -16,20 +16,19 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 import shutil
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plimsoll.errors import DataError, RecipeError, did_you_mean
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.adamw import AdamW
@@ -37,7 +36,7 @@ from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of
-from plimsoll.types import COUNTED, Compute, Source, Task
+from plimsoll.types import COUNTED, Compute, Source
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     from plimsoll.data.examples import ExampleSet
     from plimsoll.data.hdf5.columns import Hdf5
+    from plimsoll.recipes.own.task import GivenTask
 
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
 """Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
@@ -78,8 +78,6 @@ class OwnRecipe(Recipe):
     """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
-    of_a_mean: ClassVar[str] = ""
-    """Sentence added to error messages about a loss that returns a mean instead of a sum."""
 
     shuffle: bool = True
     """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
@@ -87,8 +85,6 @@ class OwnRecipe(Recipe):
     def __init_subclass__(cls, **options: Any) -> None:
         """Guards `optimizer`, which callers of the recipe use; `init`, `loss` and `data` are called below."""
         super().__init_subclass__(**options)
-        if "honoured" in vars(cls):  # without this, its levers would be off and nobody would know
-            raise RecipeError(f"{cls.__name__}.honoured is called `supported` now: rename it")
         if "optimizer" in vars(cls):
             optimizer: Callable[..., Any] = cls.optimizer
 
@@ -173,24 +169,15 @@ class OwnRecipe(Recipe):
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
 
-    def task(self, compute: Compute) -> Task:
+    def task(self, compute: Compute) -> GivenTask:
         from plimsoll.recipes.own.task import GivenTask
 
-        of_a_mean = self.of_a_mean
-        return GivenTask(self.init, self.loss, compute, called=self.called, guard=self.guard, of_a_mean=of_a_mean)
+        return GivenTask(self, compute)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         examples, held_out = self._sets
         count = len(examples)
-        if count < self.effective_batch:
-            raise DataError(
-                f"{examples.called} has {count:,} examples, fewer than the {self.effective_batch:,} of one batch: lower"
-                " --batch-size or --gradient-accumulation-steps, or give it more"
-            )
-        if self.steps is None and self.epochs is None:
-            raise RecipeError(f"nothing says how long {self.called} is to be trained: give --steps or --epochs")
-        per_epoch = count / self.effective_batch
-        steps = self.steps if self.steps is not None else max(1, int((self.epochs or 0) * per_epoch))
+        steps, per_epoch = self.steps_over(count, called=examples.called)
         validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
         description = f"{count:,} examples, {validation}"
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
@@ -219,8 +206,7 @@ class OwnRecipe(Recipe):
 
         batch = next(iter(examples.counted(2)))
         batch.pop(COUNTED)
-        task = self.task(plain_compute())
-        require_sound(task, batch, called=self.called, seed=self.seed, of_a_mean=self.of_a_mean)
+        require_sound(self.task(plain_compute()), batch, seed=self.seed)
 
     def data_changed(self, prepared: Prepared) -> None:
         require_same("the data", prepared.facts["files"], self._file_facts())
@@ -363,49 +349,45 @@ def recipe(
         >>> recipe.batch_spec(10)
         {'x': ((10, 3), 'float32'), 'y': ((10,), 'float32')}
     """
-    given = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or (lambda: None)}
-    for name, function in given.items():
+    functions = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or _no_data}
+    module = sys._getframe(1).f_globals["__name__"]  # whose file it is of
+    return class_of(OwnRecipe, functions, optimizer, supported, __module__=module)(**fields)
+
+
+def class_of(
+    base: type[OwnRecipe], functions: Mapping[str, Any], optimizer: Any, supported: Sequence[str], **members: Any
+) -> type[OwnRecipe]:
+    """Returns a subclass with these functions: fields can then be replaced, by the command line too, and they stay.
+
+    Raises:
+        RecipeError: An argument is not a function, or a name in `supported` is unknown.
+    """
+    for name, function in functions.items():
         if not callable(function):
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
     supports = [support.name for lever in LEVERS.values() for support in lever.supports]
     may_support = [name for name in supports if name not in NOT_OF_A_LOSS]
     if unknown := sorted(set(supported) - set(may_support)):
         raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support)}, got {', '.join(unknown)}")
-    given_optimizer: Any = optimizer
+
+    # The optimizer: built already, or by the number of steps.
     is_built = isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))
     if not is_built and not callable(optimizer):
         raise RecipeError(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
         )
-    if not is_built and _first_parameter(given_optimizer) == "learning_rate":
-        called = getattr(given_optimizer, "func", given_optimizer).__name__
+    if not is_built and [*inspect.signature(optimizer).parameters][:1] == ["learning_rate"]:
+        called = getattr(optimizer, "func", optimizer).__name__
         raise RecipeError(
             f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
             f" rate: call it, like {called}(1e-3)"
         )
-    members: dict[str, Any] = {name: staticmethod(function) for name, function in given.items()}
-    members |= {
-        "optimizer": lambda self, steps: given_optimizer if is_built else given_optimizer(steps),
-        "supported": tuple(supported),
-        "__module__": sys._getframe(1).f_globals["__name__"],  # whose file it is of
-    }
-    # A class of its own: fields can then be replaced, by the command line too, and the functions stay.
-    cls: type[OwnRecipe] = type("OwnRecipe", (OwnRecipe,), members)
-    known = [field.name for field in dataclasses.fields(cls)]
-    if unknown := [name for name in fields if name not in known]:
-        hint = did_you_mean(unknown[0], [*given, "optimizer", "supported", *known])
-        raise RecipeError(f"plimsoll.recipe: got an unexpected keyword argument {unknown[0]!r}{hint}")
-    try:
-        return cls(**fields)
-    except TypeError as problem:  # a value that cannot be compared with a number
-        values = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        raise RecipeError(f"plimsoll.recipe does not take {values}: {problem}") from None
+    members |= {name: staticmethod(function) for name, function in functions.items()}
+    members["optimizer"] = lambda self, steps: optimizer if is_built else optimizer(steps)
+    members["supported"] = tuple(supported)
+    return type(base.__name__, (base,), members)
 
 
-def _first_parameter(function: Callable[..., Any]) -> str:
-    """Returns the name of a function's first parameter; empty if it has none, or does not tell."""
-    try:
-        return next(iter(inspect.signature(function).parameters), "")
-    except ValueError:  # of some that are written in C
-        return ""
+def _no_data() -> None:
+    """Returns the validation data of a recipe that has none."""

@@ -10,8 +10,6 @@ plan's `types.Compute`). It ignores the levers of a plan unless it reads `comput
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -21,44 +19,37 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params, Task
+from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params
 
 MAY_TAKE = ("keys", "train", "compute")
 """Arguments that a loss may take besides parameters and batch."""
 
-Guard = Callable[[str], AbstractContextManager[None]]
-"""Around a call of the user's code, which the string names: turns its exceptions into refusals."""
+OF_A_MEAN = (
+    '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; where they do not count alike'
+    " (padded tokens), return (sum, weight)"
+)
 
 
 class GivenTask:
-    """A `Task` of `init` and `loss`; `called` is what refusals call the recipe."""
+    """A `Task` of the `init` and `loss` of a recipe: a `recipe.OwnRecipe`, which imports this file."""
 
-    def __init__(
-        self,
-        init: Callable[..., Any],
-        loss: Callable[..., Any],
-        compute: Compute,
-        *,
-        called: str,
-        guard: Guard,
-        of_a_mean: str = "",
-    ) -> None:
-        self._of_a_mean = of_a_mean
-        self._init, self._loss, self._called, self._guard = init, loss, called, guard
-        parameters = inspect.signature(loss).parameters
+    def __init__(self, recipe: Any, compute: Compute) -> None:
+        self._recipe = recipe
+        self.called: str = recipe.called
+        parameters = inspect.signature(recipe.loss).parameters
         named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}
         if len(named) < 2 or not takes <= {*MAY_TAKE}:
             raise RecipeError(
-                f"the loss of {called} is loss({', '.join(parameters)}): it takes the parameters and the batch, and may"
-                f" take {', '.join(MAY_TAKE)} by these names"
+                f"the loss of {self.called} is loss({', '.join(parameters)}): it takes the parameters and the batch,"
+                f" and may take {', '.join(MAY_TAKE)} by these names"
             )
         self._compute = {"compute": compute} if "compute" in takes else {}
         self._takes = takes - {"compute"}
 
     def init(self, key: Array) -> Params:
-        with self._guard("init"):
-            given = self._init(key)
+        with self._recipe.guard("init"):
+            given = self._recipe.init(key)
         is_split = isinstance(given, dict) and given.keys() == {"trainable", "frozen"}
         params = given if is_split else {"trainable": given}
         self._require_arrays(params)
@@ -84,29 +75,29 @@ class GivenTask:
 
     def _sums(self, given: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
         options = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
-        with self._guard("loss"):
-            returned = self._loss(given, dict(batch), **options, **self._compute)
+        with self._recipe.guard("loss"):
+            returned = self._recipe.loss(given, dict(batch), **options, **self._compute)
         if not isinstance(returned, tuple) or len(returned) not in (2, 3):
-            raise self._not_sums(f"it returned {_described(returned)}")
+            raise self._not_sums(f"it returned {described(returned)}")
         metrics = returned[2] if len(returned) == 3 else {}
         if not isinstance(metrics, dict) or not all(isinstance(p, tuple) and len(p) == 2 for p in metrics.values()):
-            raise self._not_sums(f"its metrics are {_described(metrics)}, not a dict of name to (total, weight)")
+            raise self._not_sums(f"its metrics are {described(metrics)}, not a dict of name to (total, weight)")
         if "loss" in metrics:
-            raise RecipeError(f"a metric of {self._called} is called 'loss', which is the loss itself: rename it")
+            raise RecipeError(f"a metric of {self.called} is called 'loss', which is the loss itself: rename it")
         pairs = {"loss": returned[:2], **metrics}
         for name, pair in pairs.items():
             for part, value in zip(("total", "weight"), pair, strict=True):
                 number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
                 if not number or jnp.shape(value) != ():
                     of = "" if name == "loss" else f" of {name!r}"
-                    raise self._not_sums(f"its {part}{of} is {_described(value)}")
+                    raise self._not_sums(f"its {part}{of} is {described(value)}")
         return {name: LossSum(*(jnp.asarray(value, jnp.float32) for value in pair)) for name, pair in pairs.items()}
 
     def _not_sums(self, what: str) -> RecipeError:
         return RecipeError(
-            f"the loss of {self._called} must return two scalars, the sum over the examples of the batch and what it is"
+            f"the loss of {self.called} must return two scalars, the sum over the examples of the batch and what it is"
             f" to be divided by (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
-            f" (total, weight){self._of_a_mean}"
+            f" (total, weight){OF_A_MEAN}"
         )
 
     def _require_arrays(self, params: Params) -> None:
@@ -117,26 +108,27 @@ class GivenTask:
         for place, leaf in [*leaves, *frozen]:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise RecipeError(
-                    f"init of {self._called} returns {_described(leaf)} at {place}: only arrays are trained and"
+                    f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
                     " saved. Make a number one with jnp.float32(...); leave out of the tree what is no array (Equinox:"
                     " eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the loss)"
                 )
             if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 raise RecipeError(
-                    f"init of {self._called} returns a PRNG key at {place}: take the keys that a loss gets"
+                    f"init of {self.called} returns a PRNG key at {place}: take the keys that a loss gets"
                     " (`keys`, one for each example), so that randomness does not depend on the plan"
                 )
         for place, leaf in leaves:
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise RecipeError(
-                    f"init of {self._called} returns {leaf.dtype} at {place}, which has no gradient: put what is"
+                    f"init of {self.called} returns {leaf.dtype} at {place}, which has no gradient: put what is"
                     ' not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss gets both'
                 )
         if not leaves:
-            raise RecipeError(f"init of {self._called} returns no array: there is nothing to learn")
+            raise RecipeError(f"init of {self.called} returns no array: there is nothing to learn")
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """Returns what a function of the user's returned, for a refusal."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
     if isinstance(value, tuple):
@@ -148,9 +140,7 @@ TOLERANCE = 1e-3
 """Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
 
 
-def require_sound(
-    task: Task, batch: Batch, *, called: str, seed: int = 0, params: Params | None = None, of_a_mean: str = ""
-) -> None:
+def require_sound(task: GivenTask, batch: Batch, *, seed: int = 0, params: Params | None = None) -> None:
     """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
@@ -159,10 +149,8 @@ def require_sound(
     Args:
         task: The loss, and how parameters begin.
         batch: Two examples.
-        called: What a refusal calls the recipe.
         seed: Seed of the parameters.
         params: Parameters to look with; those of `seed` if left out.
-        of_a_mean: Advice for a loss that is a mean.
     """
     parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + 1], dict(batch)) for at in range(2)]
 
@@ -183,17 +171,17 @@ def require_sound(
     whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32), params))
     if not np.isfinite([*whole, norm]).all() or whole.weight <= 0:
         raise RecipeError(
-            f"the loss of {called} on its first two examples is {whole.total:g} with the weight {whole.weight:g}, and"
-            f" its gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look at"
-            " init, the scale of the data, and at logarithms, divisions and roots of 0"
+            f"the loss of {task.called} on its first two examples is {whole.total:g} with the weight {whole.weight:g},"
+            f" and its gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look"
+            " at init, the scale of the data, and at logarithms, divisions and roots of 0"
         )
     sums = LossSum(each[0].total + each[1].total, each[0].weight + each[1].weight)
     scale = LossSum(abs(each[0].total) + abs(each[1].total), whole.weight)
     if any(abs(a - b) > TOLERANCE * s for a, b, s in zip(whole, sums, scale, strict=True)):
         raise RecipeError(
-            f"the loss of {called} is no sum over examples: the first two together give the total {whole.total:.6g}"
-            f" with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with the weight"
-            f" {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum instead of"
-            " jnp.mean, return the number of examples as the weight, and leave out what looks at the whole batch"
-            f"{of_a_mean}"
+            f"the loss of {task.called} is no sum over examples: the first two together give the total"
+            f" {whole.total:.6g} with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with"
+            f" the weight {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum"
+            " instead of jnp.mean, return the number of examples as the weight, and leave out what looks at the whole"
+            f" batch{OF_A_MEAN}"
         )

@@ -14,8 +14,8 @@ from plimsoll.errors import PlimsollError, RecipeError
 
 _LONGEST = 600
 """Characters of a library's message that are shown: JAX explains itself over pages."""
-_FIRST, _LAST = 3, 5
-"""First and last of the user's own calls; those between them, mostly a recursion, are counted."""
+_CALLS = 8
+"""The user's own calls that are shown, the last ones."""
 
 _PACKAGE = Path(__file__).absolute().parents[2]
 
@@ -49,10 +49,7 @@ def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
             place = "" if frame.name == "<module>" else f", in {frame.name}"
             line = f": `{frame.line}`" if frame.line else ""  # another process does not have the lines of a cell
             calls.append(f"  {file}, line {frame.lineno}{place}{line}")
-    between = len(calls) - _FIRST - _LAST
-    if between > 1:
-        calls[_FIRST:-_LAST] = [f"  ... {between} calls between these"]
-    return RecipeError("\n".join([*lines, *calls]))
+    return RecipeError("\n".join([*lines, *calls[-_CALLS:]]))
 
 
 def _users_file(name: str, folder: Path) -> str:
