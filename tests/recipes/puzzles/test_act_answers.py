@@ -27,7 +27,6 @@ def case(request):
         low_cycles=2,
         puzzle_positions=2,
         variant=request.param,
-        positions="none" if request.param == "mlp" else "rope",
     )
     task = RecursiveSolver(shape, Compute(), Halting(max_steps=4))
     keys = jax.random.split(jax.random.key(0), 5)

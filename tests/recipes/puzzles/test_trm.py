@@ -18,7 +18,7 @@ STRICT = True
 SMALL = TRMShape(
     vocab=5, length=16, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2, puzzle_positions=2
 )
-MLP = replace(SMALL, variant="mlp", positions="none")
+MLP = replace(SMALL, variant="mlp")
 BATCH = 6
 FOUR = Halting(max_steps=4, exploration=0.0)
 
@@ -27,10 +27,10 @@ FOUR = Halting(max_steps=4, exploration=0.0)
     ("shape", "parameters"),
     [
         (TRMShape(vocab=11, length=81), 6_828_034),
-        (TRMShape(vocab=11, length=81, variant="mlp", positions="none"), 5_028_866),
+        (TRMShape(vocab=11, length=81, variant="mlp"), 5_028_866),
         (TRMShape(vocab=6, length=900), 6_822_914),
         (TRMShape(vocab=12, length=900, identifiers=1_000_000), 6_829_058),
-        (TRMShape(vocab=6, length=900, variant="mlp", positions="none"), 18_795_522),
+        (TRMShape(vocab=6, length=900, variant="mlp"), 18_795_522),
     ],
 )
 def test_parameters_are_those_published(shape, parameters):
@@ -43,9 +43,7 @@ def test_parameters_are_those_published(shape, parameters):
     ("fields", "words"),
     [
         ({"width": 33}, "--width 33 cannot be split over --heads 2"),
-        ({"vocab": 0}, "--vocab must be 1 or more, got 0"),
-        ({"puzzle_width": 65}, "--puzzle-width 65 must be from 1 to 64"),
-        ({"expansion": 0.0}, "--expansion must be above 0"),
+        ({"layers": 0}, "--layers must be 1 or more, got 0"),
     ],
 )
 def test_a_shape_that_is_none_is_refused(fields, words):
@@ -91,14 +89,12 @@ def with_halting_bias(params, bias):
     return params | {"trainable": trainable | {"halt": halt}}
 
 
-@pytest.mark.parametrize("shape", [SMALL, MLP, replace(SMALL, positions="learned")], ids=str)
+@pytest.mark.parametrize("shape", [SMALL, MLP], ids=str)
 def test_initial_weights_have_the_deviation_asked_for(shape):
     wide = replace(shape, vocab=500, width=128)
     params = jax.jit(RecursiveSolver(wide, Compute()).init)(jax.random.key(0))
     weights = params["trainable"]
-    for name in ("embedding", "positions"):
-        if name in weights:
-            assert float(jnp.std(weights[name])) == pytest.approx(128**-0.5, rel=0.05)
+    assert float(jnp.std(weights["embedding"])) == pytest.approx(128**-0.5, rel=0.05)
     for kernel in (weights["head"], *jax.tree.leaves(weights["blocks"])):
         assert float(jnp.std(kernel)) == pytest.approx(kernel.shape[0] ** -0.5, rel=0.05)
         assert float(jnp.max(jnp.abs(kernel))) < 2.3 * kernel.shape[0] ** -0.5  # cut off at two of the normal's own

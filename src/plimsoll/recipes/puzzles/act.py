@@ -73,7 +73,7 @@ class RecursiveSolver:
         return {
             "trainable": self.network.init(weights),
             "frozen": {"high": truncated(high, (d,), std=1.0), "low": truncated(low, (d,), std=1.0)},
-            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.row_width))},
+            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.width))},
         }
 
     def start(self, examples: int) -> Carry:
@@ -172,12 +172,10 @@ class RecursiveSolver:
         """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
         most = self.halting.max_steps
         wants = (q > 0) | (steps >= most)
-        if not self.halting.exploration or most < LEAST_DELAYED:
-            return wants
 
         def delay(key: Array) -> Array:
             explores, length = jax.random.split(key)
-            delayed = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
+            delayed = jax.random.randint(length, (), min(LEAST_DELAYED, most), most + 1, jnp.int32)
             return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from plimsoll.errors import DataError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import Answers, RecursiveSolver
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS
@@ -26,12 +24,14 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the means over the test split.
 
     Of a data set of ARC these are followed by what the votes give: `pass@K` where answers are known, the number of
-    test inputs without a vote, and the submission.
+    tasks, and the submission.
     """
     recipe: Puzzles = trained.recipe
     if not recipe.arc_tasks.is_file():
         return trained.means()
-    tasks, names, votes = _tasks(recipe.arc_tasks), recipe.test_set.names(), Votes()
+    tasks = json.loads(recipe.arc_tasks.read_text("utf-8"))
+    names = recipe.test_set.names()
+    votes = Votes()
     task = recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, RecursiveSolver)
 
@@ -44,23 +44,12 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         sums, answers = evaluated(params | {"trainable": readable(params["trainable"])}, dict(batch))
         counted = np.flatnonzero(batch[COUNTED])
         voters = [names[identifier] for identifier in batch[IDENTIFIERS][counted]]
-        tokens, logits = np.asarray(answers.tokens)[counted], np.asarray(answers.halt_logits)[counted]
-        votes.add(voters, batch[INPUTS][counted], tokens, logits)
+        tokens = np.asarray(answers.tokens)[counted]
+        halt_logits = np.asarray(answers.halt_logits)[counted]
+        votes.add(voters, batch[INPUTS][counted], tokens, halt_logits)
         return sums
 
     means = trained.means(evaluate=evaluate_and_vote)
     scores = scored(votes, tasks)
     means |= {f"pass@{most}": share for most, share in scores.pass_at.items()}
-    return means | {"tasks": len(tasks), "unanswered": scores.unanswered, "submission": scores.submission}
-
-
-def _tasks(path: Path) -> dict[str, Any]:
-    try:
-        tasks = json.loads(path.read_text("utf-8"))
-        for task in tasks.values():
-            _ = [pair["input"] for pair in task["test"]]
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as problem:
-        raise DataError(
-            f"{path} does not hold tasks of ARC ({type(problem).__name__}: {problem}): prepare the data set again"
-        ) from None
-    return tasks
+    return means | {"tasks": len(tasks), "submission": scores.submission}

@@ -7,25 +7,18 @@ Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts (h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from plimsoll.recipes.puzzles.arc_grids import Grid, cropped, read_name
+from plimsoll.recipes.puzzles.arc_grids import Grid, Key, cropped, key_of, read_name
 
 PASS_AT = (1, 2, 5, 10, 100, 1000)
 ATTEMPTS = 2
 """Attempts of a submission per test input."""
-
-Key = bytes
-"""Shape and colours of a grid, as a key that can be hashed."""
-
-
-def key_of(grid: Grid) -> Key:
-    return bytes(grid.shape) + grid.tobytes()
 
 
 class Candidate(NamedTuple):
@@ -35,12 +28,13 @@ class Candidate(NamedTuple):
     """Mean, over its votes, of the sigmoid of the halting logit: the probability that the answer is right."""
 
 
-@dataclass
 class Votes:
-    """Votes of any number of batches; those of several evaluations of a run may be added up."""
+    """Votes of any number of batches."""
 
-    of: dict[str, dict[Key, dict[Key, tuple[int, float]]]] = field(default_factory=dict)
-    """Votes, and the sum of their probabilities, by task, input and predicted grid."""
+    def __init__(self) -> None:
+        self._probabilities: dict[tuple[str, Key], dict[Key, list[float]]] = defaultdict(lambda: defaultdict(list))
+        """Probability of each vote, by task and input, and by predicted grid."""
+        self._grids: dict[Key, Grid] = {}
 
     def add(
         self,
@@ -53,23 +47,24 @@ class Votes:
 
         `names` has the identifiers' names with their augmentations.
         """
-        sure = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
-        for name, given, answer, probability in zip(names, inputs, predicted, sure.tolist(), strict=True):
+        probabilities = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
+        for name, tokens, answer, probability in zip(names, inputs, predicted, probabilities.tolist(), strict=True):
             task, augmentation = read_name(name)
-            question, answered = (key_of(augmentation.undone(cropped(tokens))) for tokens in (given, answer))
-            candidates = self.of.setdefault(task, {}).setdefault(question, {})
-            votes, total = candidates.get(answered, (0, 0.0))
-            candidates[answered] = votes + 1, total + probability
+            question = augmentation.undone(cropped(tokens))
+            grid = augmentation.undone(cropped(answer))
+            key = key_of(grid)
+            self._grids[key] = grid
+            self._probabilities[task, key_of(question)][key].append(probability)
 
     def ranked(self, task: str, question: Grid) -> list[Candidate]:
         """Returns the candidates, best first, or nothing if nothing was predicted.
 
         Among equals the first prediction comes first.
         """
-        candidates = []
-        for key, (votes, total) in self.of.get(task, {}).get(key_of(question), {}).items():
-            grid = np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])  # what `key_of` was given
-            candidates.append(Candidate(grid, votes, total / votes))
+        candidates = [
+            Candidate(self._grids[key], len(probabilities), sum(probabilities) / len(probabilities))
+            for key, probabilities in self._probabilities[task, key_of(question)].items()
+        ]
         return sorted(candidates, key=lambda candidate: (candidate.votes, candidate.probability), reverse=True)
 
 
@@ -79,33 +74,34 @@ class Scores(NamedTuple):
     left out; empty if none is known."""
     submission: dict[str, list[dict[str, list[list[int]]]]]
     """Two attempts, `attempt_1` and `attempt_2`, of each test input, by task: the form of the competition."""
-    unanswered: int
-    """Test inputs without a prediction, which count as wrong."""
 
 
-def scored(votes: Votes, tasks: Mapping[str, Any], *, at: Iterable[int] = PASS_AT) -> Scores:
+def scored(votes: Votes, tasks: Mapping[str, Any]) -> Scores:
     """Returns the score of all votes.
 
     `tasks` maps names to `{"test": [{"input": ..., "output": ...}]}`, as in test_puzzles.json.
     """
-    at = tuple(at)
-    solved, known, unanswered = dict.fromkeys(at, 0.0), 0, 0
-    submission: dict[str, list[dict[str, list[list[int]]]]] = {}
+    solved = dict.fromkeys(PASS_AT, 0.0)
+    known = 0
+    submission = {}
     for name, task in tasks.items():
-        submission[name] = []
-        is_known = all(pair.get("output") is not None for pair in task["test"])
-        known += is_known
-        for pair in task["test"]:
-            ranked = votes.ranked(name, np.array(pair["input"], np.uint8))
-            unanswered += not ranked
-            # The last one again if there are too few, and a black cell if there is none.
-            grids = [candidate.grid.tolist() for candidate in ranked if candidate.grid.size][:ATTEMPTS] or [[[0]]]
-            attempts = {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}
-            submission[name].append(attempts)
-            if is_known:
-                right = key_of(np.array(pair["output"], np.uint8))
-                keys = [key_of(candidate.grid) for candidate in ranked]
-                place = keys.index(right) if right in keys else np.inf
-                for most in at:
-                    solved[most] += (place < most) / len(task["test"])
-    return Scores({most: total / known for most, total in solved.items() if known}, submission, unanswered)
+        pairs = task["test"]
+        rankings = [votes.ranked(name, np.array(pair["input"], np.uint8)) for pair in pairs]
+        submission[name] = [_attempts(ranking) for ranking in rankings]
+
+        # A task counts where all of its answers are known.
+        if any(pair.get("output") is None for pair in pairs):
+            continue
+        known += 1
+        for pair, ranking in zip(pairs, rankings, strict=True):
+            right = key_of(np.array(pair["output"], np.uint8))
+            keys = [key_of(candidate.grid) for candidate in ranking]
+            for most in PASS_AT:
+                solved[most] += (right in keys[:most]) / len(pairs)
+    return Scores({most: total / known for most, total in solved.items() if known}, submission)
+
+
+def _attempts(ranking: list[Candidate]) -> dict[str, list[list[int]]]:
+    """Returns two attempts: the last one again if there are too few, and a black cell if there is none."""
+    grids = [candidate.grid.tolist() for candidate in ranking if candidate.grid.size] or [[[0]]]
+    return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}
