@@ -56,7 +56,7 @@ def test_a_set_is_made_and_looked_at(what, tmp_path, capsys):
     assert f"{found['seq_len']:,} tokens of a vocabulary of {found['vocab_size']}" in text
     assert "--seed" in text
     if what == "arc":
-        assert "4 besides the blank one" in text
+        assert "5, with the blank one" in text
 
 
 def test_what_was_made_is_said_in_words(tmp_path, capsys):

@@ -41,12 +41,6 @@ def test_a_grid_anywhere_has_its_edge_below_and_to_the_right(grid, data):
     assert (canvas == 0).sum() == 900 - grid.size - edges
 
 
-def test_edges_of_a_small_grid():
-    canvas = placed(np.array([[3, 4]], np.uint8), 1, 2).reshape(30, 30)[:4, :6]
-    expected = [[0] * 6, [0, 0, 5, 6, 1, 0], [0, 0, 1, 1, 0, 0], [0] * 6]
-    np.testing.assert_array_equal(canvas, expected)
-
-
 def slowly_cropped(canvas):
     """The published way: row by row, the width that is left."""
     best, size, width = 0, (0, 0), 30

@@ -7,7 +7,6 @@ Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,11 +102,10 @@ def unique_augmentations(task: Task, count: int, random: np.random.Generator) ->
     return augmentations
 
 
-def _mark(task: Task, by: Augmentation) -> bytes:
-    """Returns the pairs of an augmentation, in any order, as a key that distinguishes it from others of its task."""
+def _mark(task: Task, by: Augmentation) -> tuple[bytes, ...]:
+    """Returns the pairs of an augmentation, sorted, which distinguish it from others of its task."""
     pairs = task.train + task.known
-    keys = sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in pairs)
-    return hashlib.sha256(b"|".join(keys)).digest()
+    return tuple(sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in pairs))
 
 
 def _group(

@@ -22,7 +22,9 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.dataset import SPLITS
 
 Split = Literal["train", "test"]
+Board = UInt8[np.ndarray, "side side"]
 Boards = UInt8[np.ndarray, "boards side side"]
+Which = Bool[np.ndarray, " boards"]
 Marks = UInt64[np.ndarray, " boards"]
 """Eight bytes of each board. Two boards with the same mark are in the same split."""
 
@@ -39,7 +41,7 @@ class BoardTable:
         *,
         side: int,
         codes: Mapping[str, int],
-        are_solved: Callable[[Boards, Boards], Bool[np.ndarray, " boards"]],
+        are_solved: Callable[[Boards, Boards], Which],
     ) -> None:
         """Finds the files.
 
@@ -84,7 +86,7 @@ class BoardTable:
             )
         return questions, answers
 
-    def _board(self, text: str | None, place: str) -> UInt8[np.ndarray, "side side"]:
+    def _board(self, text: str | None, place: str) -> Board:
         """Returns the codes of the characters of one board; `place` is the file and the row."""
         text = text or ""
         if len(text) != self.side**2 or not self.codes.keys() >= {*text}:
@@ -95,9 +97,7 @@ class BoardTable:
         codes = bytes([self.codes[character] for character in text])
         return np.frombuffer(codes, np.uint8).reshape(self.side, self.side)
 
-    def chosen(
-        self, split: Split, which: Bool[np.ndarray, " boards"]
-    ) -> Iterator[tuple[UInt8[np.ndarray, "side side"], UInt8[np.ndarray, "side side"]]]:
+    def chosen(self, split: Split, which: Which) -> Iterator[tuple[Board, Board]]:
         """Yields question and answer of each of the rows that `which` marks."""
         first = 0
         for questions, answers in self.boards(split):
@@ -141,9 +141,9 @@ def _files(source: str) -> dict[Split, Path]:
 class Choice:
     """Rows that are trained and tested on."""
 
-    to_train: Bool[np.ndarray, " rows"]
+    to_train: Which
     """Rows of the train split that are trained on."""
-    to_test: Bool[np.ndarray, " rows"]
+    to_test: Which
     """Rows of `test_split` that are tested on."""
     test_split: Split
     held_out: Marks
@@ -206,3 +206,9 @@ def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndar
     chosen = np.zeros(len(among), bool)
     chosen[random.permutation(np.flatnonzero(among))[:count]] = True
     return chosen
+
+
+def fingerprints(boards: Boards) -> Marks:
+    """Returns eight bytes per board; two of a million boards share them with a probability below 10^-7."""
+    flat = boards.reshape(len(boards), -1).astype(np.uint64)
+    return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)

@@ -1,4 +1,4 @@
-"""A data set of puzzles in the published on-disk format, checked when it is opened.
+"""A data set of puzzles in the published on-disk format.
 
 `FOLDER/{train,test}/dataset.json` has its sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
 example, `all__puzzle_identifiers.npy` a number per puzzle, `all__puzzle_indices.npy` the first example of each puzzle
@@ -69,21 +69,6 @@ class PuzzleSet:
         self.groups = len(self.group_offsets) - 1
         self.puzzle_identifiers = loaded(inside / f"all__{IDENTIFIERS}.npy")
 
-        # The files fit one another.
-        fits = (
-            len(self.labels) == self.examples
-            and _ascends(self.puzzle_offsets, self.examples)
-            and _ascends(self.group_offsets, self.puzzles)
-            and self.puzzle_identifiers.shape == (self.puzzles,)
-            and self.puzzle_identifiers.min() >= 0
-            and self.puzzle_identifiers.max() < self.identifiers
-        )
-        if not fits:
-            raise DataError(
-                f"the files in {inside} do not fit one another: examples, puzzles, groups and identifiers are other"
-                " numbers than dataset.json and the offsets say. Prepare the data set again"
-            )
-
     def held_bytes(self) -> int:
         """Returns the bytes that stay in memory while batches are sampled.
 
@@ -140,8 +125,3 @@ def _json(path: Path) -> Any:
         " FOLDER` makes one"
     )
     return read_json(path, absent=absent, again="Prepare the data set again")
-
-
-def _ascends(offsets: np.ndarray, end: int) -> bool:
-    """Returns whether offsets ascend strictly from 0 to `end`."""
-    return offsets[0] == 0 and offsets[-1] == end and bool((np.diff(offsets) > 0).all())

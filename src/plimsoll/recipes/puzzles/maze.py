@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.recipes.puzzles.arc_grids import SYMMETRIES, dihedral
-from plimsoll.recipes.puzzles.board_table import Boards, BoardTable, Marks, choose
+from plimsoll.recipes.puzzles.board_table import Boards, BoardTable, Marks, choose, fingerprints
 from plimsoll.recipes.puzzles.maze_rules import CHARACTERS, fault
 from plimsoll.recipes.puzzles.prepare_options import MazeOptions
 from plimsoll.recipes.puzzles.writer import Group, group_of_boards, write_puzzles
@@ -54,7 +54,4 @@ def _are_solved(questions: Boards, answers: Boards) -> np.ndarray:
 
 def marks(questions: Boards) -> Marks:
     """Returns eight bytes that a maze shares with its symmetries only."""
-    weights = np.random.default_rng(0).integers(0, 2**64, questions[0].size, np.uint64)
-    views = np.stack([dihedral(questions, which) for which in range(SYMMETRIES)])
-    flat = views.reshape(SYMMETRIES, len(questions), -1).astype(np.uint64)
-    return (flat @ weights).min(axis=0)
+    return np.stack([fingerprints(dihedral(questions, which)) for which in range(SYMMETRIES)]).min(axis=0)

@@ -44,12 +44,6 @@ class SudokuOptions:
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
-        if self.is_all_of_4x4 and (self.train_size < 1 or self.held_out_grids + self.train_size > ALL_4X4):
-            raise DataError(
-                f"there are {ALL_4X4} grids of 4x4, and {self.held_out_grids} to test on (--test-size) with"
-                f" {max(1, self.train_size)} to train on (--subsample-size) are more. More puzzles of each grid are"
-                " asked for with --num-aug"
-            )
 
     @property
     def is_all_of_4x4(self) -> bool:

@@ -14,10 +14,9 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8, UInt64
 
 from plimsoll.errors import DataError
-from plimsoll.recipes.puzzles.board_table import BoardTable, choose
+from plimsoll.recipes.puzzles.board_table import Board, BoardTable, Marks, choose, fingerprints
 from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards, all_grids_of_4x4, cleared, random_grids, valid
 from plimsoll.recipes.puzzles.writer import Group, Split, group_of_boards, write_puzzles
@@ -31,8 +30,8 @@ TRIES = 200
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
 """Numbers of the random streams of a seed."""
 
-Board = UInt8[np.ndarray, "side side"]
-Marks = UInt64[np.ndarray, " boards"]
+Pair = tuple[Board, Board]
+"""Puzzle and solution, 0 for a blank."""
 
 
 def make(options: SudokuOptions) -> dict[str, Any]:
@@ -60,12 +59,9 @@ def _of_table(options: SudokuOptions, source: str) -> tuple[int, Iterator[Group]
         random=random,
     )
 
-    def groups() -> Iterator[Group]:
-        for puzzle, solution in table.chosen(choice.test_split, choice.to_test):
-            yield _group("test", puzzle[None], solution[None])
-        yield from _augmented_groups(options, table.chosen("train", choice.to_train), choice.held_out)
-
-    return choice.count, groups()
+    tests = table.chosen(choice.test_split, choice.to_test)
+    trains = table.chosen("train", choice.to_train)
+    return choice.count, _groups(options, tests, trains, choice.held_out)
 
 
 def _are_solved(puzzles: Boards, solutions: Boards) -> np.ndarray:
@@ -73,13 +69,11 @@ def _are_solved(puzzles: Boards, solutions: Boards) -> np.ndarray:
 
 
 def _generated(options: SudokuOptions) -> Iterator[Group]:
-    """Yields groups of side 6 or 9, each from a grid of its own."""
+    """Returns groups of side 6 or 9, each from a grid of its own."""
     puzzles = _new_puzzles(options)
-    held_out = []
-    for puzzle, solution in islice(puzzles, options.held_out_grids):
-        held_out.append(fingerprints(solution[None]))
-        yield _group("test", puzzle[None], solution[None])
-    yield from _augmented_groups(options, islice(puzzles, options.train_size), np.concatenate(held_out))
+    tests = list(islice(puzzles, options.held_out_grids))
+    held_out = fingerprints(np.stack([solution for _, solution in tests]))
+    return _groups(options, tests, islice(puzzles, options.train_size), held_out)
 
 
 def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
@@ -97,7 +91,7 @@ def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
         yield _group("test" if is_test else "train", puzzles, solutions)
 
 
-def _new_puzzles(options: SudokuOptions) -> Iterator[tuple[Board, Board]]:
+def _new_puzzles(options: SudokuOptions) -> Iterator[Pair]:
     """Yields puzzles and solutions without end, no two with the same solution."""
     random = np.random.default_rng([options.seed, _GRIDS])
     seen = np.empty(0, np.uint64)
@@ -109,9 +103,11 @@ def _new_puzzles(options: SudokuOptions) -> Iterator[tuple[Board, Board]]:
         yield from zip(cleared(grids, options.difficulty, random), grids, strict=True)
 
 
-def _augmented_groups(options: SudokuOptions, pairs: Iterable[tuple[Board, Board]], held_out: Marks) -> Iterator[Group]:
-    """Yields a group to train on for each puzzle."""
-    for number, (puzzle, solution) in enumerate(pairs):
+def _groups(options: SudokuOptions, tests: Iterable[Pair], trains: Iterable[Pair], held_out: Marks) -> Iterator[Group]:
+    """Yields a group for each puzzle to test on, then one for each to train on."""
+    for puzzle, solution in tests:
+        yield _group("test", puzzle[None], solution[None])
+    for number, (puzzle, solution) in enumerate(trains):
         random = np.random.default_rng([options.seed, _GROUP, number])
         boards = augmented(puzzle, solution, count=options.num_aug, held_out=held_out, random=random)
         yield _group("train", *boards)
@@ -164,9 +160,3 @@ def _random_orders(count: int, side: int, together: int, random: np.random.Gener
     bands = random.permuted(np.tile(np.arange(side // together), (count, 1)), axis=1)
     lines = random.permuted(np.tile(np.arange(together), (count, side // together, 1)), axis=2)
     return (bands[:, :, None] * together + lines).reshape(count, side)
-
-
-def fingerprints(boards: Boards) -> Marks:
-    """Returns eight bytes per board; two of a million boards share them with a probability below 10^-7."""
-    flat = boards.reshape(len(boards), -1).astype(np.uint64)
-    return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)

@@ -11,8 +11,6 @@ from plimsoll.recipes.puzzles.dataset import SPLITS, PuzzleSet
 from plimsoll.report.layout import columns, labelled
 from plimsoll.units import format_bytes, format_seconds
 
-SHOWN = 3
-"""Number of identifiers whose names are shown."""
 COUNTS = ("groups", "puzzles", "examples")
 
 
@@ -40,7 +38,6 @@ def describe_puzzles(folder: Path | str) -> dict[str, Any]:
         "seq_len": puzzles.seq_len,
         "vocab_size": puzzles.vocab_size,
         "identifiers": puzzles.identifiers,
-        "names": puzzles.names()[1 : 1 + SHOWN],
         "splits": splits,
         "made_with": {} if ours is None else ours.made_with.options,
     }
@@ -49,7 +46,6 @@ def describe_puzzles(folder: Path | str) -> dict[str, Any]:
 def puzzles_table(about: Mapping[str, Any]) -> str:
     """Returns what `plimsoll inspect` prints, given what `describe_puzzles` returns."""
     sizes = f"{about['seq_len']:,} tokens of a vocabulary of {about['vocab_size']:,}"
-    identifiers = f"{about['identifiers'] - 1:,} besides the blank one {', '.join(about['names'])}"
     rows = [("split", *COUNTS)]
     rows += [(name, *(f"{split[unit]:,}" for unit in COUNTS)) for name, split in about["splits"].items()]
     options = [(f"  --{name.replace('_', '-')}", str(value)) for name, value in about["made_with"].items()]
@@ -58,7 +54,7 @@ def puzzles_table(about: Mapping[str, Any]) -> str:
             f"{about['path']}: puzzles, {format_bytes(about['bytes'])} on disk",
             "",
             *labelled("an example", sizes),
-            *labelled("identifiers", identifiers),
+            *labelled("identifiers", f"{about['identifiers']:,}, with the blank one"),
             "",
             *columns(rows, align="lrrr"),
             "",

@@ -21,6 +21,8 @@ from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS, NAMES,
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions, MazeOptions, SudokuOptions
 
 Split = Literal["train", "test"]
+Tokens = UInt8[np.ndarray, "examples seq_len"]
+Boards = UInt8[np.ndarray, "puzzles side side"]
 BLANK = "<blank>"
 """Name of identifier 0."""
 
@@ -30,18 +32,14 @@ class Group:
     """Puzzles that are augmentations of one another, with their examples."""
 
     split: Split
-    inputs: UInt8[np.ndarray, "examples seq_len"]
-    labels: UInt8[np.ndarray, "examples seq_len"]
+    inputs: Tokens
+    labels: Tokens
     sizes: Int[np.ndarray, " puzzles"]
     """Examples of each puzzle."""
     identifiers: Int[np.ndarray, " puzzles"]
 
 
-def group_of_boards(
-    split: Split,
-    questions: UInt8[np.ndarray, "puzzles side side"],
-    answers: UInt8[np.ndarray, "puzzles side side"],
-) -> Group:
+def group_of_boards(split: Split, questions: Boards, answers: Boards) -> Group:
     """Returns a group whose puzzles have one example each, and no identifiers."""
     count = len(questions)
     sizes = np.ones(count, np.int32)
@@ -76,6 +74,9 @@ class SplitFiles:
 
     def finish(self, *, vocab_size: int, identifiers: int) -> dict[str, int]:
         """Completes all files, and returns the numbers of groups, puzzles and examples."""
+        if not self.identifiers:
+            raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer of the others")
+
         # What tells puzzles and groups apart.
         offsets = {
             IDENTIFIERS: np.concatenate(self.identifiers),
