@@ -14,14 +14,15 @@ import numpy as np
 from peers.trm_side import LATENTS, Arrays, File, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 
 from plimsoll.levers.sharding import in_micro_batches, joined
 from plimsoll.recipes.puzzles.act import PUZZLES, Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.published import TABLE, names, placed, shape_of
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient
 from plimsoll.types import Compute, Precision, Remat
+from published_trm import TABLE, names, placed, shape_of
 
 CARRIED = {"z_H": "high", "z_L": "low"}
 
@@ -40,7 +41,7 @@ class Plimsoll:
         buffers = {f"inner.{name}": value for name, value in file.under("buffer/").items()}
         tensors = file.under("param/") | {TABLE if "puzzle_emb" in name else name: v for name, v in buffers.items()}
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, self.shape, source="the file"))
+        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, self.shape))
         self.held = jax.jit(task.start, static_argnums=0)(examples)  # no two leaves in the same bytes: it is donated
         self.keys = jax.vmap(jax.random.key)(jnp.arange(examples, dtype=jnp.uint32))
         batch = file.under("step0/batch/")

@@ -27,10 +27,11 @@ from peers.environment import ROOT, SIDE_PROGRAM, TRM, TRM_FOLDER, peer_python
 from peers.programs import Program
 
 sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(ROOT / "tests/support"))
 
 from plimsoll.processes.environment import for_processes
-from plimsoll.recipes.puzzles.published import TABLE, names
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from published_trm import TABLE, names
 
 EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
@@ -115,8 +116,7 @@ def drawn(variant: str) -> dict[str, np.ndarray]:
     from plimsoll.recipes.puzzles.act import RecursiveSolver
     from plimsoll.types import Compute
 
-    positions = "rope" if variant == "attention" else "none"
-    shape = TRMShape(vocab=11, length=81, variant=variant, positions=positions)
+    shape = TRMShape(vocab=11, length=81, variant=variant)
     params = jax.device_get(RecursiveSolver(shape, Compute()).init(jax.random.key(0)))
     random = np.random.default_rng(0)
     labels = random.integers(2, shape.vocab, (EXAMPLES, shape.length), np.int32)
@@ -143,14 +143,14 @@ def published(shape: TRMShape) -> dict[str, Any]:
         "vocab_size": shape.vocab,
         "num_puzzle_identifiers": shape.identifiers,
         "puzzle_emb_len": shape.puzzle_positions,
-        "puzzle_emb_ndim": shape.row_width,
+        "puzzle_emb_ndim": shape.width,
         "H_cycles": shape.high_cycles,
         "L_cycles": shape.low_cycles,
         "L_layers": shape.layers,
         "hidden_size": shape.width,
         "num_heads": shape.heads,
-        "expansion": shape.expansion,
-        "pos_encodings": shape.positions,
+        "expansion": 4,
+        "pos_encodings": "rope" if shape.variant == "attention" else "none",
         "mlp_t": shape.variant == "mlp",
         "halt_max_steps": 16,
         "halt_exploration_prob": 0.0,

@@ -17,7 +17,7 @@ from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_
 from plimsoll.files.provenance import note_session, sessions
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.user_code import failed
-from plimsoll.recipes.puzzles.arc_tasks import tasks
+from plimsoll.recipes.puzzles.arc_tasks import read_tasks
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
@@ -135,7 +135,7 @@ def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
     (tmp_path / "a_training_challenges.json").write_text(json.dumps({"one": task}))
     (tmp_path / "a_training_solutions.json").write_text("null")
     with pytest.raises(DataError, match=r"a_training_solutions\.json is no JSON object"):
-        list(tasks([tmp_path / "a_training_challenges.json"]))
+        read_tasks([tmp_path / "a_training_challenges.json"])
 
 
 def test_a_text_that_changes_before_anything_is_planned_is_prepared_anew(tmp_path):

@@ -109,9 +109,9 @@ def test_golden_solution():
 
 def test_golden_answers_that_are_none():
     about = {"step": 2, "supervision_steps": 16, "would_halt_at": None, "probabilities": [0.0067]}
-    maze = about | {"box": None, "puzzle": ["S G"], "answer": ["SoG"], "valid": True, "longer_than_needed": 2}
+    maze = about | {"box": None, "puzzle": ["S G"], "answer": ["SoG"], "valid": True}
     assert solution_text(maze) == (
-        "  S G      SoG\n\n  valid, and 2 cells longer than a shortest path\n"
+        "  S G      SoG\n\n  valid\n"
         "  16 supervision steps; it would not have halted before; 0.7 % sure at the end (checkpoint of step 2)"
     )
     arc = about | {"box": None, "puzzle": ["12", "34"], "answer": [], "right": False}
@@ -152,7 +152,7 @@ def test_augmentations_vote_and_two_attempts_are_submitted(arc_run, tmp_path):
     assert found["exact_accuracy"] == logged["validation_exact_accuracy"]
     assert [name for name in found if name.startswith("pass@")] == [f"pass@{k}" for k in (1, 2, 5, 10, 100, 1000)]
     assert 0 <= found["pass@1"] <= found["pass@1000"] <= 1
-    assert (found["tasks"], found["unanswered"], found["weight"]) == (3, 0, 9)
+    assert (found["tasks"], found["weight"]) == (3, 9)
     submitted = json.loads(out.read_text())
     assert list(submitted) == ["task0", "task1", "task2"]
     assert all(list(one) == ["attempt_1", "attempt_2"] for attempts in submitted.values() for one in attempts)

@@ -19,7 +19,7 @@ from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
 SHAPE = TRMShape(
-    vocab=5, length=7, identifiers=4096, variant="mlp", positions="none", width=16, layers=1, high_cycles=1,
+    vocab=5, length=7, identifiers=4096, variant="mlp", width=16, layers=1, high_cycles=1,
     low_cycles=1, puzzle_positions=1,
 )  # fmt: skip
 EXAMPLES, STEPS = 32, 4

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.published import TABLE, names, placed, shape_of
 from plimsoll.types import Compute
+from published_trm import TABLE, names, placed, shape_of
 
 VARIANTS = ("attention", "mlp")
 CHAINED = ("attention",)
@@ -81,12 +81,12 @@ class Golden:
 
     def params(self):
         shapes = jax.eval_shape(self.task().init, jax.random.key(0))
-        return jax.tree.map(jnp.asarray, placed(self.tensors(), shapes, self.shape, source="golden"))
+        return jax.tree.map(jnp.asarray, placed(self.tensors(), shapes, self.shape))
 
     def like_trainable(self, prefix):
         """What stands in the file under every parameter's name, in our parameters' structure."""
         tensors = self.tensors() | self.under(prefix)
-        return placed(tensors, self.params(), self.shape, source="golden")["trainable"]
+        return placed(tensors, self.params(), self.shape)["trainable"]
 
     def batch(self, step):
         return self.under(f"step{step}/batch/")

@@ -5,19 +5,12 @@ import shutil
 import signal
 import sys
 
-import jax
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from once import made_once
 from plimsoll.errors import RecipeError
 from plimsoll.inference.evaluate import evaluate
-from plimsoll.recipes.puzzles.act import RecursiveSolver
-from plimsoll.recipes.puzzles.published import names
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoints import read_leaves
-from plimsoll.types import Compute
 from puzzle_files import write_split
 from small_runs import Runs, checkpoint_steps, newest_checkpoint, newest_fingerprint, rows
 
@@ -95,30 +88,3 @@ def test_the_weights_as_they_were_trained_are_evaluated_beside_their_average(uni
     assert found["raw"]["loss"] != pytest.approx(found["loss"], rel=1e-4)
     with pytest.raises(RecipeError, match="without keeps none"):
         evaluate({"run": str(without), "step": "last", "raw": True})
-
-
-@pytest.mark.slow
-def test_a_run_begins_with_the_published_weights_it_is_given(puzzle_runs, tmp_path):
-    """After one step, with a rate that moves nothing by more than its thousandth."""
-    shape = TRMShape(
-        vocab=9, length=9, identifiers=20, variant="mlp", positions="none", width=16, layers=1, puzzle_positions=1
-    )
-    random, params = np.random.default_rng(0), jax.eval_shape(RecursiveSolver(shape, Compute()).init, jax.random.key(0))
-    given = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype(np.float32), params)
-    tensors = {}
-    for name, (place, turned) in names(shape).items():
-        leaf = given
-        for step in place:
-            leaf = leaf[step]
-        tensors[name] = np.ascontiguousarray(leaf.T if turned else leaf)
-    save_file(tensors, tmp_path / "published.safetensors")
-    options = ("--init-from", str(tmp_path / "published.safetensors"), "--learning-rate", "1e-9")
-    run = puzzle_runs.prepared(*options)
-    ended = puzzle_runs.run(run, *options, "--max-steps", "1")
-    assert ended.returncode == 0, ended.stderr
-    saved = dict(read_leaves(newest_checkpoint(run)))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(given["trainable"]):
-        for entry in ("['params']['trainable']", "['ema']"):
-            np.testing.assert_allclose(saved[entry + jax.tree_util.keystr(path)], leaf, rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(saved["['params']['frozen']['high']"], given["frozen"]["high"])
-    assert any("--init-from" in note for note in json.loads((run / "ledger.json").read_text())["notes"])

@@ -73,7 +73,7 @@ class RecursiveSolver:
         return {
             "trainable": self.network.init(weights),
             "frozen": {"high": truncated(high, (d,), std=1.0), "low": truncated(low, (d,), std=1.0)},
-            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.row_width))},
+            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.width))},
         }
 
     def start(self, examples: int) -> Carry:
@@ -106,7 +106,7 @@ class RecursiveSolver:
         rows that `rows` names, if they were gathered before. Without a carry all slots are empty.
         """
         if not train:
-            loss, metrics, *_ = self.evaluated(params, batch, carry)
+            loss, metrics, _ = self.evaluated(params, batch, carry)
             return loss, None, metrics
         state, x = self._filled(params, batch, carry)
         weights = params["trainable"]
@@ -119,12 +119,10 @@ class RecursiveSolver:
         loss, metrics = loss_and_metrics(logits, q, state["labels"], steps, halted=halted, counted=everybody)
         return loss, jax.lax.stop_gradient(after), metrics
 
-    def evaluated(
-        self, params: Params, batch: Batch, carry: Carry | None = None
-    ) -> tuple[LossSum, Metrics, Float[Array, "batch length vocab"], Float[Array, " batch"]]:
+    def evaluated(self, params: Params, batch: Batch, carry: Carry | None = None) -> tuple[LossSum, Metrics, Answers]:
         """Returns the loss and the metrics of an evaluation, summed over examples that are counted.
 
-        Then the logits of the tokens and of halting (`Answers.likeliest`), after the last step: every puzzle takes all.
+        Then the answers after the last step: every puzzle takes all.
         """
         state, x = self._filled(params, batch, carry)
         weights = params["trainable"]
@@ -137,7 +135,7 @@ class RecursiveSolver:
         counted = batch.get(COUNTED, jnp.ones(len(q), bool))
         steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
         loss, metrics = loss_and_metrics(logits, q, state["labels"], steps, halted=counted, counted=counted)
-        return loss, metrics, logits, q
+        return loss, metrics, Answers.likeliest(logits, q)
 
     def every_step(self, params: Params, batch: Batch) -> Answers:
         """Returns the answers after each step, (steps, batch, ...), as `evaluated` takes them."""
@@ -172,12 +170,10 @@ class RecursiveSolver:
         """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
         most = self.halting.max_steps
         wants = (q > 0) | (steps >= most)
-        if not self.halting.exploration or most < LEAST_DELAYED:
-            return wants
 
         def delay(key: Array) -> Array:
             explores, length = jax.random.split(key)
-            delayed = jax.random.randint(length, (), LEAST_DELAYED, most + 1, jnp.int32)
+            delayed = jax.random.randint(length, (), min(LEAST_DELAYED, most), most + 1, jnp.int32)
             return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))

@@ -7,15 +7,13 @@ Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plimsoll.data.progress import Spoken
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc_grids import (
     CANVAS,
@@ -23,139 +21,115 @@ from plimsoll.recipes.puzzles.arc_grids import (
     VOCABULARY,
     Augmentation,
     Grid,
+    key_of,
     placed,
     random_augmentation,
 )
-from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, tasks
+from plimsoll.recipes.puzzles.arc_tasks import Task, find_subsets, read_tasks
 from plimsoll.recipes.puzzles.prepare_options import ArcOptions
-from plimsoll.recipes.puzzles.vote_counts import key_of
-from plimsoll.recipes.puzzles.writer import FIXED_BYTES, PuzzleFolder, SplitFiles, write_puzzles
+from plimsoll.recipes.puzzles.writer import BLANK, Group, Split, write_puzzles
 
 TRIES = 5
 """Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
-TEST_SETS = ("evaluation2", "evaluation")
-NAME_BYTES = 80
-"""Bytes of the name of an augmentation, at most."""
+UNKNOWN = np.zeros((1, 1), np.uint8)
+"""Answer of a test pair that nobody knows, as the published builder has it."""
 _TASK = 41
 """Number of the random stream that a seed has for each task."""
-
-Pair = tuple[Grid, Grid]
 
 
 def make(options: ArcOptions) -> dict[str, Any]:
     """Makes the folder of `plimsoll prepare arc`; progress goes to standard error."""
-    source, progress = Path(options.source).expanduser(), Spoken("tasks")
+    # All tasks are read, and so checked, before the first is written.
+    source = Path(options.source).expanduser()
     subsets = find_subsets(source)
-    if missing := [name for name in options.subsets if name not in subsets]:
-        raise DataError(f"{source} has the subsets {', '.join(subsets)}, and --subsets asks for {', '.join(missing)}")
-    subsets = {name: subsets[name] for name in options.subsets or subsets}
-    test_set = _test_set(options.test_set_name, subsets)
-    names: dict[str, str] = {}
-    pairs = 0
-    for subset, files in subsets.items():  # all of it is read, and so checked, before the first row is written
-        for task in tasks(files):
-            if task.name in names:
-                raise DataError(
-                    f"task {task.name} is in {names[task.name]} and in {subset} of {source}: its identifier must say"
-                    " which is meant. Choose with --subsets"
-                )
-            names[task.name], pairs = subset, pairs + len(task.train) + len(task.test)
-    needed = (1 + options.num_aug) * (pairs * 2 * CANVAS**2 + len(names) * NAME_BYTES) + FIXED_BYTES
-    few = unknown = 0
-    tests: dict[str, Any] = {}
+    names = options.subsets or tuple(subsets)
+    usual = [name for name in (*names, "evaluation", "evaluation2") if name in names]
+    test_set = options.test_set_name or usual[-1]
+    if not {*names, test_set} <= subsets.keys() or test_set not in names:
+        raise DataError(
+            f"{source} has the subsets {', '.join(subsets)}, and --subsets {' '.join(names)} --test-set-name {test_set}"
+            " ask for others"
+        )
+    chosen = {name: read_tasks(subsets[name]) for name in names}
+    tasks = [task for of_subset in chosen.values() for task in of_subset]
+    [(repeated, count)] = Counter(task.name for task in tasks).most_common(1)
+    if count > 1:
+        raise DataError(
+            f"{source} has {count} tasks {repeated}: its identifier must say which is meant. Choose with --subsets"
+        )
 
-    def fill(folder: PuzzleFolder) -> None:
-        nonlocal few, unknown
-        for number, task in enumerate(task for files in subsets.values() for task in tasks(files)):
+    # Identifiers are numbered while groups are made.
+    identifiers = [BLANK]
+
+    def groups() -> Iterator[Group]:
+        tested = {task.name for task in chosen[test_set]}
+        for number, task in enumerate(tasks):
             random = np.random.default_rng([options.seed, _TASK, number])
-            augmentations = unique(task, options.num_aug, random)
-            to_test = names[task.name] == test_set
-            _add(folder, task, augmentations, to_test=to_test, random=random)
-            if to_test:
-                tests[task.name] = task.as_published
-            few += len(augmentations) <= options.num_aug
-            unknown += sum(output is None for _, output in task.test)
-            progress(number + 1, len(names))
-        (folder.partial / "test_puzzles.json").write_text(json.dumps(tests), "utf-8")
+            augmentations = unique_augmentations(task, options.num_aug, random)
+            numbers = np.arange(len(identifiers), len(identifiers) + len(augmentations), dtype=np.int32)
+            identifiers.extend([task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])])
+            is_tested = task.name in tested
+            learned = task.train if is_tested else task.train + task.known
+            yield _group("train", learned, augmentations, numbers, random)
+            if is_tested:
+                questions = [(question, UNKNOWN if answer is None else answer) for question, answer in task.test]
+                yield _group("test", questions, augmentations, numbers, None)
 
-    answer = write_puzzles(options, fill, seq_len=CANVAS**2, vocab_size=VOCABULARY, needed_bytes=needed)
-    return answer | {
-        "tasks": len(names),
-        "test_tasks": len(tests),
-        "test_set": test_set,
-        "tasks_with_fewer_augmentations": few,
-        "test_pairs_without_solution": unknown,
-    }
-
-
-def _test_set(name: str | None, subsets: Mapping[str, Any]) -> str:
-    """Returns the subset whose test pairs are tested on: the one that was named, or a usual one, or the only one."""
-    wanted = (name,) if name else (*TEST_SETS, *(subsets if len(subsets) == 1 else ()))
-    for candidate in wanted:
-        if candidate in subsets:
-            return candidate
-    raise DataError(
-        f"none of the subsets {', '.join(subsets)} is {' or '.join(wanted)}: --test-set-name says whose test pairs are"
-        " to test on"
+    sizes = write_puzzles(
+        options,
+        groups(),
+        count=len(tasks) + len(chosen[test_set]),
+        seq_len=CANVAS**2,
+        vocab_size=VOCABULARY,
+        names=identifiers,
+        more={"test_puzzles.json": {task.name: task.as_published for task in chosen[test_set]}},
     )
+    return sizes | {"tasks": len(tasks), "test_tasks": len(chosen[test_set]), "test_set": test_set}
 
 
-def unique(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
+def unique_augmentations(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:
     """Returns the task unchanged, then up to `count` augmentations, no two of which have the same grids."""
-    augmentations, seen = [NOTHING], {_mark(task, NOTHING)}
+    augmentations = [NOTHING]
+    seen = {_mark(task, NOTHING)}
     for _ in range(TRIES * count):
         if len(augmentations) > count:
             break
         augmentation = random_augmentation(random)
-        if (mark := _mark(task, augmentation)) not in seen:
+        mark = _mark(task, augmentation)
+        if mark not in seen:
             seen.add(mark)
             augmentations.append(augmentation)
     return augmentations
 
 
-def _mark(task: Task, by: Augmentation) -> bytes:
-    """Returns the pairs of an augmentation, in any order, as a key that distinguishes it from others of its task."""
-    grids = [(question, answer) for question, answer in (*task.train, *task.test) if answer is not None]
-    keys = sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in grids)
-    return hashlib.sha256(b"|".join(keys)).digest()
+def _mark(task: Task, by: Augmentation) -> tuple[bytes, ...]:
+    """Returns the pairs of an augmentation, sorted, which distinguish it from others of its task."""
+    pairs = task.train + task.known
+    return tuple(sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in pairs))
 
 
-def _add(
-    folder: PuzzleFolder, task: Task, augmentations: list[Augmentation], *, to_test: bool, random: np.random.Generator
-) -> None:
-    named = [task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])]
-    identifiers = np.array([folder.name(name) for name in named], np.int32)
-    known = [(question, answer) for question, answer in task.test if answer is not None]
-    learned = task.train if to_test else task.train + known
-    _add_group(folder.splits["train"], learned, augmentations, identifiers, random=random)
-    if to_test:
-        nothing = np.zeros((1, 1), np.uint8)  # as the published builder has it, where nobody knows the answer
-        questions = [(grid, nothing if answer is None else answer) for grid, answer in task.test]
-        _add_group(folder.splits["test"], questions, augmentations, identifiers, random=None)
-
-
-def _add_group(
-    split: SplitFiles,
-    pairs: list[Pair],
-    augmentations: Iterable[Augmentation],
+def _group(
+    split: Split,
+    pairs: list[tuple[Grid, Grid]],
+    augmentations: list[Augmentation],
     identifiers: np.ndarray,
-    *,
     random: np.random.Generator | None,
-) -> None:
-    """Adds the puzzles of a task.
+) -> Group:
+    """Returns the puzzles of a task.
 
     With `random`, all pairs of a puzzle but one are put at random places of the canvas; else all are at its corner.
     """
-    inputs, labels = [], []
-    for by in augmentations:
+    inputs = []
+    labels = []
+    for augmentation in augmentations:
         still = -1 if random is None else int(random.integers(len(pairs)))
         for number, (question, answer) in enumerate(pairs):
-            grids = by.applied(question), by.applied(answer)
+            grids = augmentation.applied(question), augmentation.applied(answer)
             row = col = 0
             if random is not None and number != still:
-                largest = [max(grid.shape[axis] for grid in grids) for axis in (0, 1)]
-                row, col = (int(random.integers(CANVAS - size + 1)) for size in largest)
+                row = int(random.integers(CANVAS - max(len(grid) for grid in grids) + 1))
+                col = int(random.integers(CANVAS - max(grid.shape[1] for grid in grids) + 1))
             inputs.append(placed(grids[0], row, col))
             labels.append(placed(grids[1], row, col))
     sizes = np.full(len(identifiers), len(pairs), np.int32)
-    split.add_group(np.stack(inputs), np.stack(labels), sizes=sizes, identifiers=identifiers)
+    return Group(split, np.stack(inputs), np.stack(labels), sizes, identifiers)

@@ -2,7 +2,7 @@
 
 Token 0 is padding, 1 the edge, 2 to 11 the colours 0 to 9. The edge fills the row just below and the column just to the
 right of the grid, if they are inside the canvas. A name is `task|||t<symmetry>|||<10 digits>`: the symmetry of the
-square, and the new colour of each colour. Both are those of Tiny Recursive Models (build_arc_dataset.py).
+square, and the new colour of each colour. All are those of Tiny Recursive Models (build_arc_dataset.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
-
-from plimsoll.recipes.puzzles.dihedral import INVERSE, SYMMETRIES, dihedral
+from jaxtyping import Int, Shaped, UInt8
 
 CANVAS = 30
 """Rows and columns of the canvas: no grid of ARC is larger."""
@@ -20,14 +18,36 @@ COLOURS = 10
 EDGE, FIRST_COLOUR = 1, 2
 VOCABULARY = FIRST_COLOUR + COLOURS
 SEPARATOR = "|||"
+SYMMETRIES = 8
+"""Number of symmetries of a square: 0 is the identity, 1 to 3 are that many quarter turns (NumPy's direction), 4
+mirrors left and right, 5 mirrors up and down, 6 transposes, 7 is a quarter turn and then a left-right mirror."""
+INVERSE = (0, 3, 2, 1, 4, 5, 6, 7)
+"""Number of the symmetry that undoes each."""
+_FORMS = ((0, None), (1, None), (2, None), (3, None), (0, -1), (0, -2), (1, -2), (1, -1))
+"""Quarter turns of each symmetry, and the axis that is mirrored then."""
 
 Grid = UInt8[np.ndarray, "rows cols"]
+Key = bytes
+"""Shape and colours of a grid, as a key that can be hashed."""
+
+
+def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
+    """Returns a view of the last two axes under symmetry `which`, 0 to 7."""
+    turns, mirrored = _FORMS[which]
+    turned = np.rot90(grid, turns, axes=(-2, -1))
+    return turned if mirrored is None else np.flip(turned, mirrored)
+
+
+def key_of(grid: Grid) -> Key:
+    """Returns the key of a grid; equal grids have equal ones."""
+    return bytes(grid.shape) + grid.tobytes()
 
 
 def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens"]:
     """Returns the canvas as 900 tokens, with `grid`'s upper left corner at (row, col)."""
     canvas = np.zeros((CANVAS, CANVAS), np.uint8)
-    below, right = row + grid.shape[0], col + grid.shape[1]
+    below = row + grid.shape[0]
+    right = col + grid.shape[1]
     canvas[row:below, col:right] = grid + FIRST_COLOUR
     canvas[below : below + 1, col:right] = EDGE
     canvas[row:below, right : right + 1] = EDGE
@@ -66,6 +86,7 @@ NOTHING = Augmentation(0, np.arange(COLOURS, dtype=np.uint8))
 
 
 def random_augmentation(random: np.random.Generator) -> Augmentation:
+    """Returns a symmetry and an order of the colours, all equally likely."""
     colours = np.arange(COLOURS, dtype=np.uint8)
     symmetry = int(random.integers(SYMMETRIES))
     colours[1:] = random.permutation(colours[1:])

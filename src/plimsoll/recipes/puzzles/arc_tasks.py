@@ -7,7 +7,6 @@ pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,38 +28,41 @@ class Task:
     """Test pairs; an output that was not published is None."""
     as_published: dict[str, Any]
 
+    @property
+    def known(self) -> list[tuple[Grid, Grid]]:
+        """Test pairs whose output was published."""
+        return [(question, answer) for question, answer in self.test if answer is not None]
+
 
 def find_subsets(source: Path) -> dict[str, list[Path]]:
     """Returns the files of each subset: one of the Kaggle form, or one per task."""
-    if not source.is_dir():
-        raise DataError(f"--source {source} is no folder that is there: name one with ARC tasks in JSON files")
-    kaggle = {
-        path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path]
-        for path in sorted(source.glob(f"*{CHALLENGES}.json"))
-    }
-    if kaggle:
-        return kaggle
-    folders = {path.name: sorted(path.glob("*.json")) for path in sorted(source.iterdir()) if path.is_dir()}
-    subsets = {name: files for name, files in folders.items() if files} or {source.name: sorted(source.glob("*.json"))}
-    if not any(subsets.values()):
+    kaggle = sorted(source.glob(f"*{CHALLENGES}.json"))
+    subsets = {path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path] for path in kaggle}
+    if not kaggle:
+        folders = [source, *sorted(path for path in source.glob("*") if path.is_dir())]
+        subsets = {folder.name: sorted(folder.glob("*.json")) for folder in folders}
+    subsets = {name: files for name, files in subsets.items() if files}
+    if not subsets:
         raise DataError(
-            f"--source {source} has no ARC tasks: NAME_challenges.json files, folders of JSON files, or JSON files"
-            " were expected"
+            f"--source {source} is no folder with ARC tasks: NAME_challenges.json files, folders of JSON files, or JSON"
+            " files were expected"
         )
     return subsets
 
 
-def tasks(files: list[Path]) -> Iterator[Task]:
-    """Yields the tasks of a subset, in order."""
+def read_tasks(files: list[Path]) -> list[Task]:
+    """Returns the tasks of a subset, in order."""
+    tasks = []
     for path in files:
         content = _object(path)
         if not path.stem.endswith(CHALLENGES):
-            yield _task(path.stem, content, None, str(path))
+            tasks.append(_task(path.stem, content, None, str(path)))
             continue
         solutions_path = path.with_name(path.name.replace(CHALLENGES, SOLUTIONS))
         solutions = _object(solutions_path) if solutions_path.is_file() else {}
         for name, task in content.items():
-            yield _task(name, task, solutions.get(name), f"{path}, task {name}")
+            tasks.append(_task(name, task, solutions.get(name), f"{path}, task {name}"))
+    return tasks
 
 
 def _object(path: Path) -> dict[str, Any]:

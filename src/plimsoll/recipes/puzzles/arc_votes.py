@@ -1,66 +1,148 @@
 """Evaluating a run of ARC: the augmentations of every test input vote for its answer, in the same pass over the set.
 
-In a process that imports JAX. `recipes/puzzles/vote_counts.py` counts and ranks.
+In a process that imports JAX. Every augmentation votes for the grid it predicts, once that is undone. Candidates are
+ranked by votes, then by their mean probability of being right; a task's score at K is the share of its test inputs
+whose answer is among the first K. Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts
+(https://arcprize.org).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
-from plimsoll.errors import DataError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import Answers, RecursiveSolver
+from plimsoll.recipes.puzzles.arc_grids import Grid, Key, cropped, key_of, read_name
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS
 from plimsoll.recipes.puzzles.recipe import Puzzles
-from plimsoll.recipes.puzzles.vote_counts import Votes, scored
 from plimsoll.types import COUNTED, Batch, LossSum, Metrics, Params, TrainedRun
+
+PASS_AT = (1, 2, 5, 10, 100, 1000)
+ATTEMPTS = 2
+"""Attempts of a submission per test input."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the means over the test split.
 
     Of a data set of ARC these are followed by what the votes give: `pass@K` where answers are known, the number of
-    test inputs without a vote, and the submission.
+    tasks, and the submission.
     """
     recipe: Puzzles = trained.recipe
     if not recipe.arc_tasks.is_file():
         return trained.means()
-    tasks, names, votes = _tasks(recipe.arc_tasks), recipe.test_set.names(), Votes()
+    tasks = json.loads(recipe.arc_tasks.read_text("utf-8"))
+    names = recipe.test_set.names()
+    votes = Votes()
     task = recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, RecursiveSolver)
 
     @jax.jit
     def evaluated(params: Params, batch: Batch) -> tuple[Metrics, Answers]:
-        loss, metrics, *logits = task.evaluated(params, batch)
-        return metrics | {"loss": loss}, Answers.likeliest(*logits)
+        loss, metrics, answers = task.evaluated(params, batch)
+        return metrics | {"loss": loss}, answers
 
     def evaluate_and_vote(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
         sums, answers = evaluated(params | {"trainable": readable(params["trainable"])}, dict(batch))
         counted = np.flatnonzero(batch[COUNTED])
         voters = [names[identifier] for identifier in batch[IDENTIFIERS][counted]]
-        tokens, logits = np.asarray(answers.tokens)[counted], np.asarray(answers.halt_logits)[counted]
-        votes.add(voters, batch[INPUTS][counted], tokens, logits)
+        tokens = np.asarray(answers.tokens)[counted]
+        halt_logits = np.asarray(answers.halt_logits)[counted]
+        votes.add(voters, batch[INPUTS][counted], tokens, halt_logits)
         return sums
 
     means = trained.means(evaluate=evaluate_and_vote)
-    scores = scored(votes, tasks)
-    means |= {f"pass@{most}": share for most, share in scores.pass_at.items()}
-    return means | {"tasks": len(tasks), "unanswered": scores.unanswered, "submission": scores.submission}
+    shares, submission = scored(votes, tasks)
+    means |= {f"pass@{most}": share for most, share in shares.items()}
+    return means | {"tasks": len(tasks), "submission": submission}
 
 
-def _tasks(path: Path) -> dict[str, Any]:
-    try:
-        tasks = json.loads(path.read_text("utf-8"))
-        for task in tasks.values():
-            _ = [pair["input"] for pair in task["test"]]
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as problem:
-        raise DataError(
-            f"{path} does not hold tasks of ARC ({type(problem).__name__}: {problem}): prepare the data set again"
-        ) from None
-    return tasks
+class Candidate(NamedTuple):
+    grid: Grid
+    votes: int
+    probability: float
+    """Mean, over its votes, of the sigmoid of the halting logit: the probability that the answer is right."""
+
+
+class Votes:
+    """Votes of any number of batches."""
+
+    def __init__(self) -> None:
+        self._probabilities: dict[tuple[str, Key], dict[Key, list[float]]] = defaultdict(lambda: defaultdict(list))
+        """Probability of each vote, by task and input, and by predicted grid."""
+        self._grids: dict[Key, Grid] = {}
+
+    def add(
+        self,
+        names: Sequence[str],
+        inputs: Int[np.ndarray, "batch tokens"],
+        predicted: Int[np.ndarray, "batch tokens"],
+        halt_logits: Float[np.ndarray, " batch"],
+    ) -> None:
+        """Adds the predictions of a batch, without padding rows.
+
+        `names` has the identifiers' names with their augmentations.
+        """
+        probabilities = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
+        for name, tokens, answer, probability in zip(names, inputs, predicted, probabilities.tolist(), strict=True):
+            task, augmentation = read_name(name)
+            question = augmentation.undone(cropped(tokens))
+            grid = augmentation.undone(cropped(answer))
+            key = key_of(grid)
+            self._grids[key] = grid
+            self._probabilities[task, key_of(question)][key].append(probability)
+
+    def ranked(self, task: str, question: Grid) -> list[Candidate]:
+        """Returns the candidates, best first, or nothing if nothing was predicted.
+
+        Among equals the first prediction comes first.
+        """
+        candidates = [
+            Candidate(self._grids[key], len(probabilities), sum(probabilities) / len(probabilities))
+            for key, probabilities in self._probabilities[task, key_of(question)].items()
+        ]
+        return sorted(candidates, key=lambda candidate: (candidate.votes, candidate.probability), reverse=True)
+
+
+Submission = dict[str, list[dict[str, list[list[int]]]]]
+"""Two attempts, `attempt_1` and `attempt_2`, of each test input, by task: the form of the competition."""
+
+
+def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Submission]:
+    """Returns, for each K, the mean over tasks of the share of test inputs whose answer is among the first K, and the
+    submission.
+
+    Tasks with unknown answers are not scored; if none is known there is no share. `tasks` maps names to
+    `{"test": [{"input": ..., "output": ...}]}`, as in test_puzzles.json.
+    """
+    solved = dict.fromkeys(PASS_AT, 0.0)
+    known = 0
+    submission = {}
+    for name, task in tasks.items():
+        pairs = task["test"]
+        rankings = [votes.ranked(name, np.array(pair["input"], np.uint8)) for pair in pairs]
+        submission[name] = [_attempts(ranking) for ranking in rankings]
+
+        # A task counts where all of its answers are known.
+        if any(pair.get("output") is None for pair in pairs):
+            continue
+        known += 1
+        for pair, ranking in zip(pairs, rankings, strict=True):
+            right = key_of(np.array(pair["output"], np.uint8))
+            keys = [key_of(candidate.grid) for candidate in ranking]
+            for most in PASS_AT:
+                solved[most] += (right in keys[:most]) / len(pairs)
+    return {most: total / known for most, total in solved.items() if known}, submission
+
+
+def _attempts(ranking: list[Candidate]) -> dict[str, list[list[int]]]:
+    """Returns two attempts: the last one again if there are too few, and a black cell if there is none."""
+    grids = [candidate.grid.tolist() for candidate in ranking if candidate.grid.size] or [[[0]]]
+    return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

@@ -27,10 +27,9 @@ class SudokuOptions:
     id like sapientinc/sudoku-extreme. Without it puzzles are generated."""
     size: Literal[4, 6, 9] = 9
     """Rows of a puzzle."""
-    difficulty: Literal["easy", "medium", "hard", "mixed"] = "mixed"
-    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; medium: no guess needed, and no
-    given that could be left out; hard: a guess needed, and no given that could be left out; mixed: any number of givens
-    with one solution."""
+    difficulty: Literal["easy", "mixed"] = "mixed"
+    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; mixed: any number of givens with
+    one solution."""
     subsample_size: Annotated[int | None, "count", Ge(1)] = None
     """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
     num_aug: Annotated[Count, Ge(0)] = 1000
@@ -44,52 +43,41 @@ class SudokuOptions:
     """New folder for the data set."""
 
     def __post_init__(self) -> None:
-        if self.size not in (4, 6, 9):
-            raise DataError(f"--size takes 4, 6 or 9, got {self.size}")
         require_bounds(self, DataError)
-        if self.source is not None:
-            _require_default(self, "difficulty")
-            return
-        if self.size == 4 and self.difficulty == "hard":
-            raise DataError("--difficulty hard: a 4x4 puzzle with one solution hardly ever needs a guess; take medium")
-        left = max(0, ALL_4X4 - self.held_out_grids)
-        if self.size == 4 and not 1 <= self.train_size <= left:
-            wanted = "one at least" if self.subsample_size is None else f"{self.train_size:,} (--subsample-size)"
-            raise DataError(
-                f"there are {ALL_4X4} grids of 4x4: {self.held_out_grids} to test on leave {left} to train on, and"
-                f" {wanted} would be needed. More puzzles of each grid are asked for with --num-aug"
-            )
+
+    @property
+    def is_all_of_4x4(self) -> bool:
+        """Whether puzzles are made of the 288 grids of side 4."""
+        return self.size == 4 and self.source is None
 
     @property
     def train_size(self) -> int:
         """Groups to train on, at most."""
         if self.subsample_size is not None:
             return self.subsample_size
-        return ALL_4X4 - self.held_out_grids if self.size == 4 and self.source is None else 1000
+        return ALL_4X4 - self.held_out_grids if self.is_all_of_4x4 else 1000
 
     @property
     def held_out_grids(self) -> int:
         """Grids, of side 6 and 9 puzzles, that are generated to test on."""
         if self.test_size is not None:
             return self.test_size
-        return HELD_OUT_4X4 if self.size == 4 else 1000
+        return HELD_OUT_4X4 if self.is_all_of_4x4 else 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class MazeOptions:
     """One group for each maze; eight puzzles in it with `--aug`."""
 
-    source: str | None = None
+    source: str
     """A CSV file with the columns question and answer (characters "# SGo"), a folder with such a train.csv and
-    test.csv, or a Hugging Face id like sapientinc/maze-30x30-hard-1k. Without it mazes are generated."""
-    size: Annotated[int, Ge(5)] = 30
+    test.csv, or a Hugging Face id like sapientinc/maze-30x30-hard-1k."""
+    size: Annotated[int, Ge(2)] = 30
     """Rows of a maze."""
-    shortest: Annotated[int, Ge(1)] = 110
-    """Steps that the shortest path of a generated maze has at least."""
     subsample_size: Annotated[Count, Ge(1)] = 1000
     """Mazes to train on, or all where the source has fewer."""
     test_size: Annotated[int | None, "count", Ge(1)] = None
-    """Mazes to test on. By default the source's test split, else a tenth of the source, or 1,000 generated ones."""
+    """Mazes to test on. By default the source's test split, else a tenth of the source and at most 1,000."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
     seed: Annotated[int, Ge(0)] = 42
@@ -99,8 +87,6 @@ class MazeOptions:
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
-        if self.source is not None:
-            _require_default(self, "shortest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +99,8 @@ class ArcOptions:
     subsets: tuple[str, ...] = ()
     """Names of the subsets to use, like training evaluation concept. By default all."""
     test_set_name: str | None = None
-    """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation."""
+    """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation, else
+    the last one."""
     num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each task, at most."""
     seed: Annotated[int, Ge(0)] = 42
@@ -123,11 +110,3 @@ class ArcOptions:
 
     def __post_init__(self) -> None:
         require_bounds(self, DataError)
-
-
-def _require_default(options: SudokuOptions | MazeOptions, name: str) -> None:
-    """Raises DataError if an option of generated puzzles was given beside --source."""
-    if (value := getattr(options, name)) != getattr(type(options), name):
-        raise DataError(
-            f"--{name} {value} is of generated puzzles, and --source names those there are: leave one of the two out"
-        )

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.recipes.base import Count, Prepared, Recipe, Say, warmup
-from plimsoll.recipes.puzzles.trm_shape import Positions, TRMShape, Variant
+from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 from plimsoll.units import MIB
@@ -46,7 +47,7 @@ class Puzzles(Recipe):
 
     kind: ClassVar[str] = "puzzles"
     validates_with_fillers: ClassVar[bool] = True
-    without_validation: ClassVar[str] = "its data set has no test split. Prepare one that has"
+    without_validation: ClassVar[str] = "it was trained with --validation-examples 0. Train with more"
     verbs: ClassVar[Mapping[str, Verb]] = {
         "evaluate": Verb(answer="plimsoll.recipes.puzzles.arc_votes:evaluate"),
         "solve": Verb(
@@ -75,30 +76,22 @@ class Puzzles(Recipe):
     """Most rows of the table of puzzle embeddings. A data set with fewer puzzle identifiers has a smaller table."""
     validation_examples: Count | None = None
     """Examples of the test split to evaluate on while training, from its beginning. By default all."""
-    init_from: str | None = None
-    """Published model whose weights training starts from: a .safetensors file of its state dict. By default they are
-    random."""
 
     variant: Variant = "mlp"
-    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention."""
-    positions: Positions | None = None
-    """Position encoding. By default rope with attention, none with mlp."""
+    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention with rotary
+    position encoding."""
     width: int = 512
     """Width of the latent states, a multiple of --heads."""
     heads: int = 8
     """Number of attention heads."""
     layers: int = 2
     """Number of blocks in the module that is applied recursively."""
-    expansion: float = 4.0
-    """Size of the feed-forward part: its inner width is 2/3 x this x its width, rounded up to a multiple of 256."""
     high_cycles: int = 3
     """Updates of the high latent state in a supervision step; gradients flow through the last one."""
     low_cycles: int = 6
     """Updates of the low latent state for each update of the high one."""
     puzzle_positions: int = 16
     """Positions before the tokens that hold the puzzle's embedding."""
-    puzzle_width: int | None = None
-    """Width of a row in the table of puzzle embeddings. By default --width."""
 
     halt_max_steps: int = 16
     """Most supervision steps of a puzzle; evaluation always takes this many."""
@@ -137,14 +130,14 @@ class Puzzles(Recipe):
         super().__post_init__()
         if self.data:  # a run is continued and evaluated from other folders, too
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
-        for name in ("seq_len", "vocab_size", "identifiers", "halt_max_steps", "default_epochs", "eval_interval"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"--{name.replace('_', '-')} must be 1 or more, got {getattr(self, name)}")
-        if self.validation_examples is not None and self.validation_examples < 0:
-            raise RecipeError(f"--validation-examples must be 0 or more, got {self.validation_examples}")
+
+        # Bounds: those of the shape and of the optimizers are checked by themselves.
+        counts = ("seq_len", "vocab_size", "identifiers", "halt_max_steps", "default_epochs", "eval_interval")
+        require_sizes(**{name: getattr(self, name) for name in counts})
+        require_sizes(least=0, validation_examples=self.validation_examples)
         if not 0 <= self.halt_exploration <= 1:
             raise RecipeError(f"--halt-exploration must be from 0 to 1, got {self.halt_exploration:g}")
-        _ = self.adam_atan2(1), self.sign_sgd(1), self._shape(self.identifiers)  # their own checks
+        _ = self.adam_atan2(1), self.sign_sgd(1), self._shape(self.identifiers)
 
     @cached_property
     def shape(self) -> TRMShape:
@@ -152,9 +145,7 @@ class Puzzles(Recipe):
         return self._shape(self.training_set.identifiers if self.data else self.identifiers)
 
     def _shape(self, identifiers: int) -> TRMShape:
-        positions = self.positions or ("rope" if self.variant == "attention" else "none")
-        sizes = {"vocab": self.vocab_size, "length": self.seq_len, "identifiers": identifiers}
-        return self._part(TRMShape, **sizes, positions=positions)
+        return self._part(TRMShape, vocab=self.vocab_size, length=self.seq_len, identifiers=identifiers)
 
     def _part(self, kind: type[T], **others: Any) -> T:
         """Returns settings that have fields of the recipe's names, but for the `others`."""
@@ -167,8 +158,12 @@ class Puzzles(Recipe):
 
     def sign_sgd(self, steps: int) -> SignSGD:
         """Returns the settings of the puzzle embeddings' optimizer, in a run of so many steps."""
-        rates = {"learning_rate": self.puzzle_learning_rate, "weight_decay": self.puzzle_weight_decay}
-        return self._part(SignSGD, warmup_steps=self.adam_atan2(steps).warmup_steps, **rates)
+        return self._part(
+            SignSGD,
+            warmup_steps=self.adam_atan2(steps).warmup_steps,
+            learning_rate=self.puzzle_learning_rate,
+            weight_decay=self.puzzle_weight_decay,
+        )
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
@@ -199,32 +194,22 @@ class Puzzles(Recipe):
     def test_set(self) -> PuzzleSet:
         return self._opened("test")
 
-    @property
-    def has_tests(self) -> bool:
-        """Tells a data set that has a test split."""
-        return (Path(self.data) / "test").is_dir()
-
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
-        """Returns a split of --data; one of another vocabulary or length than the model's is refused."""
+        """Returns a split of --data; one that does not fit the model is refused."""
         from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
         if not self.data:
             raise RecipeError(
-                "--data is missing: name a folder of puzzles. `plimsoll prepare sudoku --out FOLDER` makes one (maze"
-                " and arc likewise)"
+                "--data is missing: name a folder of puzzles. `plimsoll prepare sudoku --out FOLDER` makes one"
             )
         puzzles = PuzzleSet(self.data, split)
-        pairs = (("--seq-len", self.seq_len, puzzles.seq_len), ("--vocab-size", self.vocab_size, puzzles.vocab_size))
-        other = [f"{option} {theirs} where the model has {ours}" for option, ours, theirs in pairs if ours != theirs]
-        if other:
+        is_same = (puzzles.seq_len, puzzles.vocab_size) == (self.seq_len, self.vocab_size)
+        if not is_same or puzzles.identifiers > self.identifiers:
             raise DataError(
-                f"{puzzles.folder / split} is a set of other puzzles than the recipe's: {' and '.join(other)}. Take the"
-                " preset of these puzzles (`plimsoll recipes`), or give those options"
-            )
-        if puzzles.identifiers > self.identifiers:
-            raise DataError(
-                f"{puzzles.folder / split} has {puzzles.identifiers:,} identifiers of puzzles, and the table has"
-                f" {self.identifiers:,} rows: give --identifiers {puzzles.identifiers}"
+                f"{puzzles.folder / split} has puzzles of --seq-len {puzzles.seq_len} --vocab-size"
+                f" {puzzles.vocab_size} --identifiers {puzzles.identifiers}, and the recipe has {self.seq_len},"
+                f" {self.vocab_size} and {self.identifiers} at most. Take the preset of these puzzles (`plimsoll"
+                " recipes`), or give those options"
             )
         return puzzles
 
@@ -253,49 +238,46 @@ class Puzzles(Recipe):
 
         return in_place(super().update_rule(steps, storage), row_rule=self.sign_sgd(steps).build(steps))
 
-    def begin(self, params: Any) -> Any:
-        """Returns the parameters with the weights of --init-from, where one is named."""
-        if self.init_from is None:
-            return params
-        from plimsoll.recipes.puzzles import published
-
-        tensors = published.read(self.init_from)
-        return published.placed(tensors, params, self.shape, source=self.init_from)
-
     def prepare(self, folder: Path, say: Say) -> Prepared:
-        from plimsoll.recipes.puzzles.arc_grids import CANVAS, VOCABULARY
-        from plimsoll.recipes.puzzles.sampler import batches_per_iteration
-
+        # All of the data is read, so that what is damaged is found now and not during training.
         training = self.training_set
+        test = self.test_set
         training.check()
-        if (self.seq_len, self.vocab_size) == (CANVAS**2, VOCABULARY):
-            _ = training.names()  # which an evaluation of ARC needs: missing ones are found now, not then
-        if self.init_from is not None:
-            from plimsoll.recipes.puzzles import published
+        test.check()
 
-            published.require_names(self.init_from, self.shape)
-        steps_of = partial(batches_per_iteration, training, batch_size=self.effective_batch)
-        epochs = self.default_epochs if self.epochs is None else self.epochs
-        steps = self.steps or steps_of(epochs_per_iteration=epochs)
+        # Length.
+        steps = self.steps or self._batches_of(self.default_epochs if self.epochs is None else self.epochs)
         if steps < 1:
             raise DataError(
-                f"{self.data} has {training.groups:,} groups of puzzles, and {self.epochs or self.default_epochs:g}"
-                f" epochs of one puzzle each do not fill a batch of {self.effective_batch:,}: give --steps, more"
-                " --epochs, or a lower --batch-size"
+                f"{self.data} has {training.groups:,} groups of puzzles, and --epochs of one puzzle each do not fill a"
+                f" batch of {self.effective_batch:,}: give --steps, more --epochs, or a lower --batch-size"
             )
+
+        # Facts.
         description = f"{training.puzzles:,} puzzles in {training.groups:,} groups, {training.examples:,} examples"
-        tested = 0
-        if self.has_tests:
-            self.test_set.check()
-            tested = self.test_set.examples
-        say(f"data: {description} in {self.data}; {tested:,} test examples; {steps:,} steps")
-        facts = {"description": description, "groups": training.groups, "identifiers": training.identifiers}
+        say(f"data: {description} in {self.data}; {test.examples:,} test examples; {steps:,} steps")
+        facts = {
+            "description": description,
+            "groups": training.groups,
+            "identifiers": training.identifiers,
+            "test_examples": test.examples,
+            "arrays": self._facts().to_json(),
+        }
         return Prepared(
             steps=steps,
             steps_per_epoch=training.groups * training.mean_puzzle_examples / self.effective_batch,
-            evaluate_every=max(1, steps_of(epochs_per_iteration=self.eval_interval)),
-            facts=facts | {"test_examples": tested, "arrays": self._facts().to_json()},
+            evaluate_every=max(1, self._batches_of(self.eval_interval)),
+            facts=facts,
         )
+
+    def _batches_of(self, epochs: float) -> int:
+        """Returns the batches of so many epochs: exact if all puzzles have as many examples, else the expected number.
+
+        For the epochs of a whole run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
+        batches of 768.
+        """
+        training = self.training_set
+        return int(epochs * training.groups * training.mean_puzzle_examples / self.effective_batch)
 
     def data_changed(self, prepared: Prepared) -> None:
         require_same(self.data, prepared.facts["arrays"], self._facts())
@@ -318,7 +300,7 @@ class Puzzles(Recipe):
         )
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        return self.test_set.test_batches(examples, most=self.validation_examples) if self.has_tests else ()
+        return self.test_set.test_batches(examples, most=self.validation_examples)
 
     def reported(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns shares of puzzles and of tokens, and the supervision steps taken."""

@@ -33,22 +33,10 @@ class PuzzleDraws(Positioned):
 
     def __init__(self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int) -> None:
         super().__init__(size={"puzzles": puzzles.puzzles, "examples": puzzles.examples})
-        for name, value, least in (
-            ("--batch-size", batch_size, 1),
-            ("--seed", seed, 0),
-            ("epochs per iteration", epochs_per_iteration, 1),
-        ):
-            if value < least:
-                raise RecipeError(f"{name} must be {least} or more, got {value}")
-        self.set, self.batch_size, self.order_seed, self.epochs = puzzles, batch_size, seed, epochs_per_iteration
-        sizes = np.diff(puzzles.puzzle_offsets)
-        fewest = epochs_per_iteration * int(np.minimum.reduceat(sizes, puzzles.group_offsets[:-1]).sum())
-        if fewest < batch_size:
-            raise RecipeError(
-                f"--batch-size {batch_size:,} is more than {epochs_per_iteration:,} epochs of {puzzles.groups:,} groups"
-                f" are sure to fill ({fewest:,} examples), and a batch that stays unfilled is dropped: take a smaller"
-                " batch, or evaluate less often"
-            )
+        self.set = puzzles
+        self.batch_size = batch_size
+        self.order_seed = seed
+        self.epochs = epochs_per_iteration
 
     def epoch(self, iteration: int, epoch: int) -> Int[np.ndarray, " groups"]:
         """Returns one puzzle of every group, in the order of this epoch."""
@@ -81,7 +69,12 @@ class PuzzleDraws(Positioned):
                 chosen.append(puzzles[:count])
                 room, group = room - int(filled[count - 1]), group + count
             if room > 0:  # the iteration has too few examples left to fill a batch
-                assert at["group"], "an iteration fills at least one batch"
+                if not at["group"]:
+                    raise RecipeError(
+                        f"--batch-size {self.batch_size:,} is more than --eval-interval {self.epochs:,} epochs of"
+                        f" {self.set.groups:,} groups fill, and a batch that stays unfilled is dropped: take a smaller"
+                        " batch, or evaluate less often"
+                    )
                 at |= {"iteration": at["iteration"] + 1, "batch": 0, "group": 0}
                 continue
             examples = self.examples_of(np.concatenate(chosen), at["iteration"], at["batch"])
@@ -102,12 +95,3 @@ class PuzzleLoader(BatchSource):
     ) -> None:
         draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
         super().__init__(draws, prefetch=prefetch)
-
-
-def batches_per_iteration(puzzles: PuzzleSet, *, batch_size: int, epochs_per_iteration: float) -> int:
-    """Returns the batches of an iteration: exact if all puzzles have as many examples, else the expected number.
-
-    For the epochs of a whole run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
-    batches of 768.
-    """
-    return int(epochs_per_iteration * puzzles.groups * puzzles.mean_puzzle_examples / batch_size)

@@ -42,7 +42,8 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         "puzzle_identifiers": np.array([request["identifier"]], np.int32),
     }
     answers = jax.jit(task.every_step)(params | {"trainable": readable(params["trainable"])}, batch)
-    last, logits = np.asarray(answers.tokens[-1, 0]), np.asarray(answers.halt_logits[:, 0], np.float64)
+    last = np.asarray(answers.tokens[-1, 0])
+    logits = np.asarray(answers.halt_logits[:, 0], np.float64)
     halting = np.flatnonzero(logits > 0)
     labels = None if request["labels"] is None else np.array(request["labels"])
     return {
@@ -67,7 +68,8 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     for number in range(SHOWN):
         name = f"{TEST}{number}"
         answer = solve(trained, question(recipe, trained.run, name))
-        before, after = (grid_lines(answer[side], answer["box"]) for side in ("puzzle", "answer"))
+        before = grid_lines(answer["puzzle"], answer["box"])
+        after = grid_lines(answer["answer"], answer["box"])
         items.append({"name": name, "before": before, "after": after, "said": verdict_lines(answer)[:-1]})
     caption = f"The first {SHOWN} of the test split, before and after, by the checkpoint of step {trained.step:,}."
     return [{"kind": "grids", "title": "What it solves", "caption": caption, "items": items}]

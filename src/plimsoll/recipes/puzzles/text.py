@@ -17,8 +17,8 @@ from jaxtyping import Int
 
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc_grids import CANVAS, VOCABULARY, cropped
-from plimsoll.recipes.puzzles.maze_paths import CHARACTERS
-from plimsoll.recipes.puzzles.sudoku_grids import BLANK, BOXES
+from plimsoll.recipes.puzzles.maze_rules import CHARACTERS
+from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 
 Tokens = Int[np.ndarray, " tokens"]
 
@@ -38,7 +38,7 @@ class Form(NamedTuple):
     @property
     def characters(self) -> str:
         """Characters of the tokens from 1 on; ARC's are on a canvas."""
-        return CHARACTERS if self.kind == "maze" else BLANK[0] + "".join(map(str, range(1, self.side + 1)))
+        return CHARACTERS if self.kind == "maze" else ".123456789"[: 1 + self.side]
 
 
 def form_of(*, seq_len: int, vocab_size: int) -> Form | None:
@@ -58,21 +58,12 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
 
     Raises DataError for other lengths and characters; `source` is the text's name in that message.
     """
-    if form.kind == "sudoku":
-        cells = "".join(text.split()).replace(BLANK[1], BLANK[0])
-        written = f"with the digits 1 to {form.side}, and {' or '.join(map(repr, BLANK))} for a blank"
-    else:
-        rows = text.strip("\r\n").splitlines()
-        # Spaces that a line lost at its end are free cells.
-        cells = "".join(row.ljust(form.side) for row in rows) if len(rows) == form.side else "".join(rows)
-        written = f"with {CHARACTERS!r} (wall, free, start, goal, path)"
-    name = f"{'a Sudoku' if form.kind == 'sudoku' else 'a maze'} of {form.side}x{form.side}"
-    for number, cell in enumerate(cells, 1):
-        if cell not in form.characters:
-            raise DataError(f"cell {number} of {source} is {cell!r}, and {name} is written {written}")
-    if len(cells) != form.side**2:
+    rows = text.replace("0", ".").split() if form.kind == "sudoku" else text.splitlines()
+    cells = "".join(rows)
+    if len(cells) != form.side**2 or not {*cells} <= {*form.characters}:
         raise DataError(
-            f"{source} has {len(cells):,} cells, and {name} has {form.side**2:,}, row after row, written {written}"
+            f"{source} has {len(cells):,} cells out of {''.join(sorted({*cells}))[:40]!r}, and a {form.kind} of"
+            f" {form.side}x{form.side} has {form.side**2:,}, row after row, out of {form.characters!r}"
         )
     return np.array([1 + form.characters.index(cell) for cell in cells], np.int32)
 
@@ -91,10 +82,11 @@ def rows_of(tokens: Tokens, form: Form) -> list[str]:
 
 def solution_text(solution: Mapping[str, Any]) -> str:
     """Returns puzzle and answer side by side, then the verdict."""
-    before, after = (grid_lines(solution[name], solution["box"]) for name in ("puzzle", "answer"))
+    before = grid_lines(solution["puzzle"], solution["box"])
+    after = grid_lines(solution["answer"], solution["box"])
     width = max(map(len, before)) + GAP
-    lines = [f"  {left:<{width}}{right}".rstrip() for left, right in zip_longest(before, after, fillvalue="")]
-    return "\n".join([*lines, "", *(f"  {line}" for line in verdict_lines(solution))])
+    lines = [f"{left:<{width}}{right}" for left, right in zip_longest(before, after, fillvalue="")]
+    return "\n".join(f"  {line}".rstrip() for line in [*lines, "", *verdict_lines(solution)])
 
 
 def grid_lines(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
@@ -104,7 +96,8 @@ def grid_lines(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
     tall, wide = box
     lines = []
     for number, row in enumerate(rows):
-        lines += [""] if number and number % tall == 0 else []
+        if number and number % tall == 0:
+            lines.append("")
         lines.append(" ".join(row[first : first + wide] for first in range(0, len(row), wide)))
     return lines
 
@@ -114,13 +107,10 @@ def verdict_lines(solution: Mapping[str, Any]) -> list[str]:
     lines = []
     if "valid" in solution:
         lines.append("valid" if solution["valid"] else f"not valid: {solution['why_not']}")
-        if solution.get("longer_than_needed"):
-            lines[-1] += f", and {solution['longer_than_needed']} cells longer than a shortest path"
-    if solution.get("several_solutions"):
-        lines.append("the puzzle has several solutions: any of them is valid")
     if "right" in solution:
         lines.append("the data set's answer" if solution["right"] else "not the data set's answer")
-    steps, halted = solution["supervision_steps"], solution["would_halt_at"]
+    steps = solution["supervision_steps"]
+    halted = solution["would_halt_at"]
     when = f"it would have halted after step {halted}" if halted else "it would not have halted before"
     sure = f"{100 * solution['probabilities'][-1]:.1f} % sure at the end"
     return [*lines, f"{steps} supervision steps; {when}; {sure} (checkpoint of step {solution['step']:,})"]

@@ -56,8 +56,11 @@ class Network:
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
-        shape, (embedding, head, places, *block_keys) = self.shape, jax.random.split(key, 3 + self.shape.layers)
-        d, length, blocks = shape.width, shape.whole_length, []
+        shape = self.shape
+        d = shape.width
+        length = shape.whole_length
+        embedding, head, _, *block_keys = jax.random.split(key, 3 + shape.layers)
+        blocks = []
         for block_key in block_keys:
             keys = jax.random.split(block_key, 4)
             if shape.variant == "attention":
@@ -67,63 +70,61 @@ class Network:
                     "mix_gate_up": truncated(keys[0], (length, 2 * shape.inner(length))),
                     "mix_down": truncated(keys[1], (shape.inner(length), length)),
                 }
-            gate_up, down = truncated(keys[2], (d, 2 * shape.inner(d))), truncated(keys[3], (shape.inner(d), d))
+            gate_up = truncated(keys[2], (d, 2 * shape.inner(d)))
+            down = truncated(keys[3], (shape.inner(d), d))
             blocks.append(mixing | {"gate_up": gate_up, "down": down})
-        weights = {
+        return {
             "embedding": truncated(embedding, (shape.vocab, d), std=d**-0.5),
             "blocks": blocks,
             "head": truncated(head, (d, shape.vocab)),
             "halt": {"kernel": jnp.zeros((d, 2)), "bias": jnp.full(2, Q_BIAS)},
         }
-        if shape.positions == "learned":
-            weights["positions"] = truncated(places, (length, d), std=d**-0.5)
-        return weights
 
-    def embedded(
-        self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch row_width"]
-    ) -> Latent:
+    def embedded(self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch width"]) -> Latent:
         """Returns the input that every update of the low latent adds, times sqrt(width).
 
-        The puzzle's row is spread over the first positions, and the embedded tokens follow.
+        The puzzle's row is at the first position, zeros at the other positions before the embedded tokens.
         """
-        shape, d = self.shape, self.shape.width
-        prefix = jnp.pad(rows, ((0, 0), (0, shape.puzzle_positions * d - shape.row_width)))
+        prefix = jnp.pad(rows[:, None], ((0, 0), (0, self.shape.puzzle_positions - 1), (0, 0)))
         tokens = weights["embedding"][inputs].astype(jnp.float32)
-        x = jnp.concatenate([prefix.reshape(-1, shape.puzzle_positions, d), tokens], axis=1)
-        if shape.positions == "learned":
-            x = math.sqrt(0.5) * (x + weights["positions"].astype(jnp.float32))
-        return by_rows(math.sqrt(d) * x)
+        x = jnp.concatenate([prefix, tokens], axis=1)
+        return by_rows(math.sqrt(self.shape.width) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
         """Returns both latents after a supervision step, in float32.
 
         With `learns`, the last round can be differentiated.
         """
-        how, shape, blocks = self.compute, self.shape, weights["blocks"]
-        high, low, x = (stream(latent, how) for latent in (high, low, x))
+        compute = self.compute
+        blocks = weights["blocks"]
+        high, low, x = (stream(latent, compute) for latent in (high, low, x))
         if self.positions_first:
             high, low, x = (jnp.swapaxes(latent, 0, 1) for latent in (high, low, x))
-        fixed = jax.tree.map(lambda kernel: rounded(kernel, how.precision), jax.lax.stop_gradient(blocks))
-        given = jax.lax.stop_gradient(x)
 
-        def round_(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
+        # Rounds without gradient.
+        fixed = jax.tree.map(lambda kernel: rounded(kernel, compute.precision), jax.lax.stop_gradient(blocks))
+        fixed_x = jax.lax.stop_gradient(x)
+
+        def one_round(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
             high, low = latents
             low, _ = jax.lax.scan(
-                lambda low, _: (self.module(fixed, low, high + given), None), low, length=shape.low_cycles
+                lambda low, _: (self.module(fixed, low, high + fixed_x), None), low, length=self.shape.low_cycles
             )
             return (self.module(fixed, high, low), low), None
 
-        rounds = shape.high_cycles - (1 if learns else 0)
+        rounds = self.shape.high_cycles - (1 if learns else 0)
         high, low = jax.lax.stop_gradient((high, low))
-        (high, low), _ = jax.lax.scan(round_, (high, low), length=rounds)
+        (high, low), _ = jax.lax.scan(one_round, (high, low), length=rounds)
+
+        # The round that learns.
         if learns:
             high, low = jax.lax.stop_gradient((high, low))
             low = scan_blocks(
                 lambda low, _: self.module(blocks, low, high + x),
                 low,
-                jnp.arange(shape.low_cycles, dtype=jnp.int32),
-                layers=shape.low_cycles,
-                compute=how,
+                jnp.arange(self.shape.low_cycles, dtype=jnp.int32),
+                layers=self.shape.low_cycles,
+                compute=compute,
             )
             # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
             # again.
@@ -150,10 +151,8 @@ class Network:
         batch, length, width = hidden.shape
         heads = keep(self._dot(hidden, weights["qkv"])).reshape(batch, length, 3, self.shape.heads, -1)
         query, key, value = (jnp.swapaxes(heads[:, :, i], 1, 2) for i in range(3))
-        if self.shape.positions == "rope":
-            angles = rotary_angles(length, width // self.shape.heads)
-            query, key = rotate(query, angles), rotate(key, angles)
-        mixed = attention(query, key, value, compute=self.compute)
+        angles = rotary_angles(length, width // self.shape.heads)
+        mixed = attention(rotate(query, angles), rotate(key, angles), value, compute=self.compute)
         return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), weights["out"]))
 
     def answered(

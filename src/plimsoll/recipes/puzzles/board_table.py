@@ -1,0 +1,214 @@
+"""Boards of a CSV file in the form `source,question,answer,rating`, and which of them are trained and tested on.
+
+The file is here, or in a data set on the hub. Its rows are streamed as often as they are needed, and not kept in
+memory: a published table has 3.8 million.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, UInt8, UInt64
+
+from plimsoll.data import in_short
+from plimsoll.data.hub import looks_like_hub_id
+from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles.dataset import SPLITS
+
+Split = Literal["train", "test"]
+Board = UInt8[np.ndarray, "side side"]
+Boards = UInt8[np.ndarray, "boards side side"]
+Which = Bool[np.ndarray, " boards"]
+Marks = UInt64[np.ndarray, " boards"]
+"""Eight bytes of each board. Two boards with the same mark are in the same split."""
+
+TOGETHER = 4096
+"""Rows that are read at a time."""
+
+
+class BoardTable:
+    """Questions and answers of a table, each checked when it is read."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        side: int,
+        codes: Mapping[str, int],
+        are_solved: Callable[[Boards, Boards], Which],
+    ) -> None:
+        """Finds the files.
+
+        Args:
+            source: A CSV file, a folder with train.csv and perhaps test.csv, or the id of a data set on the hub.
+            side: Rows of a board.
+            codes: Code of each character that boards are written with.
+            are_solved: Returns which questions are solved by their answers.
+        """
+        self.files = _files(source)
+        self.side = side
+        self.codes = codes
+        self.are_solved = are_solved
+
+    def boards(self, split: Split) -> Iterator[tuple[Boards, Boards]]:
+        """Yields questions and answers, a few thousand at a time."""
+        path = self.files[split]
+        try:
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file)
+                if not {"question", "answer"} <= {*(reader.fieldnames or ())}:
+                    raise DataError(
+                        f"{path} has no columns question and answer: put source,question,answer,rating on its first"
+                        " line"
+                    )
+                number = 1
+                while rows := list(islice(reader, TOGETHER)):
+                    yield self._boards_of(rows, path, number)
+                    number += len(rows)
+        except (csv.Error, UnicodeDecodeError) as problem:
+            raise DataError(f"{path} is no CSV file that can be read ({problem}). Save it as text in UTF-8") from None
+
+    def _boards_of(self, rows: list[dict[str, str]], path: Path, first: int) -> tuple[Boards, Boards]:
+        """Returns questions and answers of rows; `first` is the number of the first."""
+        questions = np.stack([self._board(row["question"], f"{path}, row {first + n:,}") for n, row in enumerate(rows)])
+        answers = np.stack([self._board(row["answer"], f"{path}, row {first + n:,}") for n, row in enumerate(rows)])
+        wrong = np.flatnonzero(~self.are_solved(questions, answers))
+        if len(wrong):
+            raise DataError(
+                f"{path}, row {first + wrong[0]:,}: the answer does not solve the question. Mend the row, or leave it"
+                " out"
+            )
+        return questions, answers
+
+    def _board(self, text: str | None, place: str) -> Board:
+        """Returns the codes of the characters of one board; `place` is the file and the row."""
+        text = text or ""
+        if len(text) != self.side**2 or not self.codes.keys() >= {*text}:
+            raise DataError(
+                f"{place}: a board has {len(text)} characters out of {''.join(sorted({*text}))!r}, and one of --size"
+                f" {self.side} has {self.side**2} out of {''.join(self.codes)!r}"
+            )
+        codes = bytes([self.codes[character] for character in text])
+        return np.frombuffer(codes, np.uint8).reshape(self.side, self.side)
+
+    def chosen(self, split: Split, which: Which) -> Iterator[tuple[Board, Board]]:
+        """Yields question and answer of each of the rows that `which` marks."""
+        first = 0
+        for questions, answers in self.boards(split):
+            chosen = which[first : first + len(questions)]
+            first += len(questions)
+            yield from zip(questions[chosen], answers[chosen], strict=True)
+
+
+def _files(source: str) -> dict[Split, Path]:
+    """Returns the CSV file of each split."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return {"train": path}
+    if path.is_dir():
+        files = {split: path / f"{split}.csv" for split in SPLITS if (path / f"{split}.csv").is_file()}
+        if "train" not in files:
+            raise DataError(f"--source {source} is a folder without a train.csv: name a CSV file, or put it there")
+        return files
+    if source.endswith(".csv") or not looks_like_hub_id(source):
+        raise DataError(
+            f"--source {source} is neither a file nor a folder that is there, nor a Hugging Face id like"
+            " sapientinc/sudoku-extreme"
+        )
+
+    # Files, because a reader that guesses types would take an answer of 81 digits for a number.
+    import huggingface_hub
+
+    try:
+        return {
+            split: Path(huggingface_hub.hf_hub_download(source, f"{split}.csv", repo_type="dataset"))
+            for split in SPLITS
+        }
+    except Exception as problem:  # of the network too: the library has classes of its own for each
+        raise DataError(
+            f"data set {source} cannot be read ({in_short(problem, kind=True)}). Check the id, that it has a train.csv"
+            " and a test.csv, and that huggingface.co can be reached; a CSV file here can be named by its path"
+        ) from problem
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Rows that are trained and tested on."""
+
+    to_train: Which
+    """Rows of the train split that are trained on."""
+    to_test: Which
+    """Rows of `test_split` that are tested on."""
+    test_split: Split
+    held_out: Marks
+    """Marks that no row to train on has."""
+
+    @property
+    def count(self) -> int:
+        """Number of chosen rows."""
+        return int(self.to_train.sum() + self.to_test.sum())
+
+
+def choose(
+    table: BoardTable,
+    *,
+    mark: Callable[[Boards, Boards], Marks],
+    train_size: int,
+    test_size: int | None,
+    random: np.random.Generator,
+) -> Choice:
+    """Returns the rows of a table to train on and to test on, chosen at random.
+
+    Args:
+        table: Table with a train split, and perhaps a test split.
+        mark: Returns the marks of questions and answers.
+        train_size: Rows to train on, at most.
+        test_size: Rows to test on; of a table without a test split, marks. Default: that split, or a tenth of the
+            marks, and at most 1,000.
+        random: Source of random numbers.
+    """
+    marks = {
+        split: np.concatenate([np.empty(0, np.uint64), *(mark(*boards) for boards in table.boards(split))])
+        for split in table.files
+    }
+
+    # Bounds: without a test split, one puzzle is left to train on.
+    has_test = "test" in marks
+    known = marks["test"] if has_test else np.unique(marks["train"])
+    most = len(known) if has_test else len(known) - 1
+    usual = most if has_test else min(1000, len(known) // 10)
+    count = usual if test_size is None else test_size
+    if not 1 <= count <= most:
+        raise DataError(
+            f"{count:,} puzzles are to test on, and the {len(known):,} different ones of {table.files} allow for 1 to"
+            f" {most:,}: set --test-size, or add rows (a tenth of a table without a test.csv is held out)"
+        )
+
+    # What is tested on, then what is trained on.
+    if has_test:
+        held_out = known
+        to_test = _some(np.ones(len(known), bool), count, random)
+    else:
+        held_out = random.choice(known, count, replace=False)
+        to_test = np.isin(marks["train"], held_out)
+    to_train = _some(~np.isin(marks["train"], held_out), train_size, random)
+    return Choice(to_train, to_test, "test" if has_test else "train", held_out)
+
+
+def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Returns `count` of the rows at random, or all if there are fewer."""
+    chosen = np.zeros(len(among), bool)
+    chosen[random.permutation(np.flatnonzero(among))[:count]] = True
+    return chosen
+
+
+def fingerprints(boards: Boards) -> Marks:
+    """Returns eight bytes per board; two of a million boards share them with a probability below 10^-7."""
+    flat = boards.reshape(len(boards), -1).astype(np.uint64)
+    return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)

@@ -1,0 +1,34 @@
+"""Mazes on a square of cells: what they are written with, and when an answer solves one.
+
+A cell is a wall, free, the start, the goal, or, in an answer, part of the path. Moves go up, down, left and right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import UInt8
+
+CHARACTERS = "# SGo"
+"""Characters of wall, free, start, goal and path: tokens 1 to 5."""
+WALL, FREE, START, GOAL, PATH = range(1, 6)
+
+Maze = UInt8[np.ndarray, "size size"]
+
+
+def fault(question: Maze, answer: Maze) -> str | None:
+    """Returns what is wrong with the answer to a maze, in words; None if its path leads from the start to the goal."""
+    if not np.array_equal(np.where(answer == PATH, FREE, answer), question):
+        return "the answer is another maze than the question, even without its path"
+
+    # From the start, along the path, as far as it leads.
+    cells = np.pad(answer, 1)
+    is_path = cells >= START
+    waiting = np.argwhere(cells == START).tolist()
+    while waiting:
+        row, col = waiting.pop()
+        if is_path[row, col]:
+            is_path[row, col] = False
+            waiting += [(row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)]
+    if is_path[cells == GOAL].any() or not (cells == GOAL).any():
+        return "the path of the answer does not lead from the start to the goal"
+    return None
