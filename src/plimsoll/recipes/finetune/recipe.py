@@ -280,7 +280,7 @@ class Finetune(AdamWRecipe):
         save_chat_tokenizer(model, folder / data.TOKENIZER, chat_template=self.chat_template)
         encoded = data.examples(self, tokenizer, say)
         rows = self._rows(encoded)
-        packing = rows.facts()
+        packing = rows.packing()
         for line in packing.lines():
             say(line)
         data.require_batch(self, packing)
@@ -311,9 +311,9 @@ class Finetune(AdamWRecipe):
         data.require_same_examples(self, prepared.facts)
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.batch_source import BatchSource
+        from plimsoll.data.loader import Loader
 
-        return BatchSource(self._rows(data.examples_of_run(self, folder)), prefetch=prefetch)
+        return Loader(self._rows(data.examples_of_run(self, folder)), prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         from plimsoll.data.chat.rows import validation_rows
