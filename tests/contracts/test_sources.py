@@ -15,7 +15,6 @@ import zstandard
 from chat_files import chats, write_records, write_tokenizer
 from interaction_files import write_random
 from packed_files import write_packed
-from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.chat.kept import encoded_examples
 from plimsoll.data.chat.records import open_records
 from plimsoll.data.chat.rows import DTYPES, PackedRows
@@ -23,10 +22,10 @@ from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 from plimsoll.data.examples import Examples
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks
+from plimsoll.data.loader import Loader
 from plimsoll.data.packed.packed import open_packed
-from plimsoll.data.packed.stream_order import stream_order_loader
 from plimsoll.data.packed.windows import packed_loader
-from plimsoll.data.text.loader import memory_loader, text_loader
+from plimsoll.data.text.loader import memory_loader, packed_text_loader, text_loader
 from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
@@ -132,7 +131,7 @@ def make_from_hdf5(folder):
         file.create_dataset("ids", data=ids[:, :-1], chunks=(3, 24), compression="gzip")
         file.create_dataset("next", data=ids[:, 1:], chunks=(5, 24))
     rows = Hdf5Rows(folder / "rows.h5", {"input_ids": "ids", "labels": "next"})
-    return lambda: BatchSource(MixedChunks(rows, batch_size=4, seed=7, mix=2), prefetch=2)
+    return lambda: Loader(MixedChunks(rows, batch_size=4, seed=7, mix=2), prefetch=2)
 
 
 def make_from_puzzles(folder):
@@ -156,10 +155,10 @@ def make_from_interactions(folder):
 
 
 def make_from_kept_text(folder):
-    """19 windows of 24 tokens, in the order of a stream."""
+    """19 windows of 24 tokens, of a text that was tokenised before."""
     write_packed(folder / "packed", np.arange(19 * 24 + 1), vocab_size=500, end_of_text=499)
-    options = {"seq_len": 24, "stride": 24, "batch_size": 4, "shuffle_buffer_size": 10, "seed": 7}
-    return lambda: stream_order_loader(open_packed(folder / "packed"), prefetch=2, **options)
+    options = {"seq_len": 24, "stride": 24, "batch_size": 4, "seed": 7}
+    return lambda: packed_text_loader(open_packed(folder / "packed"), prefetch=2, **options)
 
 
 def make_from_chats(folder):
@@ -168,7 +167,7 @@ def make_from_chats(folder):
     tokenizer = load_chat_tokenizer(write_tokenizer(folder / "tokenizer"))
     encoded = encoded_examples(records, tokenizer, hold_out=False, say=lambda words: None)
     options = {"seq_len": SEQ_LEN_OF_CHATS, "batch_size": 4, "seed": 7}
-    return lambda: BatchSource(PackedRows(encoded.train, **options), prefetch=2)
+    return lambda: Loader(PackedRows(encoded.train, **options), prefetch=2)
 
 
 MAKE = {

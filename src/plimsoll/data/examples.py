@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.batch_source import BatchSource, PermutedBatches
+from plimsoll.data.loader import Loader, permuted
+from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.types import COUNTED
 
@@ -41,7 +42,7 @@ class ExampleSet(Sized):
     """Name to the shape and dtype of one example."""
 
     @abstractmethod
-    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> Loader:
         """Returns an endless iterator over training batches, which are dicts from name to NumPy array.
 
         No example is dropped: a batch may hold the end of an epoch and the beginning of the next.
@@ -130,13 +131,18 @@ class Examples(ExampleSet, Sequence[Example]):
             )
         return example
 
-    def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> BatchSource:
-        size, order_seed = {"examples": len(self)}, seed if shuffle else None
-        batches = PermutedBatches(self._batch, len(self), batch_size=batch_size, size=size, seed=order_seed)
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool = True, prefetch: int = 2) -> Loader:
         in_memory = self._rows_are_checked and not any(isinstance(rows, np.memmap) for rows in self._arrays.values())
         if in_memory and batch_size * sum(rows.nbytes for rows in self._arrays.values()) <= HANDED_OVER * len(self):
             prefetch = 0
-        return BatchSource(batches, prefetch=prefetch)
+        return permuted(
+            self._batch,
+            len(self),
+            batch_size=batch_size,
+            seed=seed if shuffle else None,
+            prefetch=prefetch,
+            facts={"examples": len(self)},
+        )
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         for first in range(0, len(self), batch_size):
@@ -182,8 +188,9 @@ class Examples(ExampleSet, Sequence[Example]):
         }
 
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of arrays on disk: training brings them into the resident set, a rehearsal does not."""
-        return sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
+        """Returns the bytes of arrays on disk, which come into the resident set, and in training of their order."""
+        mapped = sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
+        return mapped + (order_bytes(len(self)) if training else 0)
 
 
 def _spec(example: Example) -> dict[str, tuple[tuple[int, ...], str]]:

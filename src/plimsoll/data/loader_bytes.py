@@ -6,7 +6,7 @@ tokenizer and the text it works on.
 """
 
 from plimsoll.errors import RecipeError
-from plimsoll.units import KIB, MIB
+from plimsoll.units import MIB
 
 _ELEMENT = 160
 """Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
@@ -27,8 +27,6 @@ READ_PACKED = 3 * MIB
 SOURCE_FILES = 2 * MIB
 """Further bytes of text that is read from thousands of files: their paths, and what opening them leaves (0.5 MiB kept
 of 734 files, 3 at most: notes, "Text in flight")."""
-RUN_BYTES, RUNS_MIXED = 64 * KIB, 64
-"""Bytes of a packed file that are read at once, and how many such runs are mixed."""
 
 CHUNKS = (1_000, 5_000, 10_000, 50_000)
 """Sequences of a chunk in the guide's chunked loader."""
@@ -40,6 +38,11 @@ def tokenizer_bytes(vocab_size: int) -> int:
     Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (notes, "A tokenizer in memory").
     """
     return 2 * MIB + 340 * vocab_size
+
+
+def order_bytes(examples: int) -> int:
+    """Returns the host bytes of the permutation of an epoch, and of the one before where another begins."""
+    return 2 * 4 * examples
 
 
 def loader_bytes(

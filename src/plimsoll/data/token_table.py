@@ -1,7 +1,7 @@
 """Rows of a `.npy` file of tokens, read by their numbers: nothing of the file stays in memory.
 
 A memory map would leave every page that was ever touched in the resident set, which is what a run on a CPU is measured
-by: after an epoch that is the whole file, 162 MB of Sudoku-Extreme and about 6 GB of ARC. Positioned reads of a batch
+by: after an epoch that is the whole file, 162 MB of Sudoku-Extreme and about 6 GB of ARC. Stream reads of a batch
 leave nothing behind but the batch, and cost more time: 1.1 ms for 768 rows of 81 bytes, where the map takes 0.06 ms
 (and 78 MiB; measured on one core, the file in the page cache). The loader's thread has that time.
 """

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.chat.encoded import NEVER, EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
 from plimsoll.data.chat.row_bytes import rows_bytes
 from plimsoll.data.chat.rows import DTYPES, EMPTY, PackedRows, validation_rows
+from plimsoll.data.loader import Loader
 from plimsoll.errors import DataError
 
 END = 9_999
@@ -78,7 +78,7 @@ def test_every_document_is_in_one_row_whole_where_it_fits(tmp_path_factory, leng
             np.testing.assert_array_equal(part["labels"][:-1], ids[1:])
             np.testing.assert_array_equal(part["counted"], np.append(flags[1:], 0))
     assert sorted(found) == held
-    facts = rows.facts()
+    facts = rows.packing()
     assert (facts.documents, facts.left_out) == (len(held), len(lengths) - len(held))
     assert facts.tokens == sum(min(lengths[number], seq_len) for number in held)
     assert facts.cut == sum(length > seq_len for length in lengths)
@@ -101,7 +101,7 @@ def test_the_fullest_row_with_room_is_taken():
 @pytest.mark.parametrize(("mean", "spread", "seq_len"), [(350, 0.9, 2048), (350, 0.9, 8192), (900, 0.7, 4096)])
 def test_few_positions_stay_empty_at_lengths_of_chats(tmp_path, mean, spread, seq_len):
     lengths = np.random.default_rng(1).lognormal(np.log(mean), spread, 12_000).astype(int) + 2
-    facts = PackedRows(write_documents_by_length(tmp_path, lengths), seq_len=seq_len, batch_size=1, seed=3).facts()
+    facts = PackedRows(write_documents_by_length(tmp_path, lengths), seq_len=seq_len, batch_size=1, seed=3).packing()
     assert facts.empty < 0.01
 
 
@@ -125,7 +125,7 @@ def test_each_epoch_and_seed_has_another_order_and_the_loader_goes_on_from_one_t
     assert numbers[0].tolist() != numbers[1].tolist()
     other = PackedRows(documents, seq_len=32, batch_size=4, seed=6)
     assert [row.tolist() for row in other.packed(0, 0)] != [row.tolist() for row in rows.packed(0, 0)]
-    loader = BatchSource(PackedRows(documents, seq_len=32, batch_size=4, seed=5))
+    loader = Loader(PackedRows(documents, seq_len=32, batch_size=4, seed=5))
     expected = [row.tolist() for epoch in (0, 1) for g in range(rows.groups) for row in rows.packed(epoch, g)]
     taken = list(itertools.islice(loader, len(expected) // 4))
     drawn = [[int(part["input_ids"][0]) for part in documents_of(batch, row)] for batch in taken for row in range(4)]
@@ -151,7 +151,7 @@ def test_many_documents_are_packed_in_groups_of_which_each_has_hundreds_of_rows(
 def test_what_was_cut_and_left_out_is_said(tmp_path):
     documents = write_documents(tmp_path, np.array([10, 30, 30, 40]), np.array([1, 5, 25, 5]))
     rows = PackedRows(documents, seq_len=20, batch_size=1, seed=0)
-    assert rows.facts().lines() == [
+    assert rows.packing().lines() == [
         "data: 3 documents, 50 tokens, 67.3% of tokens to be learned",
         "cut: 3 documents are longer than --seq-len 20; 40 tokens at their ends are not learned",
         "left out: 1 documents in whose first 20 tokens nothing is to be learned",
@@ -194,14 +194,14 @@ def test_validation_has_each_document_once_and_fills_its_last_batch_with_nothing
 def test_host_bytes_grow_with_documents_and_batches():
     small = rows_bytes(documents=1_000, tokens=300_000, seq_len=128, batch_size=4, prefetch=2)
     large = rows_bytes(documents=2_001_000, tokens=600_300_000, seq_len=128, batch_size=4, prefetch=2)
-    assert 16 * 2_000_000 < large - small < 16 * 2_000_000 + 2**20
+    assert 24 * 2_000_000 < large - small < 24 * 2_000_000 + 2**20
     more = rows_bytes(documents=1_000, tokens=300_000, seq_len=128, batch_size=4, prefetch=3)
     assert more - small == 4 * 128 * (4 + 4 + 4 + 4 + 4)
 
 
 def test_a_position_of_other_rows_is_refused(tmp_path):
     documents = write_documents(tmp_path, np.array([10, 10, 10]))
-    first = BatchSource(PackedRows(documents, seq_len=20, batch_size=1, seed=0))
-    other = BatchSource(PackedRows(documents, seq_len=30, batch_size=1, seed=0, name="my.jsonl"))
-    with pytest.raises(DataError, match=r"saved for 20 tokens of a row \(--seq-len\), and my\.jsonl has 30"):
+    first = Loader(PackedRows(documents, seq_len=20, batch_size=1, seed=0))
+    other = Loader(PackedRows(documents, seq_len=30, batch_size=1, seed=0, name="my.jsonl"))
+    with pytest.raises(DataError, match=r"saved for .*, seq_len 20, and my\.jsonl has .*, seq_len 30"):
         other.restore(first.state())

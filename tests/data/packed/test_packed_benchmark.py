@@ -26,5 +26,5 @@ def test_the_benchmark_of_the_packed_loader_measures_every_way(tmp_path):
     assert found["file_bytes"] == 800_000
     assert set(found["ways"]) == {"plimsoll", "plimsoll, in a thread", "memory map"}
     assert all(way["rows_per_second"] > 0 for way in found["ways"].values())
-    assert "of a memory map: " in done.stdout
+    assert "rows for a second of CPU time: " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]  # the files it wrote are gone

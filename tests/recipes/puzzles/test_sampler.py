@@ -110,7 +110,8 @@ def test_the_published_run_has_its_published_number_of_steps(tmp_path):
     draws = PuzzleDraws(single, batch_size=768, seed=0, epochs_per_iteration=5000)
     assert single.held_bytes() == 2 * 4 * 1000 + 2 * 4 * 1001 + 4 * 1000  # not one order for each of 5,000 epochs
     batches = iter(draws)
-    batches.set_state({"iteration": 0, "batch": 6509, "group": 6509 * 768, "puzzles": 1000, "examples": 1000})
+    facts = {"puzzles": 1000, "examples": 1000}
+    batches.set_state({"iteration": 0, "batch": 6509, "group": 6509 * 768, "facts": facts})
     next(batches)
     assert batches.get_state()["iteration"] == 0
     next(batches)
@@ -129,8 +130,6 @@ def test_the_position_in_another_set_is_refused(puzzles, tmp_path):
     state = loader.state()
     loader.close()
     other = PuzzleLoader(make_set(tmp_path, [[2, 2]]), batch_size=2, seed=0, epochs_per_iteration=4, prefetch=0)
-    with pytest.raises(DataError, match="saved for 12 puzzles, and the data set has 2"):
+    with pytest.raises(DataError, match=r"saved for puzzles 12, .*, and the data set has puzzles 2"):
         other.restore(state)
-    with pytest.raises(DataError, match="another kind of loader"):
-        other.restore({"epoch": 1})
     other.close()

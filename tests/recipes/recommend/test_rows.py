@@ -79,7 +79,7 @@ def test_a_position_of_other_data_is_refused(tmp_path):
     rows = TrainingRows(Interactions(write_random(tmp_path / "one", users=12)), length=16)
     other = TrainingRows(Interactions(write_random(tmp_path / "two", users=11)), length=16)
     state = interaction_loader(rows, batch_size=2, seed=1).state()
-    with pytest.raises(DataError, match=r"saved for .* rows, and the data set has .*: it changed"):
+    with pytest.raises(DataError, match=r"saved for rows .*, and the data set has .*: it changed"):
         interaction_loader(other, batch_size=2, seed=1).restore(state)
 
 

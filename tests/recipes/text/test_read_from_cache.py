@@ -1,19 +1,19 @@
-"""Local text of a run, tokenised before it begins and read in the order of a stream; older runs still stream."""
+"""Local text of a run, tokenised before it begins; where the cache has no room for it, it is streamed."""
 
 import dataclasses
 import itertools
 import json
 import shutil
+from collections import Counter
 
-import numpy as np
 import pytest
 
 from plimsoll.api.loader import loader
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
-from plimsoll.data.packed.stream_order import StreamOrderLoader
-from plimsoll.data.text.loader import TextLoader
+from plimsoll.data.packed.packed import open_packed
+from plimsoll.data.text.opening import text_bytes
 from plimsoll.errors import DataError
-from plimsoll.recipes.text.recipe import KEPT, Text
+from plimsoll.recipes.text.recipe import KEPT, WINDOWS, Text
 
 WORDS = list("abcdefghijklmnop")
 
@@ -35,14 +35,6 @@ def prepared(recipe, folder):
     return found
 
 
-def stream_of(recipe, folder):
-    """The source of a run that was begun before text was kept: its facts say nothing of it."""
-    found = prepared(recipe, folder)
-    del found.facts[KEPT]
-    (folder / "data.json").write_text(json.dumps(dataclasses.asdict(found)))
-    return recipe.source(folder, prefetch=2)
-
-
 def taken(source, count):
     try:
         return [batch["input_ids"].tolist() for batch in itertools.islice(source, count)]
@@ -50,12 +42,15 @@ def taken(source, count):
         source.close()
 
 
-def test_a_run_reads_the_order_of_the_stream_and_one_that_streamed_goes_on_streaming(recipe, tmp_path):
-    prepared(recipe, tmp_path / "run")
-    kept, stream = recipe.source(tmp_path / "run", prefetch=2), stream_of(recipe, tmp_path / "old")
-    assert isinstance(kept, StreamOrderLoader)
-    assert isinstance(stream, TextLoader)
-    assert taken(kept, 150) == taken(stream, 150)
+def test_a_run_reads_from_the_cache_all_windows_of_its_text(recipe, tmp_path):
+    facts = prepared(recipe, tmp_path / "run").facts
+    source = recipe.source(tmp_path / "run", prefetch=2)
+    assert source.state()["facts"]["tokens"] > 600
+    rows = np.concatenate(taken(source, facts[WINDOWS] // 4)).tolist()
+    packed = open_packed(next((tmp_path / "cache/tokens").glob("*/meta.json")).parent)
+    windows = packed.rows(np.arange(facts[WINDOWS]), length=16, stride=16).tolist()
+    assert len(rows) == len(windows) // 4 * 4
+    assert not Counter(map(tuple, rows)) - Counter(map(tuple, windows))
 
 
 def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path):
@@ -69,9 +64,6 @@ def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path
 @pytest.mark.parametrize("length", [{"steps": 2000}, {"epochs": 2.0, "steps": None}])
 def test_a_cache_that_cannot_be_written_to_makes_a_run_stream_and_it_is_said_once(recipe, tmp_path, length):
     recipe = dataclasses.replace(recipe, **length)
-    prepared(recipe, tmp_path / "run")
-    expected = taken(recipe.source(tmp_path / "run", prefetch=0), 20)
-    shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("a file")
     said = []
     (tmp_path / "other").mkdir()
@@ -82,8 +74,8 @@ def test_a_cache_that_cannot_be_written_to_makes_a_run_stream_and_it_is_said_onc
     assert "as training reads it" in line
     assert str(tmp_path / "cache") in line
     source = recipe.source(tmp_path / "other", prefetch=0)
-    assert isinstance(source, TextLoader)
-    assert taken(source, 20) == expected
+    assert source.state()["facts"]["shuffle_buffer_size"] == 50
+    assert len(taken(source, 20)) == 20
 
 
 def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_kept(recipe, tmp_path):
@@ -107,18 +99,15 @@ def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_be
     kept = prepared(wide, tmp_path / "run")
     bytes_kept = wide.host_bytes(kept, prefetch=2)["data"]
     not_held_out = wide.validation_tokens - kept.facts["validation_tokens"]  # known once the text was read
-    assert wide.host_bytes(None, prefetch=2)["data"] == bytes_kept + 4 * not_held_out
+    estimated = text_bytes(wide._documents()) // 4 // 16 - kept.facts[WINDOWS]
+    assert wide.host_bytes(None, prefetch=2)["data"] == bytes_kept + 4 * not_held_out + 8 * estimated
     assert wide.host_bytes_beside_accelerator(kept) == 0
     old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
     assert wide.host_bytes(old, prefetch=2)["data"] > bytes_kept + 100_000 * 2 * 17
     assert wide.host_bytes_beside_accelerator(old) == (MOST_THREADS - 1) * THREAD_BYTES
 
 
-def test_a_loader_without_a_run_reads_from_the_cache_too_and_takes_positions_of_a_stream(recipe, tmp_path):
-    stream = stream_of(recipe, tmp_path / "old")
-    list(itertools.islice(stream, 30))
-    state, rest = stream.state(), taken(stream, 10)
-    source = loader(recipe, tmp_path / "loader", prefetch=0)
-    assert isinstance(source, StreamOrderLoader)
-    source.restore(state)
-    np.testing.assert_array_equal(taken(source, 10), rest)
+def test_a_loader_without_a_run_reads_from_the_cache_too(recipe, tmp_path):
+    prepared(recipe, tmp_path / "run")
+    of_run = taken(recipe.source(tmp_path / "run", prefetch=0), 10)
+    assert taken(loader(recipe, tmp_path / "loader", prefetch=0), 10) == of_run

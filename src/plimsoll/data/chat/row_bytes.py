@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from plimsoll.data.chat.packing import group_size
+from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.units import MIB
 
 INPUTS, LABELS, COUNTED, SEGMENTS, POSITIONS = "input_ids", "labels", "counted", "segments", "positions"
@@ -39,4 +40,4 @@ def rows_bytes(*, documents: int, tokens: int, seq_len: int, batch_size: int, pr
     """
     batch = batch_size * seq_len * sum(np.dtype(dtype).itemsize for dtype in DTYPES.values())
     group = min(documents, group_size(tokens / max(documents, 1), seq_len))
-    return READ + 16 * documents + PACKED * group + (prefetch + 3) * batch
+    return READ + 16 * documents + order_bytes(documents) + PACKED * group + (prefetch + 3) * batch

@@ -14,11 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import Positioned
 from plimsoll.data.chat.encoded import EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
 from plimsoll.data.chat.row_bytes import COUNTED, DTYPES, INPUTS, LABELS, POSITIONS, SEGMENTS
-from plimsoll.data.permutation import Order
+from plimsoll.data.loader import Order, Stream
 from plimsoll.errors import DataError
 
 EMPTY = 0
@@ -66,7 +65,7 @@ class Packing:
         return [*said, f"rows: {self.rows:,} of {seq_len:,} tokens an epoch, {self.empty:.2%} of positions empty"]
 
 
-class PackedRows(Positioned):
+class PackedRows(Stream):
     """Batches without end of `batch_size` rows; no document is dropped between epochs.
 
     Each has the arrays of `DTYPES`. `labels` are the ids that follow, `counted` is 1 where a label is to be learned and
@@ -75,7 +74,6 @@ class PackedRows(Positioned):
     """
 
     start: ClassVar = {"epoch": 0, "group": 0, "row": 0}
-    words: ClassVar = {"seq_len": "tokens of a row (--seq-len)"}
 
     def __init__(
         self,
@@ -89,7 +87,8 @@ class PackedRows(Positioned):
         name: str = "the data set",
     ) -> None:
         """Takes `EncodedDocuments`. Without a `seed` they are in their own order."""
-        super().__init__(size={"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}, name=name)
+        facts = {"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}
+        super().__init__(facts=facts, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed
         lengths = np.diff(documents.starts)
         self._require_fit(lengths, truncate)
@@ -122,11 +121,7 @@ class PackedRows(Positioned):
 
     def packed(self, epoch: int, group: int) -> list[np.ndarray]:
         """Returns the rows of a group, each the numbers of its documents."""
-        first, last, parts = group * self.group, min((group + 1) * self.group, self.count), []
-        while first < last:
-            parts.append(self.order.after(epoch, first)[: last - first])
-            first += len(parts[-1])
-        documents = np.concatenate(parts)
+        documents = self.order.of_epoch(epoch)[group * self.group : (group + 1) * self.group]
         if self.used is not None:
             documents = self.used[documents]
         lengths = self.encoded.starts[documents + 1] - self.encoded.starts[documents]
@@ -146,7 +141,7 @@ class PackedRows(Positioned):
         part = epochs - whole
         return sum(map(self.rows, range(whole))) + (round(part * self.rows(whole)) if part else 0)
 
-    def facts(self) -> Packing:
+    def packing(self) -> Packing:
         """Returns the facts of the first epoch."""
         rows = self.rows(0)
         return Packing(

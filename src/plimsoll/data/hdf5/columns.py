@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from plimsoll.data import FOLDER
-from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.examples import Example, ExampleSet, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
 from plimsoll.data.hdf5.shuffled import MIX, MixedChunks, in_order
+from plimsoll.data.loader import Loader
 from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 from plimsoll.units import MIB
@@ -82,7 +82,7 @@ class Hdf5(ExampleSet):
     def __len__(self) -> int:
         return self._end - self._begin
 
-    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> BatchSource:
+    def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> Loader:
         batches = MixedChunks(
             self._rows,
             batch_size=batch_size,
@@ -93,7 +93,7 @@ class Hdf5(ExampleSet):
             derive=self._narrowed,
             skip_bad=self._skip_bad,
         )
-        return BatchSource(batches, prefetch=prefetch)
+        return Loader(batches, prefetch=prefetch)
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         first, count, span = self._rows.spans(self._begin, self._end)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import Positioned
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows, joined, not_finite
+from plimsoll.data.loader import Stream
 from plimsoll.errors import DataError
 
 MIX = 16
@@ -24,11 +24,10 @@ Derive = Callable[[Rows], Rows]
 """From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
 
 
-class MixedChunks(Positioned):
+class MixedChunks(Stream):
     """Batches without end of the rows from `rows[0]` to before `rows[1]`."""
 
     start: ClassVar = {"epoch": 0, "group": 0, "row": 0, "skipped": 0}
-    words: ClassVar = {"span": "rows in a chunk", "mix": "chunks mixed"}
 
     def __init__(
         self,
@@ -51,7 +50,8 @@ class MixedChunks(Positioned):
         self.groups = -(-self.count // mix)
         """Groups of an epoch."""
         self.order_seed, self.shuffled, self.derive, self.skip_bad = seed, shuffle, derive, skip_bad
-        super().__init__(size={"rows": self.end - self.begin, "span": self.span, "mix": mix}, name=str(source.path))
+        facts = {"rows": self.end - self.begin, "chunk_rows": self.span, "mix_chunks": mix}
+        super().__init__(facts=facts, name=str(source.path))
 
     def fill(self, room: Rows, epoch: int, group: int, spans: np.ndarray) -> tuple[np.ndarray, int]:
         """Reads a group's spans into `room`, which holds the group before.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.loader_bytes import RUN_BYTES, RUNS_MIXED
+from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.data.packed.shards import TOKENS, VALIDATION, Shard
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
@@ -102,6 +103,28 @@ class Packed:
         ids = np.empty(min(count, self._ends[name][-1] - first), self.on_disk)
         self.fill(ids, name, first)
         return ids.astype(self.dtype, copy=False)
+
+    def rows(self, indices: np.ndarray, *, length: int, stride: int, workers: int = 0) -> np.ndarray:
+        """Returns windows of `length` ids to train on, (windows, length), the first of which begin `stride` apart.
+
+        Args:
+            indices: Numbers of the windows, from 0.
+            length: Ids of a window.
+            stride: Ids from the beginning of a window to that of the next.
+            workers: Threads that read at the same time, which a disk with a long way to it repays.
+        """
+        rows = np.empty((len(indices), length), self.on_disk)
+
+        def read(row: np.ndarray, index: int) -> None:
+            self.fill(row, TOKENS, index * stride)
+
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as threads:
+                list(threads.map(read, rows, indices.tolist()))
+        else:
+            for row, index in zip(rows, indices.tolist(), strict=True):
+                read(row, index)
+        return rows.astype(self.dtype, copy=False)
 
     def fill(self, place: np.ndarray, name: str, first: int) -> None:
         """Reads the ids from token `first` on into `place`, from the shards that hold them.
@@ -217,20 +240,13 @@ def is_packed(folder: str | Path) -> bool:
     return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
 
 
-def packed_bytes(*, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:
-    """Returns the host bytes of the loader, whatever the size of the file: runs that are mixed, and batches in flight.
+def packed_bytes(*, windows: int, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:
+    """Returns the host bytes of the loader: the order of the windows, and batches in flight.
 
     In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
     being built.
     """
-    run = run_windows(seq_len, itemsize)
-    pool = RUNS_MIXED * (run * seq_len + 1) * itemsize if run > 1 else 0  # one window is read into the batch
-    return pool + (prefetch + 3) * batch_size * (seq_len + 1) * itemsize
-
-
-def run_windows(seq_len: int, itemsize: int) -> int:
-    """Returns how many neighbouring windows are read at once."""
-    return max(1, RUN_BYTES // (seq_len * itemsize))
+    return order_bytes(windows) + (prefetch + 3) * batch_size * (seq_len + 1) * itemsize
 
 
 def describe_packed(folder: Path | str) -> dict[str, Any]:

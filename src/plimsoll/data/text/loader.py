@@ -1,53 +1,81 @@
-"""Batches of `input_ids` and `labels`, shuffled and prefetched, with the position of the consumer in JSON.
+"""Batches of `input_ids` and `labels` of text, shuffled and prefetched, with the position of the consumer in JSON.
 
 Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
-set (loader_bytes.py). Grain batches and prefetches; a batch that was prefetched and not yet taken is
-read again after `restore`.
+set (loader_bytes.py). A batch that was prefetched and not yet taken is read again after `restore`.
 
-With `--no-streaming` (`memory_loader`) the tokens are read once into one array, and windows of all of it are sampled at
-random: 2 bytes a token (4 for vocabularies above 65,536), no shuffle buffer. Use it where the tokens fit into the
-budget.
+Text that was tokenised before (`packed_text_loader`), and that is read into memory for `--no-streaming`
+(`memory_loader`: 2 bytes a token, 4 for vocabularies above 65,536), has no shuffle buffer: all windows are permuted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import grain
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.batch_source import BatchSource, Permuted
+from plimsoll.data.loader import Batch, Loader, Stream, permuted
 from plimsoll.data.text.documents import Documents
-from plimsoll.data.text.shuffle import BufferShuffle
+from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.data.text.windows import TokenWindows, token_blocks
 from plimsoll.errors import DataError
 from plimsoll.types import IGNORE
 from plimsoll.units import MIB
 
-
-class TextLoader(BatchSource):
-    """A source of the batches of a text."""
-
-    other_kind = "a stream and --no-streaming differ, and so do shuffled and not"
+if TYPE_CHECKING:
+    from plimsoll.data.packed.packed import Packed
 
 
-def make_batch(windows: Sequence[np.ndarray], *, batch_size: int, seq_len: int) -> dict[str, np.ndarray]:
-    """Builds a batch of the full shape: what the windows leave empty, at the end of the data, has labels IGNORE."""
-    inputs = np.zeros((batch_size, seq_len), np.int32)
-    labels = np.full((batch_size, seq_len), IGNORE, np.int32)
-    for row, window in enumerate(windows):
-        inputs[row, : len(window) - 1], labels[row, : len(window) - 1] = window[:-1], window[1:]
-    return {"input_ids": inputs, "labels": labels}
+def batch_of(windows: np.ndarray) -> Batch:
+    """Returns the batch of windows of ids, (windows, seq_len + 1)."""
+    return {"input_ids": windows[:, :-1].astype(np.int32), "labels": windows[:, 1:].astype(np.int32)}
 
 
-def batched(windows: grain.IterDataset, *, batch_size: int, seq_len: int) -> grain.IterDataset:
-    """Builds batches of windows."""
-    build = partial(make_batch, batch_size=batch_size, seq_len=seq_len)
-    return windows.batch(batch_size, drop_remainder=False, batch_fn=build)
+class ShuffledWindows(Stream):
+    """Batches of the windows of a text, of which each `buffer` are permuted among themselves.
+
+    While they leave, those of the next buffer come in, one for one: the same memory holds the end of one and the
+    beginning of the next.
+    """
+
+    start: ClassVar = {"windows": TokenWindows.start, "buffer": 0, "taken": 0}
+    """`windows` is the position before the first window of a buffer, of which so many were `taken`."""
+
+    def __init__(self, windows: TokenWindows, *, batch_size: int, buffer: int, seed: int) -> None:
+        facts = {"seq_len": windows.seq_len, "stride": windows.stride, "shuffle_buffer_size": buffer}
+        super().__init__(facts=facts, name=windows.documents.name)
+        self.windows = windows
+        self.batch_size = batch_size
+        self.buffer = max(1, buffer)
+        self.order_seed = seed
+
+    def walk(self, at: dict[str, Any]) -> Iterator[Batch]:
+        position = dict(at["windows"])
+        windows = self.windows.walk(position)
+        here = dict(at)
+        coming: list[np.ndarray] = []
+        batch: list[np.ndarray] = []
+        while True:
+            # A full buffer in its order, from the last window to the first that was not taken before a restart.
+            while len(coming) < self.buffer:
+                coming.append(next(windows))
+            order = np.random.default_rng([self.order_seed, here["buffer"]]).permutation(self.buffer)
+            leaving = [coming[place] for place in reversed(order[here["taken"] :])]
+            coming = []
+            next_buffer = {"windows": dict(position), "buffer": here["buffer"] + 1, "taken": 0}
+
+            # A window is read for each that leaves.
+            while leaving:
+                batch.append(leaving.pop())
+                coming.append(next(windows))
+                here["taken"] += 1
+                if len(batch) == self.batch_size:
+                    at.update(here)
+                    yield batch_of(np.stack(batch))
+                    batch = []
+            here = next_buffer
 
 
 def text_loader(
@@ -60,21 +88,67 @@ def text_loader(
     shuffle_buffer_size: int = 10_000,
     seed: int = 42,
     prefetch: int = 2,
-    epochs: int | None = None,
     threads: int = 1,
-) -> TextLoader:
+) -> Loader:
     """Builds a loader that streams the training documents.
 
     `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches; `threads` encode at the same time.
     """
     require_sizes(batch_size=batch_size)
     require_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
-    windows: grain.IterDataset = TokenWindows(
-        documents, tokenizer, seq_len=seq_len, stride=stride, epochs=epochs, threads=threads
-    )
-    if shuffle_buffer_size > 1:
-        windows = BufferShuffle(windows, size=shuffle_buffer_size, seed=seed % 2**31)
-    return TextLoader(batched(windows, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
+    windows = TokenWindows(documents, tokenizer, seq_len=seq_len, stride=stride, threads=threads)
+    stream = ShuffledWindows(windows, batch_size=batch_size, buffer=shuffle_buffer_size, seed=seed)
+    return Loader(stream, prefetch=prefetch)
+
+
+def packed_text_loader(
+    packed: Packed, *, seq_len: int, batch_size: int, stride: int, seed: int | None, prefetch: int
+) -> Loader:
+    """Builds a loader of a text that was tokenised before: each epoch is another permutation of all windows.
+
+    Without a `seed` they are in the order of the text.
+    """
+    count = _windows_of(packed.tokens, packed.source, seq_len=seq_len, stride=stride)
+
+    def read(indices: np.ndarray) -> Batch:
+        return batch_of(packed.rows(indices, length=seq_len + 1, stride=stride))
+
+    facts = {"tokens": packed.tokens, "seq_len": seq_len, "stride": stride}
+    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
+
+
+def memory_loader(
+    documents: Documents,
+    tokenizer: TextTokenizer,
+    *,
+    seq_len: int,
+    batch_size: int,
+    stride: int | None = None,
+    seed: int | None = 42,
+    prefetch: int = 2,
+) -> Loader:
+    """Builds a loader of tokens that are in memory, in the order of `packed_text_loader`."""
+    require_sizes(seq_len=seq_len, stride=stride, batch_size=batch_size)
+    stride = stride or seq_len
+    tokens = load_tokens(documents, tokenizer)
+    count = _windows_of(len(tokens), documents.name, seq_len=seq_len, stride=stride)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::stride]  # views, no copies
+
+    def read(indices: np.ndarray) -> Batch:
+        return batch_of(windows[indices])
+
+    facts = {"tokens": len(tokens), "seq_len": seq_len, "stride": stride}
+    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
+
+
+def _windows_of(tokens: int, name: str, *, seq_len: int, stride: int) -> int:
+    count = count_windows(tokens, seq_len=seq_len, stride=stride)
+    if not count:
+        raise DataError(
+            f"{name} has {tokens:,} tokens for training, fewer than the {seq_len + 1:,} of one window: use a smaller"
+            " --seq-len, or more text"
+        )
+    return count
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
@@ -91,40 +165,22 @@ def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
     return tokens
 
 
-def memory_loader(
-    documents: Documents,
-    tokenizer: TextTokenizer,
-    *,
-    seq_len: int,
-    batch_size: int,
-    stride: int | None = None,
-    shuffle: bool = True,
-    seed: int = 42,
-    prefetch: int = 2,
-    epochs: int | None = None,
-) -> TextLoader:
-    """Builds a loader whose every epoch is one permutation of all windows, another for every epoch."""
-    require_sizes(seq_len=seq_len, stride=stride, batch_size=batch_size)
-    tokens = load_tokens(documents, tokenizer)
-    if len(tokens) <= seq_len:
-        raise DataError(
-            f"the data set has {len(tokens)} tokens, fewer than the {seq_len + 1} of one window: use a smaller"
-            " --seq-len, or more text."
-        )
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[:: stride or seq_len]  # views, no copies
-    items = cast(Sequence[Any], windows)
-    order = Permuted(items, size={"tokens": len(tokens)}, seed=seed if shuffle else None, epochs=epochs)
-    return TextLoader(batched(order, batch_size=batch_size, seq_len=seq_len), prefetch=prefetch)
+def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[Batch]:
+    """Yields batches of the full shape; every token of the 1-D array but the first is a label exactly once.
 
-
-def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of the full shape; every token of the 1-D array but the first is a label exactly once."""
+    What lacks to the last batch has labels of IGNORE.
+    """
     if len(tokens) < 2:
         raise DataError(
             f"validation has {len(tokens)} tokens, and a label needs the token before it: no document was "
             "held out. Use a data set of some hundred documents or more, or train without validation."
         )
-    starts = range(0, len(tokens) - 1, seq_len)
-    for first in range(0, len(starts), batch_size):
-        windows = [tokens[start : start + seq_len + 1] for start in starts[first : first + batch_size]]
-        yield make_batch(windows, batch_size=batch_size, seq_len=seq_len)
+    size = batch_size * seq_len
+    for first in range(0, len(tokens) - 1, size):
+        ids = tokens[first : first + size + 1]
+        inputs = np.zeros(size, np.int32)
+        labels = np.full(size, IGNORE, np.int32)
+        inputs[: len(ids) - 1] = ids[:-1]
+        labels[: len(ids) - 1] = ids[1:]
+        shape = batch_size, seq_len
+        yield {"input_ids": inputs.reshape(shape), "labels": labels.reshape(shape)}

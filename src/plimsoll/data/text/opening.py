@@ -113,9 +113,17 @@ def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
     """
     if documents.paths is None:
         return False
-    packed = (*COMPRESSED, ".parquet")
-    size = sum(path.stat().st_size * (PACKED_TO if path.suffix.lower() in packed else 1) for path in documents.paths)
+    size = text_bytes(documents)
     return size <= LARGEST_BYTES and (tokens is None or tokens * BYTES_A_TOKEN >= size)
+
+
+def text_bytes(documents: Documents) -> int:
+    """Returns about how many bytes of text there are, uncompressed; 0 of a stream."""
+    size = 0
+    for path in documents.paths or ():
+        packed = path.suffix.lower() in (*COMPRESSED, ".parquet")
+        size += path.stat().st_size * (PACKED_TO if packed else 1)
+    return size
 
 
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:

@@ -1,4 +1,4 @@
-"""Windows of `seq_len + 1` tokens, cut from the token stream of the documents; a Grain data set.
+"""Windows of `seq_len + 1` tokens, cut from the token stream of the documents.
 
 Every document is followed by end-of-text, and windows do not respect where documents end: with
 stride = seq_len the inputs, one after another, are the token stream. Documents are encoded in blocks of about
@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from plimsoll.data import cores, require_sizes
-from plimsoll.data.batch_source import Positioned
 from plimsoll.data.in_order import encoding_pool, in_order
+from plimsoll.data.loader import Stream
 from plimsoll.data.loader_bytes import MOST_THREADS
 from plimsoll.data.text.documents import Documents, Piece
 from plimsoll.data.text.tokenizer import TextTokenizer
@@ -96,7 +96,7 @@ def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
         yield pieces, start, position
 
 
-class TokenWindows(Positioned):
+class TokenWindows(Stream):
     """A data set of arrays of `seq_len + 1` ids, in `tokenizer.dtype`."""
 
     start: ClassVar = {"epoch": 0, "position": None, "skip": 0, "windows": 0, "dropped": 0}
@@ -114,7 +114,7 @@ class TokenWindows(Positioned):
         threads: int = 1,
     ) -> None:
         """Checks the sizes. `epochs=None` repeats without end; `threads` as for `token_blocks`."""
-        super().__init__(size={})
+        super().__init__(facts={})
         require_sizes(seq_len=seq_len, stride=stride, epochs=epochs, threads=threads)
         self.documents, self.tokenizer = documents, tokenizer
         self.seq_len, self.stride, self.epochs = seq_len, stride or seq_len, epochs

@@ -15,9 +15,9 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from plimsoll.data.batch_source import BatchSource
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks, in_order
+from plimsoll.data.loader import Loader
 from plimsoll.errors import DataError
 
 COLUMNS = {
@@ -118,7 +118,7 @@ class ControlRows(Hdf5Rows):
             )
         return int(border)
 
-    def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> BatchSource:
+    def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> Loader:
         """Returns batches without end of the rows to train on."""
         batches = MixedChunks(
             self,
@@ -129,7 +129,7 @@ class ControlRows(Hdf5Rows):
             skip_bad=skip_bad,
             derive=partial(self._derived, held_out=False),
         )
-        return BatchSource(batches, prefetch=prefetch)
+        return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
         """Yields about `most` rows in chunks from all over the held-out part, always the same.

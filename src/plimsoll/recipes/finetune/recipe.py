@@ -275,7 +275,7 @@ class Finetune(AdamWRecipe):
         encoded = {part: data.encoded(self, part, tokenizer, say) for part in data.parts(self)}
         learned = encoded["data"]
         rows = self._rows(learned)
-        packing = rows.facts()
+        packing = rows.packing()
         for line in packing.lines():
             say(line)
         data.require_batch(self, packing)
@@ -305,9 +305,9 @@ class Finetune(AdamWRecipe):
         data.require_same_examples(self, prepared.facts)
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.batch_source import BatchSource
+        from plimsoll.data.loader import Loader
 
-        return BatchSource(self._rows(data.encoded_of_run(self, folder, "data")), prefetch=prefetch)
+        return Loader(self._rows(data.encoded_of_run(self, folder, "data")), prefetch=prefetch)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         from plimsoll.data.chat.rows import validation_rows

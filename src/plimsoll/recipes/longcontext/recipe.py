@@ -296,7 +296,8 @@ class LongContext(AdamWRecipe):
         _, dtype = self.batch_spec(1)["tokens"]
         itemsize = {"uint16": 2, "uint32": 4}[dtype]
         sizes = {"seq_len": self.seq_len, "batch_size": self.effective_batch, "itemsize": itemsize}
-        return {"data": READ_PACKED + packed_bytes(**sizes, prefetch=prefetch)}
+        windows = self.packed.windows(self.seq_len) if self.data else 0
+        return {"data": READ_PACKED + packed_bytes(windows=windows, **sizes, prefetch=prefetch)}
 
     def data_advice(self) -> str:
         return "a smaller --batch-size"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.batch_source import BatchSource, Positioned
+from plimsoll.data.loader import Loader, Stream
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
@@ -25,14 +25,13 @@ _EPOCH, _BATCH = 11, 12
 """Numbers of the random streams of a seed."""
 
 
-class PuzzleDraws(Positioned):
+class PuzzleDraws(Stream):
     """Batches of puzzles, without end."""
 
     start: ClassVar = {"iteration": 0, "batch": 0, "group": 0}
-    other_size: ClassVar[str] = "it changed. Put the old data back, or start a new run."
 
     def __init__(self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int) -> None:
-        super().__init__(size={"puzzles": puzzles.puzzles, "examples": puzzles.examples})
+        super().__init__(facts={"puzzles": puzzles.puzzles, "examples": puzzles.examples})
         self.set = puzzles
         self.batch_size = batch_size
         self.order_seed = seed
@@ -82,13 +81,11 @@ class PuzzleDraws(Positioned):
             yield self.set.batch(examples)
 
 
-class PuzzleLoader(BatchSource):
+class PuzzleLoader(Loader):
     """`types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
 
     Its batches do not depend on `prefetch`, the number of batches that a thread prepares in advance.
     """
-
-    other_kind = "puzzles and other data differ"
 
     def __init__(
         self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import grain
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from plimsoll.data.batch_source import BatchSource, Permuted
+from plimsoll.data.loader import Batch, Loader, permuted
+from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions
 
@@ -56,22 +56,23 @@ class TrainingRows(Sequence[np.ndarray]):
         return row
 
     def held_bytes(self) -> int:
-        """Returns the bytes that are mapped or in memory, with the sequences, without names and embeddings."""
+        """Returns the bytes that are mapped or in memory, without names and embeddings."""
         data = self.interactions
         of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
-        return of_data + self._firsts.nbytes + self._sizes.nbytes
+        return of_data + self._firsts.nbytes + self._sizes.nbytes + order_bytes(len(self))
 
 
-def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> BatchSource:
+def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> Loader:
     """Returns a `types.Source` of `items` (batch, length + 1), without end.
 
     No row is dropped: a batch may hold the end of one epoch and the start of the next.
     """
-    size = {"rows": len(rows), "interactions": len(rows.interactions)}
-    batches: grain.IterDataset = Permuted(rows, size=size, seed=seed).batch(
-        batch_size, drop_remainder=True, batch_fn=lambda batch: {ITEMS: np.stack(batch)}
-    )
-    return BatchSource(batches, prefetch=prefetch)
+
+    def read(indices: np.ndarray) -> Batch:
+        return {ITEMS: np.stack([rows[index] for index in indices.tolist()])}
+
+    facts = {"rows": len(rows), "interactions": len(rows.interactions)}
+    return permuted(read, len(rows), batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
 
 
 def padded(histories: Sequence[Int32[np.ndarray, " items"]], *, length: int) -> Int32[np.ndarray, "users length"]:

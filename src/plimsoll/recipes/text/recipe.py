@@ -33,6 +33,8 @@ DEFAULT_EPOCHS = 3.0
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
 """Fact of a run whose text was tokenised before it began: the folder's name in the cache. A run without it streams."""
+WINDOWS = "windows"
+"""Fact of a run whose windows are permuted: how many an epoch has."""
 TARGET_PARAMS = 1_000_000
 DEFAULT_VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
 """Sizes of a tokenizer that is trained here, each for models of fewer parameters than the number before it."""
@@ -233,13 +235,14 @@ class Text(AdamWRecipe):
             try:
                 packed = tokenised(documents, tokenizer, say)
                 facts[KEPT] = packed.folder.name
+                facts[WINDOWS] = self._windows(packed.tokens)
             except NotKept as problem:
                 say(f"tokens: the text is tokenised as training reads it, and again by every run: {problem}")
         if self.steps is not None and self.use_streaming:
             if packed is None:
                 self._require_a_batch(documents, tokenizer)
-            elif (windows := self._windows(packed.tokens)) < self.effective_batch:
-                raise self._too_little(packed.tokens, windows)
+            elif facts[WINDOWS] < self.effective_batch:
+                raise self._too_little(packed.tokens, facts[WINDOWS])
             return Prepared(steps=self.steps, steps_per_epoch=None, facts=facts)
         return self._counted(documents, tokenizer, packed, facts, say)
 
@@ -252,8 +255,7 @@ class Text(AdamWRecipe):
             require_same(self.dataset_id, then, facts_of(paths))
 
     def source(self, folder: Path, *, prefetch: int) -> Source:
-        from plimsoll.data.packed.stream_order import stream_order_loader
-        from plimsoll.data.text.loader import memory_loader, text_loader
+        from plimsoll.data.text.loader import memory_loader, packed_text_loader, text_loader
         from plimsoll.data.text.tokenizer import load_tokenizer
         from plimsoll.data.text.windows import encoding_threads
 
@@ -261,16 +263,16 @@ class Text(AdamWRecipe):
             "seq_len": self.seq_len,
             "stride": self.window_stride,
             "batch_size": self.effective_batch,
-            "seed": self.seed,
             "prefetch": prefetch,
         }
+        order_seed = self.seed if self.shuffle_buffer_size > 1 else None
         if (packed := self._packed(folder)) is not None:
-            return stream_order_loader(packed, shuffle_buffer_size=self.shuffle_buffer_size, **options)
+            return packed_text_loader(packed, seed=order_seed, **options)
         tokenizer = load_tokenizer(folder / TOKENIZER)
-        if self.use_streaming:
-            options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
-            return text_loader(self._documents(), tokenizer, **options)
-        return memory_loader(self._documents(), tokenizer, shuffle=self.shuffle_buffer_size > 1, **options)
+        if not self.use_streaming:
+            return memory_loader(self._documents(), tokenizer, seed=order_seed, **options)
+        options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
+        return text_loader(self._documents(), tokenizer, seed=self.seed, **options)
 
     def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
         import numpy as np
@@ -293,6 +295,7 @@ class Text(AdamWRecipe):
             SOURCE_FILES,
             TEXT_IN_FLIGHT,
             loader_bytes,
+            order_bytes,
             tokenizer_bytes,
         )
 
@@ -313,12 +316,23 @@ class Text(AdamWRecipe):
         text = READ_FROM_CACHE if kept else TEXT_IN_FLIGHT if streamed else ENCODED_BEFORE
         text += 0 if kept else tokenizer_bytes(self.vocab)
         files = SOURCE_FILES if streamed and self.dataset_id == STANDARD_LIBRARY else 0
-        return {"data": data + text + files + 4 * held_out}
+        order = order_bytes(self._permuted_windows(prepared))
+        return {"data": data + text + files + order + 4 * held_out}
 
     def host_bytes_beside_accelerator(self, prepared: Prepared | None) -> int:
         from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 
         return (MOST_THREADS - 1) * THREAD_BYTES if self._streamed(prepared) else 0
+
+    def _permuted_windows(self, prepared: Prepared | None) -> int:
+        """Returns the windows of an epoch, estimated where nobody read the text; 0 of a stream, which has a buffer."""
+        from plimsoll.data.text.opening import BYTES_A_TOKEN, text_bytes
+
+        if self._streamed(prepared):
+            return 0
+        if prepared is not None:
+            return prepared.facts[WINDOWS]
+        return text_bytes(self._documents()) // BYTES_A_TOKEN // self.window_stride
 
     def _read_from_cache(self, prepared: Prepared | None) -> bool:
         return self._kept_in_cache if prepared is None else KEPT in prepared.facts
@@ -406,7 +420,8 @@ class Text(AdamWRecipe):
             f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
             f" {epochs:g} epochs are {steps:,} steps"
         )
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts | {"tokens": counted.tokens})
+        facts |= {"tokens": counted.tokens, WINDOWS: counted.windows}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def _require_a_batch(self, documents: Documents, tokenizer: TextTokenizer) -> None:
         """Reads no further than one batch."""
