@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-all test-by-hand check bench docs lock clean
+.PHONY: setup demo test test-quick test-all test-by-hand pages check bench docs lock clean
 
 setup: .venv/ready
 	@echo 'set up. Next: make demo (plans, trains, writes text), or make test-quick while you change something'
@@ -50,6 +50,10 @@ test-all: test
 test-by-hand: .venv/ready
 	$(PYTEST) -m by_hand
 	$(PYTEST) -m hypothesis --hypothesis-profile anew
+
+# Every plimsoll command of README.md and docs/*.md, each typed in a scratch folder with its data made small.
+pages: .venv/ready
+	PYTHONPATH=src:tests/support $(BIN)/python docs/pages.py $(PAGES)
 
 check: .venv/ready
 	$(BIN)/ruff check .

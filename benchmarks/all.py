@@ -61,7 +61,6 @@ SETS = tuple(f"prepare sudoku --size {size} --out {{made}}/sets/sudoku-{size}" f
 PACKED = ("prepare longcontext --dataset-id python:standard-library --vocab-size 4096 --out {made}/packed",)
 ITEMS = (f"prepare recommend --interactions {{shared}}/{TOYS} --out {{made}}/toys",)
 STANDARD = "--dataset-id python:standard-library --max-examples 300 --validation-tokens 2000 --steps 200"
-AROUND_FROZEN = f"--interactions {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL}"
 
 
 def prediction(words: str, quick: str | None = None, **more: Any) -> Benchmark:
@@ -80,11 +79,15 @@ BENCHMARKS = [
     Benchmark("sweep", "--recipes 0 1", None, "at most 10 % slower than the fastest that fits", needs=TEXT),
     prediction("--seed 1 --count 100 --steps 24", "--seed 1 --count 5 --runs 1", needs=TEXT),
     prediction("--seed 11 --count 40 --near-floor --steps 24", needs=TEXT),
-    prediction("--windows {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
-    prediction("--puzzles {made}/sets --count 8", first=SETS),
-    prediction("--packed {made}/packed --count 6", first=PACKED),
-    prediction(f"{AROUND_FROZEN} --count 4", first=ITEMS, needs=STORIES_MODEL),
-    prediction("--records {made}/records.jsonl --count 30", needs=TEXT),
+    prediction("--recipe control --data {made}/windows.h5 --seed 2 --count 5", first=WINDOWS),
+    prediction("--recipe puzzles --data {made}/sets --count 8", first=SETS),
+    prediction("--recipe longcontext --data {made}/packed --count 6", first=PACKED),
+    prediction(
+        f"--recipe recommend --data {{made}}/toys --pretrained {{shared}}/{STORIES_MODEL} --count 4",
+        first=ITEMS,
+        needs=STORIES_MODEL,
+    ),
+    prediction("--recipe finetune --data {made}/records.jsonl --count 30", needs=TEXT),
     ladder(
         f"stories {STANDARD} --target-params 12M --vocab-size 4096 --batch-size 16 --seq-len 256 --rung-steps 6"
         " --rungs save micro-batch-1 remat bfloat16 optimizer-8 weights-24 weights-16",
@@ -104,8 +107,6 @@ BENCHMARKS = [
         needs=STORIES_MODEL,
     ),
     Benchmark("device", "--minutes 25", "--minutes 8", "bytes within 1 %, the same bits", needs="nvidia-smi"),
-    Benchmark("device", "--offline", None, "within 0.75 and 1.3 of what an H100 took"),
-    Benchmark("device", "--offline --rates", None, "each of its lines within 0.37 and 1.06 of what an H100 took"),
     Benchmark("levers", "", None, "every table of docs/levers.md"),
     # How fast a step is, beside others, and whether it waits for data.
     Benchmark("own_recipe_speed", "--rounds 5", "--rounds 2"),
@@ -117,9 +118,7 @@ BENCHMARKS = [
     ),
     Benchmark("trm", "--rounds 5", "--rounds 2", needs="golden"),
     Benchmark("optimizers", "--rounds 15", "--rounds 3"),
-    Benchmark("finetune_beside_peft", "speed --rounds 3", None),
-    Benchmark("finetune_beside_peft", "parity", None, needs="golden/finetune"),
-    Benchmark("finetune_beside_peft", "fields", None, "none is WRONG"),
+    Benchmark("finetune_beside_peft", "--rounds 3", None),
     Benchmark("loaders", "packed", "packed --tokens 33554432 --rounds 2"),
     Benchmark("loaders", "packed --seq-len 32768 --batch 4 --out bench-out/loaders-packed-32.json", None),
     Benchmark("loaders", "windows {made}/windows.h5", "windows {made}/windows.h5 --rounds 1", first=WINDOWS),
@@ -140,7 +139,7 @@ BENCHMARKS = [
     Benchmark("finetune_cards", "published", None, "each at most the published peak"),
     Benchmark(
         "finetune_cards",
-        "context --shape llama-3.1-8b qwen2.5-7b llama-3.2-3b gemma-2-9b --variant plain host no-host",
+        "context --model llama-3.1-8b qwen2.5-7b llama-3.2-3b gemma-2-9b --variant plain host no-host",
         None,
         "none above 7 GB + 0.072 MB a token",
     ),

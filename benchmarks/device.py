@@ -2,7 +2,6 @@
 
     python benchmarks/device.py --minutes 25 [--chip h100] [--out bench-out] [--only "exact" "medium, found"]
                                 [--torch PYTHON]
-    python benchmarks/device.py --offline [--rates]
 
 The parts, by what they are worth; a part that would not end in time is left out (how long each takes was seen on an
 H200 with 16 cores), one that fails is recorded with its reason, and the next one runs:
@@ -23,8 +22,6 @@ first two, less what they waited for data. bench-out/device.json is written afte
 --keep bench-out/device.json` keeps it, and makes its table.
 
 Where JAX finds nothing but a CPU, everything is of a toy's size: that the program works, not what it is for.
-
-`--offline` needs no card: steps that were timed on an H100, compiled without one (card_steps.py).
 """
 
 from __future__ import annotations
@@ -49,7 +46,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import card_steps
 from peers.environment import SIDE_PROGRAM
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, trained, watch
 
@@ -181,13 +177,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("bench-out"))
     options.add_argument("--only", nargs="*", help="names of parts to run")
     options.add_argument("--torch", default=sys.executable, help="a Python with torch and transformers")
-    options.add_argument("--offline", action="store_true", help="steps that were timed on an H100, compiled here")
-    options.add_argument("--rates", action="store_true", help="of --offline: recipes by the card's rates alone")
-    options.add_argument("--record", action="store_true", help="of --offline: write the record that a test reads")
     words = options.parse_args()
-    if words.offline:
-        card_steps.show_all(words.only, record=words.record, rates=words.rates)
-        return
     started = time.monotonic()
     backend = subprocess.run([sys.executable, "-c", BACKEND], capture_output=True, text=True).stdout.strip()
     toy = backend == "cpu" or words.chip == "cpu"

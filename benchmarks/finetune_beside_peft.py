@@ -1,18 +1,14 @@
-"""Fine-tuning beside PEFT and transformers: speed and memory, every loss, and the fields of their configurations.
+"""Fine-tuning beside PEFT and transformers: LoRA on this CPU, the same model, rows and adapter, in turn.
 
-    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py [speed] [--rounds 2] [--steps 6]
-    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py parity [--only gemma2]
-    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py fields
+    PYTHONPATH=src:benchmarks python benchmarks/finetune_beside_peft.py [--rounds 2] [--steps 6]
 
-`parity` is in finetune_parity.py, `fields` in config_fields.py. `speed` trains LoRA on this CPU, the same model, rows
-and adapter, in turn. The model has SmolLM2-135M's shape and random weights in bfloat16 (random_model.py); rank 16
-beside every linear layer, 4 rows of 512 tokens a step, each one document, so that the peer needs no mask. Ours is
-`plimsoll train finetune` with the base in bfloat16 under the share of the peer's peak that is the goal; where that is
-refused, under what the refusal advises, and that is said. The peer is given its better settings: `--peer-settings`
-tries others.
+The model has SmolLM2-135M's shape and random weights in bfloat16 (random_model.py); rank 16 beside every linear layer,
+4 rows of 512 tokens a step, each one document, so that the peer needs no mask. Ours is `plimsoll train finetune` with
+the base in bfloat16 under the share of the peer's peak that is the goal; where that is refused, under what the refusal
+advises, and that is said. The peer is given its better settings: `--peer-settings` tries others.
 
 Each side is a process of its own, A B A B. Peaks are VmHWM of the process that trains. Prints a table and writes a file
-into bench-out/ (--out); ends with 1 where `parity` or `fields` misses a goal.
+into bench-out/ (--out).
 """
 
 from __future__ import annotations
@@ -20,10 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -31,11 +24,10 @@ from typing import Any
 
 import numpy as np
 from measuring import ROOT, conditions, verdict, write
-from peers import contract
 from peers.environment import PEFT, PEFT_FOLDER, SIDE_PROGRAM, peer_python
 from random_model import made, shared, text_records
-from text_vs_trainer import run
-from training_process import MIB, PLIMSOLL, trained
+from text_vs_trainer import ours, run
+from training_process import MIB
 
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
 from plimsoll.models.pretrained.find import known_configs
@@ -49,52 +41,34 @@ IGNORED = -100
 
 def main() -> int:
     options = arguments()
-    if options.part == "parity":
-        from finetune_parity import parity
-
-        return parity(options)
-    if options.part == "fields":
-        from config_fields import fields
-
-        return fields(options)
-    return speed(options)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("speed", "parity", "fields"), default="speed")
-    parser.add_argument("--peer-environment", type=Path, default=PEFT_FOLDER)
-    parser.add_argument("--folder", type=Path, help="keep models, rows and runs here")
-    parser.add_argument("--out", type=Path, help="result file; default in bench-out/")
-    parser.add_argument("--only", help="of `parity`: a family of models, or `pictures`")
-    speed = parser.add_argument_group("speed")
-    speed.add_argument("--rounds", type=int, default=2)
-    speed.add_argument("--steps", type=int, default=6)
-    speed.add_argument("--rows", type=int, default=4, help="rows of a step")
-    speed.add_argument("--seq-len", type=int, default=512)
-    speed.add_argument("--peer-settings", nargs="*", default=[], help="flags of peers/peft_side.py, without --")
-    speed.add_argument("--numerics", default="mixed", help="ours")
-    speed.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
-    speed.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    options = parser.parse_args()
-    names = {"speed": "finetune_beside_peft", "parity": "finetune_parity", "fields": "config_fields"}
-    options.out = options.out or ROOT / f"bench-out/{names[options.part]}.json"
-    return options
-
-
-def speed(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
-        given = Inputs(options, options.folder or Path(name))
+        inputs = Inputs(options, options.folder or Path(name))
         rounds = []
         for number in range(options.rounds):
-            peer = given.peer(options.peer_settings)
-            ours = given.ours(number, int(GOAL_MEMORY * peer["peak_resident_bytes"]))
+            peer = inputs.peer(options.peer_settings)
+            ours = inputs.ours(number, int(GOAL_MEMORY * peer["peak_resident_bytes"]))
             rounds.append({"peer": peer, "plimsoll": ours})
             print(line("peer", peer), line("plimsoll", ours), sep="\n", flush=True)
     result = summary(rounds)
     print(table(result))
     write(options.out, {"conditions": conditions(options), **result, "rounds": rounds})
     return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-environment", type=Path, default=PEFT_FOLDER)
+    parser.add_argument("--folder", type=Path, help="keep models, rows and runs here")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out/finetune_beside_peft.json")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rows", type=int, default=4, help="rows of a step")
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--peer-settings", nargs="*", default=[], help="flags of peers/peft_side.py, without --")
+    parser.add_argument("--numerics", default="mixed", help="ours")
+    parser.add_argument("--pins", nargs="*", default=[], help="further options of `plimsoll train`, without --")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    return parser.parse_args()
 
 
 class Inputs:
@@ -166,33 +140,13 @@ class Inputs:
         return run([str(python), SIDE_PROGRAM, "peers.peft_side", *words, *(f"--{word}" for word in settings)])
 
     def ours(self, number: int, memory: int) -> dict[str, Any]:
-        done, folder = self._trained(number, memory)
-        if done.returncode and (advised := re.search(r"you could: --memory (\w+)", done.stderr)):
-            print(f"{memory / MIB:.0f} MiB refused; taking {advised[1]}", file=sys.stderr)
-            done, folder = self._trained(number, advised[1])
-        if done.returncode:
-            sys.exit(f"error: {done.stderr[-3000:]}")
-        found = trained(folder)
-        text = contract.result_line(
-            losses=[row["loss"] for row in found.rows if "loss" in row],
-            step_seconds=[row["step_seconds"] for row in found.rows if "loss" in row],
-            tokens_per_step=self.options.rows * self.options.seq_len,
-            versions={"python": sys.version.split()[0]},
-            peak_bytes=found.peak,
-        )
-        plan = {"plan": found.planned["plan"], "budget_bytes": found.ledger["budget_bytes"]}
-        return json.loads(text) | plan | {"predicted_bytes": found.predicted}
-
-    def _trained(self, number: int, memory: int | str) -> tuple[subprocess.CompletedProcess[str], Path]:
-        recipe, folder = self.recipe, self.folder / f"run{number}-{memory}"
-        shutil.rmtree(folder, ignore_errors=True)
+        recipe = self.recipe
         fields = ("pretrained", "dataset_id", "init_from", "seq_len", "batch_size", "steps", "warmup_steps")
         words = [f"--{name.replace('_', '-')}={getattr(recipe, name)}" for name in (*fields, "validation_tokens")]
-        words += ["--frozen-bits=16", f"--numerics={self.options.numerics}", f"--memory={memory}", f"--run={folder}"]
-        words += ["--log-every=1", "--quiet", *(f"--{pin}" for pin in self.options.pins)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        command = [*PLIMSOLL, "train", "finetune", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False), folder
+        words += ["--frozen-bits=16", f"--numerics={self.options.numerics}"]
+        words += [f"--{pin}" for pin in self.options.pins]
+        tokens = self.options.rows * self.options.seq_len
+        return ours(["finetune", *words], memory, self.folder / f"run{number}", tokens)
 
 
 def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:

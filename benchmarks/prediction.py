@@ -1,20 +1,20 @@
 """Predicted against measured peak of whole training processes: how far the planner's bytes are from the kernel's.
 
-    python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume]
-    python benchmarks/prediction.py --seed 1 --summary
-    python benchmarks/prediction.py --windows windows.h5 --count 30      # the recipe control, on this file
-    python benchmarks/prediction.py --puzzles sets --count 30     # recipes of puzzles, on the sets in this folder
-    python benchmarks/prediction.py --packed folder --count 30    # the recipe longcontext, on this packed text
-    python benchmarks/prediction.py --interactions folder --pretrained model --count 30    # the recipe recommend
-    python benchmarks/prediction.py --records chats.jsonl --count 30    # the recipe finetune, around models made for it
+    python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume | --summary]
+    python benchmarks/prediction.py --recipe control --data windows.h5 --count 30
+    python benchmarks/prediction.py --recipe puzzles --data FOLDER_OF_SETS --count 30
+    python benchmarks/prediction.py --recipe longcontext --data packed --count 30
+    python benchmarks/prediction.py --recipe recommend --data folder --pretrained model --count 30
+    python benchmarks/prediction.py --recipe finetune --data chats.jsonl --count 30
 
-Configurations are drawn at random (drawn.py). Each is planned without a budget and with none to speak of, which gives
-the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor and 1.2 of the peak; then the command
-line plans and trains under it, `--runs` times, each time in a process of its own with evaluations and two saves in
-it, and the largest `VmHWM` counts. What is refused runs with the memory that the refusal advises. `--near-floor`
-draws budgets from 8 MiB below the floor to 24 above it.
+Configurations are drawn from CHOICES: the seed and the number say everything. Each is planned without a budget and with
+none to speak of, which gives the unconstrained peak and the floor; a budget is drawn between 0.9 of the floor and 1.2
+of the peak (`--near-floor`: from 8 MiB below the floor to 24 above it); then the command line plans and trains under
+it, `--runs` times, each time in a process of its own with evaluations and two saves in it, and the largest `VmHWM`
+counts. What is refused runs with the memory that the refusal advises.
 
-A row is written to bench-out/ as soon as it is there; `--resume` goes on behind them. prediction_figures.py sums up.
+A row is written to bench-out/ as soon as it is there. Its bytes are `budget` as drawn, `memory` as given to the runs,
+`predicted`, `peaks` of each run, `floor` and `unconstrained`; its `outcome` is `ran`, `refused` or `failed`.
 """
 
 from __future__ import annotations
@@ -23,195 +23,347 @@ import argparse
 import json
 import math
 import os
+import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drawn import (
-    Configuration,
-    draw,
-    draw_control,
-    draw_finetune,
-    draw_longcontext,
-    draw_puzzles,
-    draw_recommend,
-    effective_batch,
-)
-from prediction_figures import line, summary, worst
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, prepared_copy, trained, watch
 
-PLAN_SECONDS, RUN_SECONDS = 3600, 3600
+PATIENCE = 3600
+"""Seconds that a plan or a run may take."""
 MOST_BYTES = 3 * 2**30
 """Budgets stay below it: the machine has other users."""
 NEAR_FLOOR = (-8, 24)
 """MiB beyond the floor."""
+WORST_SHOWN = 10
+
+PIN = 0.2
+"""Chance of each lever to be pinned."""
+STEP_FLOPS = 100e9
+"""At most, of one step: about half a second on two cores."""
+STEP_TOKENS = (512, 16_384)
+LOGITS_BYTES = 512 * 2**20
+"""At most, of the whole effective batch in float32."""
+
+Options = dict[str, Any]
+Row = Mapping[str, Any]
+
+COMMON: dict[str, Sequence[Any]] = {
+    "gradient_accumulation_steps": (1, 1, 2, 4),
+    "seed": range(1000),
+    "numerics": ("exact", "mixed", "mixed", "compressed"),
+    "ema_decay": (0.0, 0.0, 0.0, 0.99),
+}
+TEXT: dict[str, Sequence[Any]] = {
+    "width": (32, 64, 96, 128, 192, 256, 320, 384, 512),
+    "layers": (1, 2, 3, 4, 6, 8, 12),
+    "vocab_size": (384, 512, 1024, 2048, 4096, 8192, 16384),
+    "tied": (True, True, True, False),
+    "seq_len": (32, 48, 64, 96, 128, 200, 256, 384, 512, 768, 1024, 1536, 2048, 3000, 4096),
+    "batch_size": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+    "shuffle_buffer_size": (0, 100, 1_000, 3_000, 10_000),
+    "use_streaming": (True, True, True, True, True, False),
+}
+CHOICES: dict[str, dict[str, Sequence[Any]]] = {
+    "stories": TEXT,
+    "code": TEXT,
+    "control": {
+        "split": ("variant", "variant", "trajectory", "none"),
+        "validation_rows": (4000,),
+        "mix_chunks": (1, 4, 16, 16, 32),
+        "width": (32, 64, 96, 128, 192),
+        "layers": (1, 2, 4, 4, 6),
+        "dropout": (0.0, 0.0, 0.1),
+        "batch_size": (64, 128, 256, 512, 1024),
+    },
+    "sudoku-mlp": {
+        "validation_examples": (200,),
+        "variant": ("mlp", "attention"),
+        "width": (32, 64, 96, 128, 192, 256),
+        "layers": (1, 2, 2, 3),
+        "high_cycles": (1, 2, 3),
+        "low_cycles": (1, 2, 4, 6),
+        "puzzle_positions": (1, 4, 16),
+        "halt_max_steps": (2, 8, 16),
+        "batch_size": (4, 16, 64, 128, 256, 512),
+        "warmup_steps": (2,),
+    },
+    "longcontext": {
+        "validation_tokens": (40_000,),
+        "width": (64, 128, 192, 256, 384),
+        "layers": (2, 4, 6),
+        "states": (16, 32, 64, 128),
+        "seq_len": (128, 512, 1024, 2048, 4096, 8192, 16384),
+        "tied": (True, True, True, False),
+        "selective": (False, False, False, False, True),
+        "attention_every": (0, 0, 2),
+        "attention_window": (128, 256),
+        "chunk_size": (64, 256, 256),
+        "batch_size": (1, 2, 4, 8, 16, 32),
+        "workers": (0, 0, 2),
+    },
+    "recommend": {
+        "validation_users": (1000,),
+        "width": (32, 64, 64, 128),
+        "layers": (1, 2, 2, 4),
+        "seq_len": (16, 32, 50),
+        "softmax": ("two-level", "two-level", "full"),
+        "cluster_vectors": ("learned", "learned", "means"),
+        "dropout": (0.0, 0.2, 0.5),
+        "batch_size": (32, 64, 128, 256, 512),
+        "freeze": (True, True, True, False),
+    },
+    "finetune": {
+        "validation_tokens": (20_000,),
+        "seq_len": (64, 128, 256, 512, 1024, 2048),
+        "lora_rank": (0, 4, 16, 16, 64),
+        "lora_targets": ("all-linear", "all-linear", "q,v", "q,k,v,o"),
+        "lora_dropout": (0.0, 0.0, 0.0, 0.0, 0.1),
+        "batch_size": (1, 2, 4, 8, 16),
+    },
+}
+MODELS: dict[str, Sequence[Any]] = {
+    "model_type": ("llama", "llama", "qwen2"),
+    "hidden_size": (128, 192, 256, 384, 576),
+    "num_hidden_layers": (2, 4, 8, 12, 24),
+    "num_key_value_heads": (1, 2),
+    "intermediate_size": (256, 512, 1536),
+    "vocab_size": (2048, 8192, 32768, 49152),
+    "tie_word_embeddings": (True, True, False),
+}
+"""Settings of the models that `finetune` is around."""
+LEVERS: dict[str, Sequence[Any]] = {
+    "remat": ("none", "dots", "block"),
+    "loss_chunk": (0, 64, 256, 1024),
+    "attention_chunk": (0, 64, 256),
+    "precision": ("float32", "bfloat16"),
+    "prefetch": (0, 1, 2, 4, 8),
+    "async_save": (True, False),
+    "optimizer_bits": (32, 8),
+    "weight_bits": (32, 24, 16),
+    "ema_bits": (32, 16),
+    "layerwise": (0, 2),
+    "frozen_bits": (16, 8, 4, 4),
+}
+LACKING = {
+    "stories": {"frozen_bits"},
+    "code": {"frozen_bits"},
+    "control": {"loss_chunk", "attention_chunk", "weight_bits", "layerwise", "frozen_bits"},
+    "sudoku-mlp": {"loss_chunk", "attention_chunk", "weight_bits", "layerwise", "optimizer_bits", "frozen_bits"},
+    "longcontext": {"attention_chunk", "frozen_bits"},
+    "recommend": {"layerwise", "frozen_bits"},
+    "finetune": {"layerwise", "ema_bits"},
+}
+"""Levers that a recipe does not have."""
 
 
-def main() -> None:
-    given = arguments()
-    others = {
-        "control-": given.windows,
-        "puzzles-": given.puzzles,
-        "longcontext-": given.packed,
-        "recommend-": given.interactions,
-        "finetune-": given.records,
+class Failed(Exception):
+    """Failure of a configuration that is neither planned nor refused."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """`options` and `pins` are flags of the command line and their values, without the budget."""
+
+    preset: str
+    options: Options
+    pins: Options
+    budget_at: float
+    """From 0 to 1: where the budget lies between its lowest and its highest, on a logarithmic scale."""
+
+    @property
+    def label(self) -> str:
+        options = self.options
+        model = f"{options['width']}x{options['layers']}" if "width" in options else Path(options["pretrained"]).name
+        return f"{self.preset} {model} {effective_batch(options)}x{options.get('seq_len', '')}"
+
+    def words(self) -> list[str]:
+        """Returns the words typed behind `plimsoll plan` or `plimsoll train`."""
+        words = [self.preset]
+        for name, value in self.options.items():
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                words += [f"--{flag}", str(value)]
+        for name, value in self.pins.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return words
+
+
+def draw(given: argparse.Namespace, number: int) -> Configuration:
+    """Returns a configuration that a user might ask for, at a size that trains in seconds."""
+    dice = random.Random(f"{given.recipe}/{given.seed}/{number}")
+    preset = {"text": dice.choice(("stories", "stories", "code")), "puzzles": "sudoku-mlp"}.get(
+        given.recipe, given.recipe
+    )
+    while True:
+        options = {name: dice.choice(values) for name, values in (CHOICES[preset] | COMMON).items()}
+        options |= data_of(given, preset, dice, options)
+        if is_small_enough(options):
+            break
+    options.pop("vocab_size_of_data", None)
+
+    # Levers, as a user would pin them.
+    pins = {
+        name: dice.choice(values)
+        for name, values in LEVERS.items()
+        if name not in LACKING[preset] and dice.random() < PIN
     }
-    drawn = next((name for name, data in others.items() if data), "")
-    kind = f"{drawn}{'near-floor-' if given.near_floor else ''}{given.seed}"
-    out = Path("bench-out") / f"prediction-{kind}.jsonl"
-    rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
-    if not given.summary:
-        rows = measure_all(given, out, rows)
-    print(f"\n{summary(rows)}\n\nthe worst, explained\n{worst(rows)}")
+    if dice.random() < PIN:
+        batch = effective_batch(options)
+        pins["micro_batch"] = dice.choice([size for size in range(1, batch + 1) if batch % size == 0])
+    return Configuration(preset, options, without_contradictions(options, pins), dice.random())
 
 
-def arguments() -> argparse.Namespace:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared"))
-    options.add_argument("--text", default=str(shared / "data/text/tinystories_train.txt"))
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--count", type=int, default=100)
-    options.add_argument("--runs", type=int, default=3)
-    options.add_argument("--steps", type=int, default=8)
-    options.add_argument("--only", type=int, nargs="*", help="numbers of the configurations to run")
-    options.add_argument("--resume", action="store_true", help="keep the rows that are there, run what is missing")
-    options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
-    options.add_argument("--windows", help="a file of `plimsoll prepare control`: draw that recipe instead")
-    options.add_argument("--puzzles", help="a folder of sets of `plimsoll prepare sudoku|maze|arc`: draw their recipes")
-    options.add_argument("--packed", help="a folder of `plimsoll prepare longcontext`: draw that recipe instead")
-    options.add_argument("--interactions", help="a folder of `plimsoll prepare recommend`: draw that recipe instead")
-    options.add_argument("--pretrained", help="a folder of a Llama or a Gemma that half of those stand on")
-    options.add_argument("--records", help="a file of records: draw finetune on it, around models in --models")
-    options.add_argument("--models", default="bench-out/models", help="where those of --records are made")
-    options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
-    return options.parse_args()
+def data_of(given: argparse.Namespace, preset: str, dice: random.Random, options: Options) -> Options:
+    """Returns the options that name data and models, and those that follow from drawn ones, which are dropped here."""
+    more: Options = {}
+    if "width" in options:
+        more["heads"] = options["width"] // dice.choice((16, 32))
+    if preset in ("stories", "finetune"):
+        more["dataset_id"] = given.data
+    elif preset == "sudoku-mlp":
+        folder, about = dice.choice(sorted(puzzle_sets(given.data).items()))
+        more |= {"data": folder, "seq_len": about["seq_len"], "vocab_size": about["vocab_size"]}
+        more["identifiers"] = about["num_puzzle_identifiers"]
+    elif preset != "code":
+        more["data"] = given.data
 
-
-def measure_all(given: argparse.Namespace, out: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if rows and not given.resume:
-        sys.exit(f"{out} holds {len(rows)} rows: --resume goes on behind them, --summary sums them up, or move it away")
-    done = {(row["number"], row["label"]) for row in rows}
-    out.parent.mkdir(exist_ok=True)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    for number, label, configuration in random_ones(given):
-        if (number, label) in done or (given.only is not None and number not in given.only):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            start = {"number": number, "label": label, "commit": commit, "words": " ".join(configuration.words())}
-            rows.append(start | Measured(given, configuration, Path(folder)).row())
-        print(line(rows[-1]), flush=True)
-        with out.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-    return rows
-
-
-def random_ones(given: argparse.Namespace) -> Iterator[tuple[int, str, Configuration]]:
-    sets = puzzle_sets(given.puzzles) if given.puzzles else {}
-    for number in range(given.count):
-        if given.windows:
-            configuration = draw_control(given.seed, number, windows=given.windows)
-        elif given.puzzles:
-            configuration = draw_puzzles(given.seed, number, sets=sets)
-        elif given.packed:
-            configuration = draw_longcontext(
-                given.seed, number, packed=given.packed, vocab_size=packed_vocabulary(given.packed)
-            )
-        elif given.interactions:
-            configuration = draw_recommend(given.seed, number, data=given.interactions, pretrained=given.pretrained)
-        elif given.records:
-            configuration, model = draw_finetune(given.seed, number, records=given.records, models=given.models)
-            make_model(Path(configuration.options["pretrained"]), model)
+    if preset == "longcontext":
+        meta = json.loads((Path(given.data) / "meta.json").read_text())
+        more["vocab_size_of_data"] = meta["counts"]["vocab_size"]
+        if not options["attention_every"]:
+            options.pop("attention_window")
+    if preset == "recommend":
+        if options["softmax"] == "full":  # without clusters nothing stands for one
+            options.pop("cluster_vectors")
+        if given.pretrained and dice.random() < 0.5:
+            more["pretrained"] = given.pretrained
+            for name in ("width", "layers"):
+                options.pop(name)
+            more.pop("heads")
         else:
-            configuration = draw(given.seed, number, text=given.text)
-        yield number, label_of(configuration), configuration
+            options.pop("freeze")
+    if preset == "finetune":
+        more["pretrained"] = model_of(given, dice)
+        options.pop("ema_decay")
+        if not options["lora_rank"]:
+            options.pop("lora_targets")
+            options.pop("lora_dropout")
+    return more
 
 
-def make_model(folder: Path, config: dict[str, Any]) -> None:
-    """Makes the model's folder where it is not there."""
+def model_of(given: argparse.Namespace, dice: random.Random) -> str:
+    """Returns the folder of a model that is drawn, and made where it is not there."""
+    from random_model import made
+
+    model = {name: dice.choice(values) for name, values in MODELS.items()}
+    folder = Path(given.models, "-".join(str(value) for value in model.values()))
     if not folder.exists():
-        from random_model import made
-
-        made(folder, config)
+        heads = model["hidden_size"] // 64 * 2
+        made(folder, model | {"num_attention_heads": heads, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5})
+    return str(folder)
 
 
 def puzzle_sets(folder: str) -> dict[str, dict[str, Any]]:
-    """Every set in the folder, and what it says of itself."""
-    found = {
-        str(path.parents[1]): json.loads(path.read_text()) for path in sorted(Path(folder).glob("*/train/dataset.json"))
-    }
-    return found or sys.exit(f"--puzzles {folder} holds no sets: make some with `plimsoll prepare sudoku --out FOLDER`")
+    """Returns every set in the folder, and what it says of itself."""
+    sets = {str(path.parents[1]): json.loads(path.read_text()) for path in Path(folder).glob("*/train/dataset.json")}
+    return sets or sys.exit(f"--data {folder} holds no sets: make some with `plimsoll prepare sudoku --out FOLDER`")
 
 
-def packed_vocabulary(folder: str) -> int:
-    return json.loads((Path(folder) / "meta.json").read_text())["counts"]["vocab_size"]
+def effective_batch(options: Options) -> int:
+    return options["batch_size"] * options["gradient_accumulation_steps"]
 
 
-def label_of(configuration: Configuration) -> str:
-    sizes = configuration.options
-    if "lora_rank" in sizes:
-        model = Path(sizes["pretrained"]).name.split("-")[1]
-        return f"finetune {model} r{sizes['lora_rank']} {effective_batch(sizes)}x{sizes['seq_len']}"
-    size = f"{sizes['width']}x{sizes['layers']}" if "width" in sizes else "pretrained"
-    if "validation_users" in sizes:
-        return f"recommend {size} {sizes['softmax']} {effective_batch(sizes)}x{sizes['seq_len']}"
-    if "variant" in sizes:
-        cycles = f"{sizes['high_cycles']}x{sizes['low_cycles']}"
-        name = f"{Path(sizes['data']).name} {sizes['variant']}"
-        return f"{name} {size} {cycles} {effective_batch(sizes)}x{sizes['seq_len']}"
-    if "mix_chunks" in sizes:
-        return f"control {size} m{sizes['mix_chunks']} {effective_batch(sizes)}"
-    if "states" in sizes:
-        return f"longcontext {size} s{sizes['states']} {effective_batch(sizes)}x{sizes['seq_len']}"
-    return f"{configuration.preset} {size} v{sizes['vocab_size']} {effective_batch(sizes)}x{sizes['seq_len']}"
+def is_small_enough(options: Options) -> bool:
+    """Returns whether a step trains in about half a second on two cores, by its larger products."""
+    if "pretrained" in options and "lora_rank" in options:
+        config = json.loads((Path(options["pretrained"]) / "config.json").read_text())
+        options = options | {"width": config["hidden_size"], "layers": config["num_hidden_layers"]}
+        options["vocab_size"] = config["vocab_size"]
+    if "seq_len" not in options or "width" not in options or "validation_users" in options:
+        return True
+    width = options["width"]
+    vocab_size = options.get("vocab_size_of_data", options.get("vocab_size", 0))
+    tokens = effective_batch(options) * options["seq_len"]
+    blocks = options["layers"]
+    if "low_cycles" in options:  # rounds before the last go forward only
+        blocks *= (options["low_cycles"] + 1) * (options["high_cycles"] + 2) / 3
+        return 6 * tokens * blocks * 12 * width**2 <= STEP_FLOPS
+    per_token = 12 * blocks * width**2 + vocab_size * width + 2 * blocks * width * options["seq_len"]
+    least, most = STEP_TOKENS
+    return least <= tokens <= most and 6 * tokens * per_token <= STEP_FLOPS and 4 * tokens * vocab_size <= LOGITS_BYTES
+
+
+def without_contradictions(options: Options, pins: Options) -> Options:
+    """Returns the pins without those that would be refused."""
+    dropped = set()
+    tokens = effective_batch(options) * options.get("seq_len", 0)
+    if pins.get("attention_chunk", 0) >= options.get("seq_len", 0):
+        dropped.add("attention_chunk")
+    if pins.get("loss_chunk", 0) >= tokens:
+        dropped.add("loss_chunk")
+    if not options.get("ema_decay"):
+        dropped.add("ema_bits")
+    if pins.get("layerwise"):  # it takes the whole batch, and implies `block`
+        dropped |= {"micro_batch", "remat"}
+    if not options.get("lora_rank"):
+        dropped.add("frozen_bits")
+    return {name: value for name, value in pins.items() if name not in dropped}
 
 
 class Measured:
     """One configuration, planned and run; `folder` is its own and empty."""
 
     def __init__(self, given: argparse.Namespace, configuration: Configuration, folder: Path) -> None:
-        self.given, self.configuration, self.folder = given, configuration, folder
+        self.given = given
+        self.configuration = configuration
+        self.folder = folder
         half = str(max(1, given.steps // 2))
         self.session = ["--save-every", half, "--eval-every", half, "--quiet"]
         self.words = [*configuration.words(), "--steps", str(given.steps)]
 
     def row(self) -> dict[str, Any]:
-        """Under a budget that is drawn."""
+        """Returns what came of it under a budget that is drawn."""
         row: dict[str, Any] = {}
         try:
-            row |= self.explored()
-            near = near_the_floor if self.given.near_floor else drawn_budget
-            budget = near(self.configuration, row["floor"], row["unconstrained"])
+            row["unconstrained"] = self.planned("1TiB")["predicted_peak_bytes"]
+            row["floor"] = self.planned("1MiB")["floor_bytes"]
         except Failed as problem:
             return row | {"outcome": "failed", "said": str(problem)}
+        budget = self.budget(row["floor"], row["unconstrained"])
         row |= {"budget": budget, "memory": budget, "outcome": "ran"}
         said = self.run_all(row)
-        if advised := re.search(r"no plan for .* fits in .*you could: --memory (\w+)", said, re.DOTALL):
-            row |= {"outcome": "refused", "memory": mebibytes(advised[1])}
+        if advised := re.search(r"no plan for .* fits in .*you could: --memory (\d+)([MG])iB", said, re.DOTALL):
+            row |= {"outcome": "refused", "memory": int(advised[1]) * (MIB if advised[2] == "M" else 1024 * MIB)}
             said = self.run_all(row)
         if said and row["outcome"] == "ran":
             row["outcome"] = "failed"
         return row | ({"said": said[-1000:]} if said else {})
 
-    def explored(self) -> dict[str, int]:
-        """Returns, from the compiler alone, the fastest plan without a budget, and the least that a refusal names."""
-        free = self.planned("1TiB")["predicted_peak_bytes"]
-        waiting = free
-        if "async_save" not in self.configuration.pins:
-            waiting = self.planned("1TiB", "--async-save", "False")["predicted_peak_bytes"]
-        return {"unconstrained": free, "unconstrained_waiting": waiting, "floor": self.planned("1MiB")["floor_bytes"]}
+    def budget(self, floor: int, unconstrained: int) -> int:
+        """Returns whole MiB, so that what is printed is what was asked for."""
+        share = self.configuration.budget_at
+        if self.given.near_floor:
+            below, above = NEAR_FLOOR
+            return round(floor / MIB + below + share * (above - below)) * MIB
+        low, high = 0.9 * floor, max(floor, min(1.2 * unconstrained, MOST_BYTES))
+        return round(math.exp(math.log(low) + share * math.log(high / low)) / MIB) * MIB
 
-    def planned(self, memory: str, *more: str) -> dict[str, Any]:
-        command = [*PLIMSOLL, "plan", *self.words, *more, "--memory", memory, "--json"]
+    def planned(self, memory: str) -> dict[str, Any]:
+        command = [*PLIMSOLL, "plan", *self.words, "--memory", memory, "--json"]
         try:
-            done = subprocess.run(
-                command, check=False, env=ENVIRONMENT, capture_output=True, text=True, timeout=PLAN_SECONDS
-            )
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            raise Failed(f"planning took longer than {PLAN_SECONDS} s") from None
+            raise Failed(f"planning took longer than {PATIENCE} s") from None
         if not done.stdout.strip():
             raise Failed(done.stderr.strip())
         return json.loads(done.stdout)
@@ -219,16 +371,15 @@ class Measured:
     def run_all(self, row: dict[str, Any]) -> str:
         """Fills the row in; empty, or what the first run that did not end well said."""
         first = self.folder / f"{row['memory']}-0"
-        peaks: list[int] = []
-        for time in range(self.given.runs):
-            run = prepared_copy(first, self.folder / f"{row['memory']}-{time}") if time else first
-            ended = watch(self.command(run, row["memory"]), seconds=RUN_SECONDS)
+        runs = []
+        for number in range(self.given.runs):
+            run = prepared_copy(first, self.folder / f"{row['memory']}-{number}") if number else first
+            command = [*PLIMSOLL, "train", *self.words, *self.session, "--memory", str(row["memory"])]
+            ended = watch([*command, "--run", str(run)], seconds=PATIENCE)
             if ended.code:
                 return ended.said or f"ended with code {ended.code}"
-            found = trained(run)
-            peaks.append(found.peak)
-            if found.peak == max(peaks):
-                largest = found
+            runs.append(trained(run))
+        largest = max(runs, key=lambda run: run.peak)
         row |= {
             "plan": plan_words(largest.planned["plan"]),
             "phase": largest.ledger["phase"],
@@ -236,34 +387,94 @@ class Measured:
             "measured_phases": largest.ledger["measured"]["phases"],
             "components": largest.ledger["components"],
             "predicted": largest.predicted,
-            "peaks": peaks,
+            "peaks": [run.peak for run in runs],
         }
         return ""
 
-    def command(self, run: Path, memory: int) -> list[str]:
-        return [*PLIMSOLL, "train", *self.words, *self.session, "--memory", str(memory), "--run", str(run)]
+
+def error(row: Row) -> int:
+    """Returns predicted minus measured: negative is the dangerous side."""
+    return row["predicted"] - max(row["peaks"])
 
 
-class Failed(Exception):
-    """Failure of a configuration that is neither planned nor refused."""
+def summary(rows: Sequence[Row]) -> str:
+    """Returns errors, budgets that were held, refusals, and the rows that are furthest off."""
+    seen = [row for row in rows if row.get("peaks")]
+    lines = [f"{len(rows)} configurations, {len(seen)} of them measured"]
+    if seen:
+        sizes = [abs(error(row)) for row in seen]
+        shares = [size / max(row["peaks"]) for size, row in zip(sizes, seen, strict=True)]
+        refused = [row for row in seen if row["outcome"] == "refused"]
+        lines += [
+            f"median error {statistics.median(sizes) / MIB:.1f} MiB, {statistics.median(shares):.1%};"
+            f" worst {max(sizes) / MIB:.1f} MiB, {max(shares):.1%}",
+            f"under-predicted: {sum(error(row) < 0 for row in seen)}",
+            f"over the budget: {sum(max(row['peaks']) > row['memory'] for row in seen)}",
+            f"refused: {len(refused)}; wrongly: {sum(max(row['peaks']) <= row['budget'] for row in refused)}",
+        ]
+        furthest = sorted(seen, key=lambda row: -abs(error(row)) / max(row["peaks"]))
+        lines += ["furthest off:", *(line(row) for row in furthest[:WORST_SHOWN])]
+    lines += [line(row) for row in rows if row["outcome"] == "failed"]
+    return "\n".join(lines)
 
 
-def drawn_budget(configuration: Configuration, floor: int, unconstrained: int) -> int:
-    """Whole MiB, so that what is printed is what was asked for."""
-    low, high = 0.9 * floor, max(floor, min(1.2 * unconstrained, MOST_BYTES))
-    return round(math.exp(math.log(low) + configuration.budget_at * math.log(high / low)) / MIB) * MIB
+def line(row: Row) -> str:
+    """Returns a row of the table."""
+    start = f"{row['number']:>4} {row['label']:34}"
+    if not row.get("peaks"):
+        return f"{start} {row['outcome']}: {row.get('said', '')[-200:]}"
+    peak = max(row["peaks"])
+    marks = "OVER THE BUDGET" if peak > row["memory"] else ""
+    if row["outcome"] == "refused":
+        marks += " WRONGLY REFUSED" if peak <= row["budget"] else " refused, run as advised"
+    return (
+        f"{start} {row['plan']:26} {row['phase']:8} budget {row['budget'] / MIB:6.0f} predicted"
+        f" {row['predicted'] / MIB:7.1f} measured {peak / MIB:7.1f} error {error(row) / MIB:+6.1f} MiB"
+        f" {error(row) / peak:+6.1%}  {marks}"
+    ).rstrip()
 
 
-def near_the_floor(configuration: Configuration, floor: int, _unconstrained: int) -> int:
-    """Whole MiB."""
-    below, above = NEAR_FLOOR
-    return round(floor / MIB + below + configuration.budget_at * (above - below)) * MIB
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared"))
+    recipes = ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
+    options.add_argument("--recipe", choices=recipes, default="text")
+    options.add_argument("--data", default=str(shared / "data/text/tinystories_train.txt"), help="what it reads")
+    options.add_argument("--pretrained", help="model that half of the configurations of `recommend` are around")
+    options.add_argument("--models", default="bench-out/models", help="where those of `finetune` are made")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--count", type=int, default=100)
+    options.add_argument("--runs", type=int, default=3)
+    options.add_argument("--steps", type=int, default=8)
+    options.add_argument("--near-floor", action="store_true", help="budgets near what a refusal names")
+    options.add_argument("--resume", action="store_true", help="keep the rows that are there, run what is missing")
+    options.add_argument("--summary", action="store_true", help="run nothing: the figures of the rows that are there")
+    return options.parse_args()
 
 
-def mebibytes(text: str) -> int:
-    """Bytes of `412MiB` or `2GiB`, as refusals advise."""
-    number, unit = re.fullmatch(r"(\d+)([MG]iB)", text).groups()
-    return int(number) * (MIB if unit == "MiB" else 1024 * MIB)
+def main() -> None:
+    given = arguments()
+    name = f"prediction-{given.recipe}-{'near-floor-' if given.near_floor else ''}{given.seed}.jsonl"
+    out = Path("bench-out", name)
+    rows = [json.loads(text) for text in out.read_text().splitlines()] if out.exists() else []
+    if rows and not (given.resume or given.summary):
+        sys.exit(f"{out} holds {len(rows)} rows: --resume goes on behind them, --summary sums them up, or move it away")
+    numbers = [] if given.summary else range(given.count)
+
+    out.parent.mkdir(exist_ok=True)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    for number in numbers:
+        if number in {row["number"] for row in rows}:
+            continue
+        configuration = draw(given, number)
+        start = {"number": number, "label": configuration.label, "commit": commit}
+        start["words"] = " ".join(configuration.words())
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(start | Measured(given, configuration, Path(folder)).row())
+        print(line(rows[-1]), flush=True)
+        with out.open("a") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+    print(f"\n{summary(rows)}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ by learning rate; the base's is that of the untouched model.
 
 `longcontext` and `code` (the transformer) read the same documents with the same tokenizer and hold out the same ones.
 The first has the sizes given here, the second as many layers, and the width that comes nearest to its parameters. Each
-trains for as many steps as fit into the minutes of the machine's cores. `by_position` is of the same windows of
-held-out text for both, over stretches of positions.
+trains for as many steps as fit into the minutes of the machine's cores.
 
 Writes a file into bench-out/ (--out), of `recommend` after each row.
 """
@@ -344,7 +343,7 @@ def longcontext(given: argparse.Namespace, folder: Path) -> int:
         run = folder / f"{name}-whole"
         row = {"model": name, "parameters": parameters(words), "cpu_seconds_per_step": per_step, "steps": steps}
         row |= {"cpu_seconds": processor_seconds_of(words, run, steps), "validation_loss": last_validation_loss(run)}
-        rows.append(row | {"by_position": by_position(run, packed, int(given.seq_len))})
+        rows.append(row)
         print(json.dumps(rows[-1]), flush=True)
     write(given.out, {"conditions": conditions(given), "rows": rows})
     return 0
@@ -357,38 +356,6 @@ def sized(width: int) -> list[Any]:
 def parameters(words: list[Any]) -> int:
     planned = plimsoll("plan", *words, "--micro-batch", 1, "--remat", "block", "--precision", "float32", "--json")
     return json.loads(planned)["parameters"]
-
-
-def by_position(run: Path, packed: Path, length: int) -> dict[str, float]:
-    """Returns the mean loss over stretches of positions of the held-out windows, by the run's own weights."""
-    import jax
-    import numpy as np
-
-    from plimsoll.data.packed.windows import packed_validation
-    from plimsoll.inference.trained import Trained
-    from plimsoll.levers.chunked_loss import chunked_nats
-    from plimsoll.recipes.longcontext.positions import stretches
-    from plimsoll.types import COUNTED
-
-    whole = Trained(str(run), step="best")
-    task, weights = whole.recipe.task(whole.plan.compute("cpu")), whole.readable_params()
-
-    @jax.jit
-    def nats(weights: Any, ids: jax.Array, labels: jax.Array) -> jax.Array:
-        hidden = task.decoder.hidden(weights, ids)
-        head = {"head": task.decoder.head, "chunk": 256}
-        flat = chunked_nats(
-            hidden.reshape(labels.size, -1), task.decoder.head_weights(weights), labels.reshape(-1), **head
-        )
-        return flat.reshape(labels.shape)
-
-    parts, losses = stretches(length), []
-    for batch in packed_validation(packed, seq_len=length, batch_size=4):
-        tokens = np.asarray(batch["tokens"], np.int32)
-        found = np.asarray(nats(weights, tokens[:, :-1], tokens[:, 1:]))
-        losses.extend(found[np.asarray(batch[COUNTED])])
-    mean = np.mean(losses, axis=0)
-    return {f"{start} to {end - 1}": float(mean[start:end].mean()) for start, end in parts.values()}
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python benchmarks/torture.py --minutes 25 --seed 1 [--faults 200] [--resume]
 
 Runs of tiny recipes (a text, an HDF5 file, a recipe file of one's own) are killed, told to stop, frozen, squeezed, left
-without disk and without data, given jumping clocks, and their files are damaged; after each fault the same command
-continues. A run's last state must have the fingerprint of an undisturbed one, and every step its loss; one that was
-planned again may be CLOSE to it.
+without disk and without data, and their files are damaged; after each fault the same command continues. A run's last
+state must have the fingerprint of an undisturbed one, and every step its loss.
 
 The disk is filled where a tmpfs may be mounted, and memory squeezed where control groups may be made. Every fault and
 run is a row of bench-out/torture.jsonl; with --resume the rows that are there count, and the runs go on being numbered

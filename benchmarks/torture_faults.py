@@ -47,12 +47,12 @@ class Ended:
 class Life:
     """One process of a run, from its start to its end."""
 
-    def __init__(self, world: World, course: Course, run: Path, *more: str) -> None:
+    def __init__(self, world: World, course: Course, run: Path) -> None:
         self.world, self.course, self.run = world, course, run
         self.out, self.err = world.scratch / "stdout", world.scratch / "stderr"
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = world.living = subprocess.Popen(
-                [*(world.group.entering if world.group else ()), *course.command(run, *more)],
+                [*(world.group.entering if world.group else ()), *course.command(run)],
                 env=dict(world.environment),
                 stdout=out,
                 stderr=err,
@@ -117,12 +117,6 @@ def _stop(life: Life, drawn: random.Random) -> str:
     return f"stopped for {seconds:.1f} s"
 
 
-def _jump(life: Life, drawn: random.Random) -> str:
-    jump = int(drawn.choice((-1, 1)) * 10 ** drawn.uniform(0, 8.5))
-    life.world.clock.write_text(str(jump))
-    return f"{jump:+,} s"
-
-
 def _until_over(life: Life, steps: int) -> None:
     """While the fault is in force."""
     first = life.step()
@@ -176,10 +170,7 @@ def _raise(life: Life, _drawn: random.Random) -> str:
     return "a row cannot be read"
 
 
-PASSING = [
-    Live("SIGSTOP, SIGCONT", (), _stop),
-    Live("clock jumps", (3,), _jump),  # Orbax counts its patience with a write by the clock of the day
-]
+PASSING = Live("SIGSTOP, SIGCONT", (), _stop)
 """A process lives on."""
 ENDING = [
     Live("SIGKILL", (-9,), _signal(signal.SIGKILL)),

@@ -262,7 +262,7 @@ class TorturedPair(Tortured):
         for fault, words, at in struck:
             yield self._row(fault.kind, words, ended, step=at)
 
-    def _start(self, *_: str) -> Any:
+    def _start(self) -> Any:
         self._begin()
         return Pair(self.world, self.wire, self.course, self.run)
 

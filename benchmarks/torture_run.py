@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 from measuring import conditions, write
 from torture_faults import (
     ENDING,
@@ -44,18 +43,14 @@ from plimsoll.training.fingerprint import fingerprint
 OF_TRAINING = ("checkpoints", "metrics.jsonl", "log.txt", "ledger.json")
 LIVES = 14
 """Of a run at most; then it is left alone to finish."""
-CLOSE = 1e-5
-"""Relative norm, between a run that was planned again and one that was not."""
-OTHER_PLAN = ("--replan", "--micro-batch", "2")
 COMPARED = ("loss", "gradient_norm", "validation_loss")
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Results of a finished run: every step's figures and the last state."""
+    """Results of a finished run: every step's figures, and the fingerprint of the last state."""
 
     digest: str
-    state: Mapping[str, np.ndarray]
     figures: Mapping[int, Mapping[str, float]]
 
     @classmethod
@@ -63,11 +58,11 @@ class Learned:
         folder = RunFolder(run)
         newest = folder.saved_steps()[-1]
         assert newest == STEPS, f"the newest checkpoint is of step {newest}"
-        state = dict(read_leaves(folder.checkpoint(newest)))
         figures: dict[int, dict[str, float]] = {}
         for row in rows_of(run):
             figures.setdefault(row["step"], {}).update({name: row[name] for name in COMPARED if name in row})
-        return cls(fingerprint(state.items(), folder.position(newest).loader), state, figures)
+        digest = fingerprint(read_leaves(folder.checkpoint(newest)), folder.position(newest).loader)
+        return cls(digest, figures)
 
     def steps_unlike(self, other: Learned) -> int:
         """Steps of which both have figures, and not the same ones."""
@@ -78,12 +73,6 @@ class Learned:
             if name in other.figures.get(step, {}) and other.figures[step][name] != self.figures[step][name]
         }
         return len(unlike)
-
-    def distance(self, other: Learned) -> float:
-        """Returns the distance of parameters, as the norm of the difference over the norm."""
-        mine = {path: leaf.astype(np.float64) for path, leaf in self.state.items() if path.startswith("['params']")}
-        apart = sum(float(((leaf - other.state[path]) ** 2).sum()) for path, leaf in mine.items())
-        return (apart / sum(float((leaf**2).sum()) for leaf in mine.values())) ** 0.5
 
 
 @dataclass
@@ -99,7 +88,6 @@ class Tortured:
     undisturbed: Learned
     number: int
     drawn: random.Random
-    planned_again: bool = False
     troubles: list[str] = field(default_factory=list)
     damaged: dict[int, str] = field(default_factory=dict)
     """Checkpoints that a life has still to find, and set aside."""
@@ -117,7 +105,6 @@ class Tortured:
 
     def finish(self) -> dict[str, Any]:
         """Left alone with the same command; then the row of the run."""
-        self.world.clock.unlink(missing_ok=True)
         self.world.restore(self.course)
         good = self.finished() or self._left_alone()
         row: dict[str, Any] = {
@@ -126,10 +113,9 @@ class Tortured:
             "faults": self.faults,
             "lives": self.lives,
         }
-        row |= {"planned_again": self.planned_again, "lost": not good, "steps_different": 0}
+        row |= {"lost": not good, "steps_different": 0}
         if good:
-            self.planned_again &= self._plan_is_the_other()  # that life may have ended before it was made
-            row |= {"planned_again": self.planned_again} | self._compared(Learned.of(self.run))
+            row |= self._compared(Learned.of(self.run))
         if self.troubles:
             copy_for_inspection(self.run, self.world.scratch / f"trouble-{self.number}")
         shutil.rmtree(self.run)
@@ -139,19 +125,9 @@ class Tortured:
         return self._live(self._start(), (), "left alone").is_good
 
     def _compared(self, learned: Learned) -> dict[str, Any]:
-        if not self.planned_again:
-            different = learned.steps_unlike(self.undisturbed)
-            same = learned.digest == self.undisturbed.digest
-            return {"fingerprint_same": same, "steps_different": different or (0 if same else 1)}
-        apart = learned.distance(self.undisturbed)
-        said = any("planned again" in note for note in json.loads((self.run / "ledger.json").read_text())["notes"])
-        if not said:
-            self.troubles.append("its ledger does not say that it was planned again")
-        return {"distance": apart, "steps_different": 0 if apart <= CLOSE else 1, "ledger_says_so": said}
-
-    def _plan_is_the_other(self) -> bool:
-        plan = json.loads((self.run / "plan.json").read_text())["plan"]
-        return plan["micro_batch"] == int(OTHER_PLAN[-1])
+        different = learned.steps_unlike(self.undisturbed)
+        same = learned.digest == self.undisturbed.digest
+        return {"fingerprint_same": same, "steps_different": different or int(not same)}
 
     def finished(self) -> bool:
         return any(int(path.name[5:]) == STEPS for path in checkpoints(self.run))
@@ -161,16 +137,9 @@ class Tortured:
             yield from self._between_lives()
             if self.troubles:
                 return
-        more: tuple[str, ...] = ()
-        if self._may_plan_again() and self.drawn.random() < 0.1:
-            more, self.planned_again = OTHER_PLAN, True
-            yield self._row("planned again", " ".join(more), None)
-        life = self._start(*more)
+        life = self._start()
         struck: list[tuple[Live, str, int]] = []
-        for fault in [
-            *self.drawn.choices(PASSING, k=self.drawn.choice((1, 2, 3, 4, 5))),
-            self.drawn.choice(self._endings()),
-        ]:
+        for fault in [*[PASSING] * self.drawn.choice((1, 2, 3)), self.drawn.choice(self._endings())]:
             if not moment(life, self.run, self.drawn):
                 break
             at = life.step()
@@ -214,9 +183,9 @@ class Tortured:
             life.process.kill()
         return self._live(life, (2, 3, -9), why)
 
-    def _start(self, *more: str) -> Life:
+    def _start(self) -> Life:
         self._begin()
-        return Life(self.world, self.course, self.run, *more)
+        return Life(self.world, self.course, self.run)
 
     def _begin(self) -> None:
         self.lives += 1
@@ -228,7 +197,6 @@ class Tortured:
         """Runs to its end, which is checked."""
         ended = life.end()
         self.world.restore(self.course)
-        self.world.clock.unlink(missing_ok=True)
         words = f"after {why}: code {ended.code}: {ended.err.strip()[-1500:] or ended.out.strip()[-300:]}"
         if ended.code is None:
             self.troubles.append(f"stuck {words}")
@@ -273,9 +241,6 @@ class Tortured:
     def _last(self) -> int:
         found = rows_of(self.run)
         return found[-1]["step"] if found else 0
-
-    def _may_plan_again(self) -> bool:
-        return self.course.name == "stories" and not self.planned_again and bool(checkpoints(self.run))
 
     def _endings(self) -> list[Live]:
         def fits(fault: Live) -> bool:
@@ -389,15 +354,13 @@ def counted(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns what a page quotes of a torture: faults by kind, runs, and what was lost, different or strange."""
     rows = list(rows)
     runs = [row for row in rows if "fault" not in row]
-    planned_alike = [row for row in runs if "fingerprint_same" in row]
     return {
         "faults": dict(sorted(Counter(row["fault"] for row in rows if "fault" in row).items())),
         "lives": sum(row["lives"] for row in runs),
         "runs": len(runs),
         "lost": sum(row["lost"] for row in runs),
         "steps_different": sum(row.get("steps_different") or 0 for row in runs),
-        "planned_alike": len(planned_alike),
-        "fingerprints_same": sum(row["fingerprint_same"] for row in planned_alike),
+        "fingerprints_same": sum(row.get("fingerprint_same", False) for row in runs),
         "troubles": sum(len(row["troubles"]) for row in runs),
     }
 
@@ -407,9 +370,8 @@ def words_of(row: dict[str, Any]) -> str:
         code = f" -> {row['code']}" if "code" in row else ""
         return f"  run {row['run']} ({row['recipe']}), step {row['at']}: {row['fault']}, {row['did']}{code}"
     state = "LOST" if row["lost"] else f"finished, {row['steps_different']} steps different"
-    apart = f", {row['distance']:.1e} apart" if "distance" in row else ""
     lived = f"{row['faults']} faults, {row['lives']} lives"
-    return f"run {row['run']} ({row['recipe']}): {lived}, {state}{apart} {row['troubles'] or ''}"
+    return f"run {row['run']} ({row['recipe']}): {lived}, {state} {row['troubles'] or ''}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -420,15 +382,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         codes = Counter(str(row["code"]) for row in faults if row["fault"] == kind and "code" in row)
         said = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items(), key=lambda pair: -pair[1]))
         lines.append(f"{kind:<28}{times:>6}   {said or 'seen by the next process'}")
-    again = [row["distance"] for row in runs if "distance" in row]
     lines += [
         f"{'together':<28}{len(faults):>6}   {sum(row['lives'] for row in runs)} processes, {len(runs)} runs",
         f"runs lost: {sum(row['lost'] for row in runs)}",
         f"steps silently different: {sum(row['steps_different'] for row in runs)}",
-        f"same fingerprint: {sum(row.get('fingerprint_same', False) for row in runs)} of {len(runs) - len(again)}",
+        f"same fingerprint: {sum(row.get('fingerprint_same', False) for row in runs)} of {len(runs)}",
     ]
-    if again:
-        lines.append(f"planned again: {len(again)} runs, parameters at most {max(again):.1e} apart")
     troubles = [f"run {row['run']}: {trouble}" for row in runs for trouble in row["troubles"]]
     return "\n".join([*lines, f"other troubles: {len(troubles)}", *troubles])
 

@@ -1,4 +1,4 @@
-"""What the torture happens in: tiny recipes and their data, a small disk, a clock that jumps, a group to squeeze.
+"""What the torture happens in: tiny recipes and their data, a small disk, a group to squeeze.
 
 Everything is made here and thrown away afterwards. Besides what is here the processes are those of a user:
 `plimsoll train` with its own command line, environment and files.
@@ -53,36 +53,6 @@ recipe = plimsoll.recipe(init=init, loss=loss, data=Rows, validation_data=Rows, 
                          batch_size=8)
 '''
 
-CLOCK = '''
-"""Shifts time.time, time.time_ns and datetime.now by what a file says. The kernel and C libraries keep their time."""
-import datetime, os, time
-
-_time, _time_ns, _datetime = time.time, time.time_ns, datetime.datetime
-
-def _shift():
-    try:
-        with open(os.environ["TORTURE_CLOCK"]) as file:
-            return int(file.read() or 0)
-    except (KeyError, OSError, ValueError):
-        return 0
-
-class _Shifted(type(_datetime)):
-    def __instancecheck__(cls, thing):
-        return isinstance(thing, _datetime)
-
-class datetime_(_datetime, metaclass=_Shifted):
-    __slots__ = ()
-
-    @classmethod
-    def now(cls, tz=None):
-        return _datetime.fromtimestamp(time.time(), tz)
-
-datetime_.__name__ = datetime_.__qualname__ = "datetime"
-time.time = lambda: _time() + _shift()
-time.time_ns = lambda: _time_ns() + _shift() * 10**9
-datetime.datetime = datetime_
-'''
-
 
 @dataclass(frozen=True)
 class Course:
@@ -101,7 +71,7 @@ class World:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
-        self.raises, self.clock = scratch / "raises", scratch / "clock"
+        self.raises = scratch / "raises"
         self.outside = ExitStack()
         self.courses: dict[str, Course] = {}
         self.living: subprocess.Popen[bytes] | None = None
@@ -110,8 +80,6 @@ class World:
         """How the disk and the memory are made scarce, in words."""
 
     def __enter__(self) -> World:
-        (self.scratch / "site").mkdir()
-        (self.scratch / "site/sitecustomize.py").write_text(CLOCK)
         self.runs = self.scratch / "runs"
         self.disk = self.outside.enter_context(small_disk(self.runs))
         self.said["disk"] = f"a tmpfs of {DISK_BYTES // MIB} MiB" if self.disk else "not filled: nothing may be mounted"
@@ -148,8 +116,7 @@ class World:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        path = os.pathsep.join([str(self.scratch / "site"), ENVIRONMENT["PYTHONPATH"]])
-        own = {"TORTURE_RAISES": str(self.raises), "TORTURE_CLOCK": str(self.clock), "PYTHONPATH": path}
+        own = {"TORTURE_RAISES": str(self.raises)}
         return {"PLIMSOLL_CACHE": str(self.scratch / "cache"), **ENVIRONMENT, **own}
 
     def _courses(self) -> Iterator[Course]:

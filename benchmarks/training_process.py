@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,26 @@ def watch(command: Sequence[str], *, seconds: float) -> Ended:
 def trained(run: Path) -> Trained:
     ledger, planned = (json.loads((run / name).read_text()) for name in ("ledger.json", "plan.json"))
     return Trained(planned, ledger, [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
+
+
+def trained_within(words: Sequence[Any], memory: int | str, run: Path) -> Trained:
+    """Trains under a budget, each step logged; where it is refused, under what the refusal advises.
+
+    Raises SystemExit with the words of any other failure.
+    """
+
+    def attempt(budget: int | str) -> subprocess.CompletedProcess[str]:
+        shutil.rmtree(run, ignore_errors=True)
+        command = [*PLIMSOLL, "train", *map(str, words), f"--memory={budget}", f"--run={run}", "--log-every=1"]
+        return subprocess.run([*command, "--quiet"], env=ENVIRONMENT, capture_output=True, text=True)
+
+    done = attempt(memory)
+    if done.returncode and (advised := re.search(r"you could: --memory (\w+)", done.stderr)):
+        print(f"{memory} refused; taking {advised[1]}", file=sys.stderr)
+        done = attempt(advised[1])
+    if done.returncode:
+        raise SystemExit(f"error: {done.stderr[-3000:]}")
+    return trained(run)
 
 
 def prepared_copy(run: Path, to: Path) -> Path:

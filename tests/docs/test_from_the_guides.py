@@ -1,14 +1,13 @@
 """Every plimsoll command on a page of the docs can be typed: it is parsed here, and not run."""
 
-import re
 import shlex
 from itertools import takewhile
-from pathlib import Path
 
 import pytest
 
 from interaction_files import write_small
 from packed_files import write_packed
+from page_commands import PAGES, ROOT, commands
 from plimsoll.cli.evaluate import EvaluateOptions, EvaluatePretrained
 from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
 from plimsoll.cli.ladder import LadderOptions
@@ -26,11 +25,7 @@ from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 from recipe_packages import installed_into
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs/from-the-guides.md"
-RESULTS = ROOT / "docs/results.md"
-"""What was typed once, with the options of that commit."""
-PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
     "evaluate": EvaluateOptions,
@@ -43,23 +38,6 @@ USES = {
 PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
-
-
-def commands(page: Path) -> list[list[str]]:
-    """What follows `plimsoll` in code blocks and between backticks, in order. In a block with a `$` the rest was
-    printed."""
-    text = page.read_text("utf-8")
-    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in typed(block.replace("\\\n", " ").splitlines())]
-    prose = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    lines += re.findall(r"`([^`\n]+)`", prose)
-    words = [shlex.split(line, comments=True) for line in lines if line.lstrip().startswith("plimsoll ")]
-    return [rest for _, *rest in words]
-
-
-def typed(lines: list[str]) -> list[str]:
-    after = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    return after or lines
 
 
 PREPARED = [preparation.example for preparation in preparations().values()]

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,7 @@ from plimsoll.planner.chips import chip, chips
 from plimsoll.planner.hlo.kernels import Kernel, Product
 from plimsoll.planner.kernel_seconds import TILE, kernel_seconds, product_seconds
 from plimsoll.planner.speed import ESTIMATED_OVER_MEASURED, range_of
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TIMED = json.loads(Path(__file__).with_name("h100_steps.json").read_text())["steps"]
 UNEXPLAINED = "bfloat16, cuDNN, 64, loss in chunks of 8,192"
 """Took 2.3 times as long as the same step without chunks, which neither its bytes nor its kernels account for."""
@@ -102,26 +97,3 @@ def test_other_cards_follow_their_data_sheets(card):
     share = H100.memory_bandwidth / card.memory_bandwidth
     assert kernel_seconds({kernel: 1}, card) == pytest.approx(kernel_seconds({kernel: 1}, H100) * share)
     assert math.isfinite(product_seconds(product(1, 1, 1, precision="float32"), card))
-
-
-def test_the_steps_of_recipes_that_were_timed_are_shown_by_their_own_kernels_not_todays():
-    name = "code 128 x 4, 64 x 1"
-    command = [sys.executable, str(BENCHMARKS / "device.py"), "--offline", "--only", name]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ratio = over_measured(name)
-    assert f" {sum(times for times, *_ in TIMED[name]['kernels']):,} kernels" in shown
-    assert shown.rstrip().endswith(f"estimated {11.5 * ratio:8.1f} ms, measured {11.5:8.1f}: {ratio:.2f}")
-
-
-@pytest.mark.slow
-def test_the_record_is_what_nvidias_compiler_makes_today():
-    """Of the decoder by hand, which no change of a recipe touches; another version of the compiler fuses otherwise."""
-    python, name = toolchains.python_for("cuda"), "bfloat16, cuDNN, 16"
-    if python is None:
-        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    command = [python, str(BENCHMARKS / "sides.py"), "card_steps", name]
-    done = subprocess.run(command, env=for_processes("cuda"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    today = json.loads(done.stdout.splitlines()[-1])
-    assert estimated(today) == pytest.approx(estimated(TIMED[name]), rel=0.05)
-    assert today["temporary_bytes"] == pytest.approx(TIMED[name]["temporary_bytes"], rel=0.05)

@@ -1,13 +1,11 @@
 """`benchmarks/torture.py` for some faults, and that its judges notice what they are there to notice."""
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -52,15 +50,11 @@ def judges(monkeypatch):
     return torture_run
 
 
-def test_a_step_with_another_loss_and_a_state_with_another_number_are_noticed(judges):
-    state = {"['params']['w']": np.array([3.0, 4.0]), "['step']": np.array(2)}
-    one = judges.Learned("digest", state, {1: {"loss": 1.0}, 2: {"loss": 0.5}})
-    other = dataclasses.replace(
-        one, state=state | {"['params']['w']": np.array([3.0, 4.1])}, figures={1: {"loss": 1.0}, 2: {"loss": 0.25}}
-    )
-    assert (one.steps_unlike(one), one.distance(one)) == (0, 0.0)
+def test_a_step_with_another_loss_is_noticed(judges):
+    one = judges.Learned("digest", {1: {"loss": 1.0}, 2: {"loss": 0.5}})
+    other = judges.Learned("digest", {1: {"loss": 1.0}, 2: {"loss": 0.25}})
+    assert one.steps_unlike(one) == 0
     assert one.steps_unlike(other) == 1
-    assert one.distance(other) == pytest.approx(0.1 / 5)
 
 
 @pytest.mark.parametrize("wrong", [{"lost": True}, {"steps_different": 1}, {"troubles": ["stuck"]}])

@@ -206,7 +206,7 @@ ODD = {
         ({"sliding_window_pattern": 2}, "windowed", (True, False, True)),
     ],
 }
-"""Odd fields, and what transformers 5.24 makes of them (`benchmarks/finetune_beside_peft.py fields`)."""
+"""Odd fields, and what transformers 5.24 makes of them."""
 
 
 @pytest.mark.parametrize("kind", ODD)

@@ -1,0 +1,30 @@
+"""The plimsoll commands that stand on pages: in code blocks, and in backticks in prose."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs/results.md"
+"""A page of commands as they were typed once, with the options of their commits."""
+PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Returns the words after `plimsoll` of each command of a page, those of code blocks first."""
+    text = page.read_text("utf-8")
+    lines = []
+    for block in BLOCK.findall(text):
+        lines += typed_lines(block.replace("\\\n", " ").splitlines())
+    lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    words = [shlex.split(line, comments=True) for line in lines if line.lstrip().startswith("plimsoll ")]
+    return [rest for _, *rest in words]
+
+
+def typed_lines(block: Sequence[str]) -> Sequence[str]:
+    """Returns the lines after a `$`. In a block without one, all lines were typed."""
+    lines = [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
+    return lines or block
