@@ -43,7 +43,8 @@ def class_of(saved: Mapping[str, Any]) -> type[Recipe]:
     Raises:
         RecipeError: It is of a kind that nobody has registered.
     """
-    return Recipe if saved.get("kind") == FROM_FILE else recipe_class(saved.get("kind"))
+    kind = saved["kind"]
+    return Recipe if kind == FROM_FILE else recipe_class(kind)
 
 
 def is_from_file(saved: Mapping[str, Any]) -> bool:

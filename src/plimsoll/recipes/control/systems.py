@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # else where it is needed: the command line's help comes thro
     import numpy as np
 
 Rows = list[list[float]]
-Equations = Callable[..., tuple[Rows, Rows]]
+WholeRows = list[list[int]]
+Equations = Callable[..., tuple[Rows, Rows | WholeRows]]
 """Function from a family's parameters to the rows of A, and the columns of B, one for each input."""
 
 MOST_STATES, MOST_INPUTS = 12, 6
@@ -386,10 +387,10 @@ def _platoon(tau=0.5, k_p=0.5, k_v=1.0):
     box=(3, 3, 2, 0.35, 0.35, 0.5, 2, 2, 1.5, 1, 1, 1),
 )
 def _quadrotor(m=0.8, g=GRAVITY, Ix=0.03, Iy=0.03, Iz=0.05, length=0.2, b=1e-6, d=1e-7):
-    tilt = [[0, 0, 0, 0, g, 0], [0, 0, 0, -g, 0, 0]]
+    tilt = [[0.0, 0, 0, 0, g, 0], [0.0, 0, 0, -g, 0, 0]]
     lift_and_turn = _diagonal([1 / m, 1 / Ix, 1 / Iy, 1 / Iz])
     return _motion(
-        [*tilt, *[[0] * 6] * 4],
+        [*tilt, *[[0.0] * 6] * 4],
         _diagonal([-0.5] * 3 + [-0.1] * 3),
         [[0, 0, *push] for push in lift_and_turn],
     )

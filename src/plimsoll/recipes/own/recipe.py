@@ -372,19 +372,20 @@ def class_of(
 
     # The optimizer: built already, or by the number of steps.
     is_built = isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))
-    if not is_built and not callable(optimizer):
+    make_optimizer: Any = (lambda _steps: optimizer) if is_built else optimizer
+    if not callable(make_optimizer):
         raise RecipeError(
             "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
             f" number of steps that returns one, got a {type(optimizer).__name__}"
         )
-    if not is_built and [*inspect.signature(optimizer).parameters][:1] == ["learning_rate"]:
-        called = getattr(optimizer, "func", optimizer).__name__
+    if [*inspect.signature(make_optimizer).parameters][:1] == ["learning_rate"]:
+        called = getattr(make_optimizer, "func", make_optimizer).__name__
         raise RecipeError(
             f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
             f" rate: call it, like {called}(1e-3)"
         )
     members |= {name: staticmethod(function) for name, function in functions.items()}
-    members["optimizer"] = lambda self, steps: optimizer if is_built else optimizer(steps)
+    members["optimizer"] = lambda self, steps: make_optimizer(steps)
     members["supported"] = tuple(supported)
     return type(base.__name__, (base,), members)
 

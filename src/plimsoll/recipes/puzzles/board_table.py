@@ -112,7 +112,8 @@ def _files(source: str) -> dict[Split, Path]:
     if path.is_file():
         return {"train": path}
     if path.is_dir():
-        files = {split: path / f"{split}.csv" for split in SPLITS if (path / f"{split}.csv").is_file()}
+        possible: dict[Split, Path] = {split: path / f"{split}.csv" for split in SPLITS}
+        files: dict[Split, Path] = {split: file for split, file in possible.items() if file.is_file()}
         if "train" not in files:
             raise DataError(f"--source {source} is a folder without a train.csv: name a CSV file, or put it there")
         return files

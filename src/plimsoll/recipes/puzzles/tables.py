@@ -26,18 +26,18 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 def describe_puzzles(folder: Path | str) -> dict[str, Any]:
     """Returns sizes of the set and of its splits. Reads all of it, 4 MiB at a time, and refuses an incomplete one."""
     folder = Path(folder).expanduser()
-    splits = {}
-    for name in SPLITS:
-        puzzles = PuzzleSet(folder, name)
+    sets = {name: PuzzleSet(folder, name) for name in SPLITS}
+    for puzzles in sets.values():
         puzzles.check()
-        splits[name] = {unit: getattr(puzzles, unit) for unit in COUNTS}
+    splits = {name: {unit: getattr(puzzles, unit) for unit in COUNTS} for name, puzzles in sets.items()}
+    train = sets["train"]
     ours = opened(folder)
     return {
         "path": str(folder),
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-        "seq_len": puzzles.seq_len,
-        "vocab_size": puzzles.vocab_size,
-        "identifiers": puzzles.identifiers,
+        "seq_len": train.seq_len,
+        "vocab_size": train.vocab_size,
+        "identifiers": train.identifiers,
         "splits": splits,
         "made_with": {} if ours is None else ours.made_with.options,
     }
