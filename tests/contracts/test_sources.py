@@ -78,14 +78,6 @@ def write_folder(folder):
     return inside
 
 
-def write_saved(folder):
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(folder / "saved", num_shards=2)
-    return folder / "saved"
-
-
 def write_streamed(folder):
     for split in ("train", "test"):
         parquet.write_table(pa.table({"text": TEXTS}), folder / f"{split}-0.parquet", row_group_size=50)
@@ -100,7 +92,6 @@ FILES = {
     "gz": write_gz,
     "zst": write_zst,
     "folder": write_folder,
-    "saved by datasets": write_saved,
     "streamed by datasets": write_streamed,
 }
 

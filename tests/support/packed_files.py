@@ -1,6 +1,5 @@
 """Packed folders for tests, written by NumPy alone: what the format says, and nothing of the code that makes them."""
 
-import hashlib
 import json
 import shutil
 
@@ -42,7 +41,6 @@ def write_packed(
         "vocab_size": vocab_size,
         "end_of_text": end_of_text,
         "source": "a test",
-        "tokenizer_sha256": hashlib.sha256(tokenizer).hexdigest(),
         "shards": shards,
     }
     meta = {"made_with": {"files": {}, "options": {}}, "counts": counts}

@@ -49,12 +49,6 @@ class InspectOptions:
     """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
-    shuffle: bool = False
-    """Also show how well an epoch shuffles the rows of an HDF5 file."""
-    batch_size: int = 1024
-    """Rows of a batch, for --shuffle."""
-    mix_chunks: int = 16
-    """Chunks whose rows are shuffled together, for --shuffle."""
     json: Json = False
 
 
@@ -122,16 +116,7 @@ def inspect(arguments: list[str]) -> int:
     if survey.is_hdf5(options.path):
         from plimsoll.report.data_tables import hdf5_table
 
-        described = survey.describe(options.path)
-        if options.shuffle:  # of the first groups of an epoch, from the numbers of rows alone: nothing is read
-            from plimsoll.data.hdf5.rows import widest
-            from plimsoll.data.hdf5.shuffled import sampled_order
-
-            rows, chunk_rows = widest(options.path)
-            order = sampled_order(rows, chunk_rows=chunk_rows, mix=options.mix_chunks, seed=0)
-            batch_size = min(options.batch_size, rows)
-            described["shuffle"] = survey.shuffle_quality(order, batch_size=batch_size, chunk_rows=chunk_rows)
-        return print_answer(options, described, hdf5_table)
+        return print_answer(options, survey.describe(options.path), hdf5_table)
     from plimsoll.data.text.opening import open_documents
     from plimsoll.data.text.survey import describe_text
 

@@ -146,12 +146,8 @@ class Examples(ExampleSet, Sequence[Example]):
 
     def counted(self, batch_size: int) -> Iterator[Example]:
         for first in range(0, len(self), batch_size):
-            batch = self._batch(np.arange(first, min(first + batch_size, len(self))))
-            rows = np.arange(batch_size)
-            counted = rows < len(self) - first
-            if not counted.all():
-                batch = {name: values[np.minimum(rows, len(values) - 1)] for name, values in batch.items()}
-            yield batch | {COUNTED: counted}
+            count = min(batch_size, len(self) - first)
+            yield filled_up(self._batch(first + np.arange(count)), count, batch_size)
 
     def _batch(self, indices: np.ndarray) -> Example:
         """Returns a batch of these examples: rows of the arrays taken together, where all of them are numbers."""
@@ -191,6 +187,14 @@ class Examples(ExampleSet, Sequence[Example]):
         """Returns the bytes of arrays on disk, which come into the resident set, and in training of their order."""
         mapped = sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
         return mapped + (order_bytes(len(self)) if training else 0)
+
+
+def filled_up(batch: Example, count: int, batch_size: int) -> Example:
+    """Returns a batch of the full size: its last example, repeated, fills it up, and is not `COUNTED`."""
+    if count < batch_size:
+        rows = np.minimum(np.arange(batch_size), count - 1)
+        batch = {name: values[rows] for name, values in batch.items()}
+    return batch | {COUNTED: np.arange(batch_size) < count}
 
 
 def _spec(example: Example) -> dict[str, tuple[tuple[int, ...], str]]:

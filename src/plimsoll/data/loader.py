@@ -48,6 +48,60 @@ class Stream(grain.IterDataset):
         return _Walker(self)
 
 
+class GroupStream(Stream):
+    """Rows that come in groups, each made ready as a whole: epoch after epoch, batches may hold rows of several."""
+
+    start: ClassVar = {"epoch": 0, "group": 0, "row": 0, "skipped": 0}
+    """`skipped` counts the rows of all groups before that were left out."""
+    batch_size: int
+    groups: int
+    """Groups of an epoch."""
+
+    @abstractmethod
+    def load(self, epoch: int, group: int) -> tuple[int, int]:
+        """Makes a group ready. Returns how many rows it has, and how many were left out of it."""
+
+    @abstractmethod
+    def take(self, first: int, end: int) -> Any:
+        """Returns rows `first` to `end` of the group that is ready."""
+
+    @abstractmethod
+    def join(self, parts: list[Any]) -> Batch:
+        """Returns a batch of what `take` returned."""
+
+    def walk(self, at: dict[str, Any]) -> Iterator[Batch]:
+        position = dict(at)
+        rows = skipped = 0
+        is_ready = False
+        empty_groups = 0
+        while True:
+            parts = []
+            missing = self.batch_size
+            while missing:
+                if not is_ready:
+                    rows, skipped = self.load(position["epoch"], position["group"])
+                    is_ready = True
+                end = min(rows, position["row"] + missing)
+                if end > position["row"]:
+                    parts.append(self.take(position["row"], end))
+                    missing -= end - position["row"]
+                    position["row"] = end
+                    empty_groups = 0
+
+                # The next group, of the next epoch after the last.
+                if end == rows:
+                    is_ready = False
+                    empty_groups += 1
+                    if empty_groups > self.groups:
+                        raise DataError(f"{self.name} has no row to train on: all of an epoch were left out")
+                    epochs, group = divmod(position["group"] + 1, self.groups)
+                    position |= {"epoch": position["epoch"] + epochs, "group": group, "row": 0}
+                    position["skipped"] += skipped
+            batch = self.join(parts)
+            at.update(position)  # once it is read: a read that fails is tried again
+            yield batch
+
+
 class _Walker(grain.DatasetIterator):
     def __init__(self, stream: Stream) -> None:
         super().__init__()
@@ -152,7 +206,14 @@ class Order:
 
 
 def permuted(
-    read: Read, count: int, *, batch_size: int, seed: int | None, prefetch: int, facts: Mapping[str, int]
+    read: Read,
+    count: int,
+    *,
+    batch_size: int,
+    seed: int | None,
+    prefetch: int,
+    facts: Mapping[str, int],
+    name: str = "the data set",
 ) -> Loader:
     """Returns a loader of examples in an `Order`: a batch may hold the end of one epoch and the start of the next.
 
@@ -163,15 +224,16 @@ def permuted(
         seed: Seed of the orders; None for the examples' own order.
         prefetch: Batches that a thread makes ready; 0 for no thread.
         facts: As of `Stream`.
+        name: Likewise.
     """
-    return Loader(_Permuted(read, Order(count, seed), batch_size, facts), prefetch=prefetch)
+    return Loader(_Permuted(read, Order(count, seed), batch_size, facts, name), prefetch=prefetch)
 
 
 class _Permuted(Stream):
     start: ClassVar = {"examples_before": 0}
 
-    def __init__(self, read: Read, order: Order, batch_size: int, facts: Mapping[str, int]) -> None:
-        super().__init__(facts=facts)
+    def __init__(self, read: Read, order: Order, batch_size: int, facts: Mapping[str, int], name: str) -> None:
+        super().__init__(facts=facts, name=name)
         self._read = read
         self._order = order
         self._batch_size = batch_size

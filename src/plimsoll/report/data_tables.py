@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_share, known, labelled, table
+from plimsoll.report.layout import UNKNOWN, Cells, all_labelled, format_share, known, table
 from plimsoll.units import format_bytes
 
 DATASETS: Cells = {
@@ -39,14 +39,6 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
         lines += ["", *table(file["families"], FAMILIES).lines()]
     if file["attributes"]:
         lines += ["", *all_labelled((name, str(value)) for name, value in file["attributes"].items())]
-    if "shuffle" in file:
-        shuffle = file["shuffle"]
-        verdict = "well mixed" if shuffle["well_mixed"] else "poorly mixed, a larger --mix-chunks mixes more"
-        words = (
-            f"{verdict}: rank correlation of place and turn {shuffle['rank_correlation']:+.4f},"
-            f" {shuffle['chunks_per_batch']:.1f} chunks in a batch, over {shuffle['batches']:,} batches"
-        )
-        lines += ["", *labelled("shuffle", words)]
     lines += [f"warning: {warning}" for warning in file["warnings"]]
     return "\n".join(lines)
 
@@ -67,11 +59,6 @@ def packed_table(folder: Mapping[str, Any]) -> str:
             "vocabulary",
             f"{folder['vocab_size']:,} ids, kept as {folder['dtype']}; end-of-text is {folder['end_of_text']:,};"
             f" {folder['characters_per_token']:.2f} characters a token",
-        ),
-        (
-            "looked at",
-            f"{folder['sampled_tokens']:,} tokens from all over the files: all inside the vocabulary; to train on,"
-            f" {folder['sampled_different_ids']:,} different ones, up to {folder['sampled_largest_id']:,}",
         ),
         ("begins", repr(folder["sample"])),
     ]

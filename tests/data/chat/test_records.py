@@ -46,14 +46,6 @@ def write_folder(folder):
     return folder
 
 
-def write_saved(folder):
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.Dataset.from_list(CHATS).save_to_disk(folder / "saved", num_shards=2)
-    return folder / "saved"
-
-
 def write_splits(folder):
     """A folder whose names tell splits apart, which `datasets` reads as a stream."""
     parquet.write_table(pa.Table.from_pylist(CHATS), folder / "train-0.parquet")
@@ -61,7 +53,7 @@ def write_splits(folder):
     return folder
 
 
-WAYS = [write_jsonl, write_gz, write_zst, write_json, write_parquet, write_folder, write_saved, write_splits]
+WAYS = [write_jsonl, write_gz, write_zst, write_json, write_parquet, write_folder, write_splits]
 
 
 @pytest.mark.parametrize("write", WAYS, ids=lambda write: write.__name__.removeprefix("write_"))

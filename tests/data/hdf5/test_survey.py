@@ -6,7 +6,7 @@ import pytest
 
 from control_files import write_control
 from plimsoll.data.hdf5 import survey
-from plimsoll.data.hdf5.survey import describe, is_hdf5, shuffle_quality
+from plimsoll.data.hdf5.survey import describe, is_hdf5
 
 
 def write(path, attributes=None, **columns):
@@ -135,73 +135,3 @@ def test_a_file_is_hdf5_by_its_content_or_by_its_name(tmp_path):
     assert is_hdf5(write(tmp_path / "no-suffix", x=np.zeros(3)))
     (tmp_path / "folder.h5").mkdir()
     assert not is_hdf5(tmp_path / "folder.h5")
-
-
-def test_the_mixture_of_an_epoch_by_hand():
-    """Eight rows in chunks of two: batches of three hold 2 and 3 chunks, the last two rows are in none."""
-    order = np.array([0, 1, 2, 3, 4, 6, 5, 7])
-    found = shuffle_quality(order, batch_size=3, chunk_rows=2)
-    assert (found["batches"], found["chunks_per_batch"]) == (2, 2.5)
-    assert found["rank_correlation"] == pytest.approx(1 - 6 * 2 / (8 * 63))
-    assert not found["well_mixed"]
-    alone = shuffle_quality(np.array([0]), batch_size=1, chunk_rows=1)
-    assert alone == {"rank_correlation": 0.0, "chunks_per_batch": 1.0, "batches": 1, "well_mixed": True}
-    none = shuffle_quality(np.array([0, 1]), batch_size=3, chunk_rows=1)
-    assert (none["batches"], none["chunks_per_batch"], none["well_mixed"]) == (0, 0.0, False)
-
-
-def test_two_rows_in_the_order_of_the_file_are_correlated():
-    assert shuffle_quality(np.array([0, 1]), batch_size=1, chunk_rows=1)["rank_correlation"] == pytest.approx(1)
-
-
-def test_a_batch_is_well_mixed_with_eight_chunks_or_all_there_are_or_as_many_as_its_rows():
-    """Rows of 16 chunks in turn, from both ends: no correlation, so the number of chunks decides."""
-
-    def mixed(chunks, batch_size):
-        rows = np.arange(64).reshape(chunks, -1).T.ravel()
-        rows = np.concatenate([rows[:32], rows[32:][::-1]])[np.random.default_rng(3).permutation(64)]
-        return shuffle_quality(rows, batch_size=batch_size, chunk_rows=64 // chunks)
-
-    found = {(chunks, size): mixed(chunks, size) for chunks, size in [(2, 32), (32, 4), (16, 16)]}
-    assert {key: one["chunks_per_batch"] > 1.8 for key, one in found.items()} == dict.fromkeys(found, True)
-    assert {key: one["well_mixed"] for key, one in found.items()} == dict.fromkeys(found, True)
-
-
-@pytest.mark.parametrize(
-    ("chunks", "batch_size", "distinct", "mixed"),
-    [
-        (16, 16, 8, True),  # eight are enough
-        (16, 16, 7, False),  # 0.9 of eight are 7.2
-        (4, 16, 4, True),  # all there are
-        (4, 16, 3, False),
-        (16, 4, 4, True),  # as many as a batch has rows
-        (16, 4, 3, False),
-    ],
-)
-def test_a_batch_of_enough_chunks_without_a_correlation_is_well_mixed(chunks, batch_size, distinct, mixed):
-    """Each batch has rows of so many chunks; those in the second half come in the opposite order, so nothing
-    correlates."""
-    rows_of_chunk = 64
-    batches = []
-    for number in range(chunks * rows_of_chunk // batch_size // 2):
-        first = number % chunks
-        rows = [(first + at % distinct) % chunks * rows_of_chunk + at for at in range(batch_size)]
-        batches += [rows, [chunks * rows_of_chunk - 1 - row for row in rows]]
-    found = shuffle_quality(np.array(batches).ravel(), batch_size=batch_size, chunk_rows=rows_of_chunk)
-    assert found["chunks_per_batch"] == distinct
-    assert abs(found["rank_correlation"]) < 0.2
-    assert found["well_mixed"] == mixed
-
-
-@pytest.mark.parametrize(("chunks", "by_chance"), [(400, 0.15), (900, 0.1), (4_900, 0.05)])
-def test_so_much_correlation_is_chance(chunks, by_chance):
-    """Three over the root of the number of chunks, and 0.05 at least; the order is one of that correlation, about."""
-    random = np.random.default_rng(0)
-    for share, mixed in ((0.8, True), (1.2, False)):
-        turns = np.arange(32 * chunks)
-        noise = random.permutation(turns)
-        wanted = share * by_chance
-        order = np.argsort(np.argsort(wanted * turns + (1 - wanted**2) ** 0.5 * noise, kind="stable"), kind="stable")
-        found = shuffle_quality(order, batch_size=80, chunk_rows=32)
-        assert found["rank_correlation"] == pytest.approx(wanted, abs=0.1 * by_chance)
-        assert found["well_mixed"] == mixed

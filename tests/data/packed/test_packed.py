@@ -175,22 +175,12 @@ def test_sizes_that_cannot_be_are_refused_by_their_option(folder, name, value):
         packed_loader(folder, **options)
 
 
-def test_a_folder_that_is_not_there_or_no_packed_one_is_told_apart_from_an_unfinished_one(tmp_path, folder):
-    with pytest.raises(DataError, match=r"there is no folder .*plimsoll prepare longcontext"):
-        open_packed(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="is no packed folder"):
-        open_packed(tmp_path)
+def test_what_is_no_packed_folder_is_told_apart_from_an_unfinished_one(tmp_path, folder):
+    for other in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(DataError, match="is no packed folder: `plimsoll prepare longcontext"):
+            open_packed(other)
     folder.rename(partial_of(folder))
-    with pytest.raises(DataError, match=r"is not finished: run the same `plimsoll prepare longcontext` again"):
-        open_packed(folder)
-
-
-@pytest.mark.parametrize("name", ["tokens.bin", "validation.bin"])
-@pytest.mark.parametrize("size", [None, 0, 119, 2002])
-def test_a_file_of_another_length_than_its_description_is_refused_with_both(folder, name, size):
-    path = folder / "shard_00000" / name
-    path.unlink() if size is None else path.write_bytes(bytes(size))
-    with pytest.raises(DataError, match=rf"{name} has {size or 0:,} bytes, and meta.json says"):
+    with pytest.raises(DataError, match=r"packed.partial is not finished: `plimsoll prepare longcontext"):
         open_packed(folder)
 
 
@@ -209,14 +199,6 @@ def test_a_file_that_is_cut_while_it_is_read_is_a_refusal_and_no_crash(folder):
     (folder / "shard_00000/tokens.bin").write_bytes(b"\0\0" * 10)
     with pytest.raises(DataError, match="ends before token"):
         next(loader)
-
-
-@pytest.mark.parametrize("content", [None, "[]"])
-def test_an_exchanged_tokenizer_is_refused(folder, content):
-    path = folder / "tokenizer.json"
-    path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(DataError, match=r"tokenizer\.json is not the tokenizer"):
-        open_packed(folder)
 
 
 @pytest.mark.parametrize("damage", ["", "[", "[]", '{"made_with": {}, "counts": 3}'])

@@ -9,8 +9,7 @@ import pytest
 from packed_files import write_packed
 from plimsoll.data.loader import Order
 from plimsoll.data.loader_bytes import loader_bytes, order_bytes
-from plimsoll.data.packed import packed as module
-from plimsoll.data.packed.packed import open_packed, packed_bytes, sampled
+from plimsoll.data.packed.packed import open_packed, packed_bytes
 from plimsoll.data.packed.windows import packed_loader, packed_validation
 from plimsoll.data.text.loader import packed_text_loader
 from plimsoll.errors import DataError
@@ -67,17 +66,6 @@ def test_validation_is_every_whole_window_and_what_fills_up_the_last_batch_does_
     assert first["tokens"].tolist() == [[10, 11, 12, 13], [13, 14, 15, 16]]
     assert second["tokens"].tolist() == [[16, 17, 18, 19], [256] * 4]
     assert (first["counted"].tolist(), second["counted"].tolist()) == ([True, True], [True, False])
-
-
-def test_64_places_of_a_file_are_sampled_from_its_first_id_to_its_last(tmp_path, monkeypatch):
-    assert (module.SAMPLES, module.SAMPLE_BYTES) == (64, 4_096)
-    monkeypatch.setattr(module, "SAMPLES", 3)
-    monkeypatch.setattr(module, "SAMPLE_BYTES", 8)
-    packed = open_packed(write_packed(tmp_path / "packed", np.arange(100), validation=[7, 8, 9]))
-    samples = [ids.tolist() for ids in sampled(packed)]
-    assert samples == [[0, 1, 2, 3], [48, 49, 50, 51], [96, 97, 98, 99]]
-    wide = open_packed(write_packed(tmp_path / "wide", np.arange(9), dtype="uint32"))
-    assert [ids.tolist() for ids in sampled(wide)] == [[0, 1], [3, 4], [7, 8]]
 
 
 def test_the_bytes_of_a_packed_loader_by_hand():

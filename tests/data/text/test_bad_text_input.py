@@ -89,11 +89,6 @@ def test_a_folder_without_text_says_what_it_holds(tmp_path):
     assert "2 .png" in refusal(tmp_path)
 
 
-def test_a_folder_of_which_files_are_missing_is_refused(tmp_path):
-    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data-0.arrow"}]}')
-    assert "1 of them are missing (" in refusal(tmp_path)
-
-
 def test_max_examples_must_be_positive(tmp_path):
     with pytest.raises(RecipeError, match=r"--max-examples must be 1 or more documents, got 0"):
         open_documents(str(tmp_path), max_examples=0)

@@ -187,18 +187,6 @@ def quiet_datasets(monkeypatch):
     return datasets
 
 
-def test_a_data_set_saved_by_datasets_is_read_without_it(tmp_path, quiet_datasets):
-    rows = quiet_datasets.Dataset.from_dict({"text": ROWS})
-    rows.save_to_disk(tmp_path / "one", num_shards=2)
-    documents = open_documents(str(tmp_path / "one"))
-    assert texts(documents) == EXPECTED
-    assert_resumes_everywhere(documents)
-    quiet_datasets.DatasetDict(train=rows, test=rows.select([0])).save_to_disk(tmp_path / "two")
-    assert texts(open_documents(str(tmp_path / "two"), split="test")) == ["first"]
-    with pytest.raises(DataError, match=r"no split 'dev'; it has: train, test"):
-        open_documents(str(tmp_path / "two"), split="dev")
-
-
 def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path, quiet_datasets):
     (tmp_path / "data").mkdir()
     write_parquet(tmp_path / "data" / "train-00000.parquet")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.data import require_sizes
 from plimsoll.data.hub import HubStream
-from plimsoll.data.text.formats import File, json_lines, open_table, parsed, row_groups, schema_of
+from plimsoll.data.text.formats import File, json_lines, open_parquet, parsed, table_rows
 from plimsoll.data.text.opening import named_files
 from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts, facts_of
@@ -29,9 +29,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 LARGEST_LIST = 64 * MIB
 """Bytes of a .json file, which holds one list: it is parsed whole."""
 _COLUMNS = ("messages", "prompt", "completion", "text", "tools")
-_ROWS = 64
-"""Rows of a table that are decoded at a time."""
-_FORMATS = ("jsonl", "parquet", "arrow", "json")
+_FORMATS = ("jsonl", "parquet", "json")
 _ADVICE = (
     "A record has `messages` (a list of objects with role and content), `prompt` and `completion`, or `text`: rename"
     " its columns"
@@ -155,13 +153,11 @@ def _kind_of(columns: Mapping[str, Any], where: str) -> str:
 
 
 def _table_rows(file: File) -> Iterator[dict[str, Any]]:
-    with open_table(file) as table:
-        names = schema_of(table).names
+    with open_parquet(file) as table:
+        names = table.schema_arrow.names
         wanted = [name for name in names if name in _COLUMNS] or names
-        for _, slices in row_groups(table, wanted):
-            for batch in slices:
-                for first in range(0, batch.num_rows, _ROWS):
-                    yield from batch.slice(first, _ROWS).to_pylist()
+        for group in range(table.num_row_groups):
+            yield from table_rows(table, wanted, group)
 
 
 def _list(file: File) -> Iterator[dict[str, Any]]:

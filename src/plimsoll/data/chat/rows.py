@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from plimsoll.data import require_sizes
 from plimsoll.data.chat.encoded import EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
 from plimsoll.data.chat.row_bytes import COUNTED, DTYPES, INPUTS, LABELS, POSITIONS, SEGMENTS
-from plimsoll.data.loader import Order, Stream
+from plimsoll.data.loader import Batch, GroupStream, Order
 from plimsoll.errors import DataError
 
 EMPTY = 0
@@ -65,15 +64,13 @@ class Packing:
         return [*said, f"rows: {self.rows:,} of {seq_len:,} tokens an epoch, {self.empty:.2%} of positions empty"]
 
 
-class PackedRows(Stream):
+class PackedRows(GroupStream):
     """Batches without end of `batch_size` rows; no document is dropped between epochs.
 
     Each has the arrays of `DTYPES`. `labels` are the ids that follow, `counted` is 1 where a label is to be learned and
     else 0: also at the last token of a document. `segments` numbers the documents of a row from 1; positions that no
     document fills are EMPTY. `positions` count from 0 in each segment.
     """
-
-    start: ClassVar = {"epoch": 0, "group": 0, "row": 0}
 
     def __init__(
         self,
@@ -108,6 +105,7 @@ class PackedRows(Stream):
         self.group = group_size(self.tokens / self.count, seq_len)
         self.groups = -(-self.count // self.group)
         self.order = Order(self.count, seed)
+        self._group: list[np.ndarray] = []
 
     def _require_fit(self, lengths: np.ndarray, truncate: bool) -> None:
         longer = lengths > self.seq_len
@@ -156,7 +154,7 @@ class PackedRows(Stream):
             seq_len=self.seq_len,
         )
 
-    def arrays(self, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def arrays(self, rows: list[np.ndarray]) -> Batch:
         """Returns the arrays of rows; those that lack to `batch_size` are empty."""
         arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
         arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
@@ -172,29 +170,20 @@ class PackedRows(Stream):
             row[POSITIONS][end:] = np.arange(self.seq_len - end)
         return arrays
 
-    def walk(self, at: dict[str, Any]) -> Iterator[dict[str, np.ndarray]]:
-        group: list[np.ndarray] | None = None
-        position = dict(at)
-        while True:
-            chosen: list[np.ndarray] = []
-            while len(chosen) < self.batch_size:
-                if group is None:
-                    group = self.packed(position["epoch"], position["group"])
-                more = group[position["row"] : position["row"] + self.batch_size - len(chosen)]
-                chosen += more
-                position["row"] += len(more)
-                if position["row"] >= len(group):
-                    group, position["row"], position["group"] = None, 0, position["group"] + 1
-                    if position["group"] == self.groups:
-                        position["epoch"], position["group"] = position["epoch"] + 1, 0
-            batch = self.arrays(chosen)
-            at.update(position)  # once it is read: a read that fails is tried again
-            yield batch
+    def load(self, epoch: int, group: int) -> tuple[int, int]:
+        self._group = self.packed(epoch, group)
+        return len(self._group), 0
+
+    def take(self, first: int, end: int) -> list[np.ndarray]:
+        return self._group[first:end]
+
+    def join(self, parts: list[list[np.ndarray]]) -> Batch:
+        return self.arrays([row for part in parts for row in part])
 
 
 def validation_rows(
     documents: EncodedDocuments, *, seq_len: int, batch_size: int, max_tokens: int | None = None
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Iterator[Batch]:
     """Yields each document once, packed in the order of the data; the last batch is filled up with empty rows.
 
     Yields nothing where no document has anything to learn: the caller says so.

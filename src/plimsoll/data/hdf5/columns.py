@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from plimsoll.data import FOLDER
-from plimsoll.data.examples import Example, ExampleSet, narrowed
+from plimsoll.data.examples import Example, ExampleSet, filled_up, narrowed
 from plimsoll.data.hdf5.rows import Hdf5Rows, Rows
 from plimsoll.data.hdf5.shuffled import MIX, MixedChunks, in_order
 from plimsoll.data.loader import Loader
@@ -100,10 +100,7 @@ class Hdf5(ExampleSet):
         spans = [(max(self._begin, at * span), min(self._end, (at + 1) * span)) for at in range(first, first + count)]
         batches = in_order(self._rows, spans, batch_size=batch_size, derive=self._narrowed, skip_bad=self._skip_bad)
         for rows, count in batches:
-            if count < batch_size:
-                at = np.minimum(np.arange(batch_size), count - 1)
-                rows = {name: values[at] for name, values in rows.items()}
-            yield rows | {COUNTED: np.arange(batch_size) < count}
+            yield filled_up(rows, count, batch_size)
 
     def held_bytes(self, *, training: bool) -> int:
         """Returns the host memory in bytes that reading the file takes.

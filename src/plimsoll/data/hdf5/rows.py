@@ -173,14 +173,3 @@ def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
 def name_of(dataset: h5py.Dataset) -> str:
     """Returns the name of a dataset as users write it."""
     return str(dataset.name).removeprefix("/")
-
-
-def widest(path: str | Path) -> tuple[int, int]:
-    """Returns the rows of the dataset with the most and widest rows, and the rows of a chunk of it."""
-    path = Path(path).expanduser()
-    with damage_as_error(path), opened(path) as file:
-        datasets = [dataset for dataset in datasets_in(file) if dataset.shape]
-        if not datasets:
-            raise DataError(f"{path} has no dataset with rows")
-        dataset = max(datasets, key=lambda item: (item.shape[0], row_bytes_of(item)))
-        return int(dataset.shape[0]), int(dataset.chunks[0]) if dataset.chunks else WITHOUT_CHUNKS

@@ -26,8 +26,6 @@ SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
 """Bytes read at a time at most: where chunks are larger, that dataset is not sampled."""
 SHOWN_ATTRIBUTES = 40
-ENOUGH_CHUNKS = 8
-"""Chunks of the file that a well-mixed batch holds rows of."""
 FIGURES = {"mean": np.mean, "std": np.std, "least": np.min, "largest": np.max, "zeros": lambda x: np.mean(x == 0)}
 """Figures of the finite values that were sampled, by the names they have in the description."""
 SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -132,37 +130,6 @@ def _families(path: Path) -> list[dict[str, Any]]:
             }
         )
     return families
-
-
-def shuffle_quality(order: np.ndarray, *, batch_size: int, chunk_rows: int) -> dict[str, Any]:
-    """Measures how well mixed an epoch is.
-
-    Args:
-        order: Numbers of the rows in the file, in the order they are trained on.
-        batch_size: Rows of a batch.
-        chunk_rows: Rows of a chunk.
-
-    Returns:
-        `rank_correlation` is Spearman's, of a row's place in the file and its turn: 0 is perfect, 1 is the order of
-        the file. `chunks_per_batch` counts the chunks that a batch holds rows of, on average. `well_mixed` means a
-        correlation that chance explains, and batches of `ENOUGH_CHUNKS` chunks, or of all there are.
-    """
-    turns = np.arange(len(order))
-    ranks = np.argsort(np.argsort(order, kind="stable"), kind="stable")
-    correlation = float(np.corrcoef(turns, ranks)[0, 1]) if len(order) > 1 else 0.0
-    whole = len(order) // batch_size * batch_size
-    batches = (order[:whole] // chunk_rows).reshape(-1, batch_size)
-    distinct = [len(np.unique(batch)) for batch in batches]
-    mixed = float(np.mean(distinct)) if distinct else 0.0
-    chunks = len(np.unique(order // chunk_rows))
-    enough = min(ENOUGH_CHUNKS, chunks, batch_size)
-    by_chance = max(0.05, 3 / np.sqrt(chunks))  # chunks are in random order, their rows are not alone in it
-    return {
-        "rank_correlation": correlation,
-        "chunks_per_batch": mixed,
-        "batches": len(distinct),
-        "well_mixed": bool(mixed >= 0.9 * enough and abs(correlation) < by_chance),
-    }
 
 
 def _plain(value: Any) -> Any:

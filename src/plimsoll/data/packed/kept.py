@@ -33,7 +33,7 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
         say(f"tokens: {words}, {share or 0:.0%}")
 
     def make(folder: Path) -> dict[str, Any]:
-        require_room(folder, documents.name, expected_bytes(documents, tokenizer) or 0)
+        require_room(folder, documents.name, expected_bytes(documents, tokenizer))
         say(MADE_ONCE.format(folder=folder.with_suffix("")))
         packing = pack(folder, documents, tokenizer, made_with, in_threads(tokenizer, workers=None), progress)
         say(f"tokens: {packing.words}")

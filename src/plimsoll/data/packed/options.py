@@ -37,8 +37,6 @@ class TextSet:
     def __post_init__(self) -> None:
         if not self.dataset_id.strip():
             raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
-        if self.max_examples is not None and self.max_examples < 1:
-            raise RecipeError(f"--max-examples must be 1 or more documents, got {self.max_examples:,}")
         if self.vocab_size is None:
             return
         if self.tokenizer is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,14 +26,10 @@ from plimsoll.data.packed.shards import TOKENS, VALIDATION, Shard
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
 from plimsoll.files.folder import META, opened, partial_of
-from plimsoll.files.manifest import checksum
-from plimsoll.units import KIB
 
 TOKENIZER = "tokenizer.json"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
 """Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
-SAMPLES, SAMPLE_BYTES = 64, 4 * KIB
-"""Places of the stream that are looked at to describe it, and bytes of each."""
 WORDS = 120
 """Tokens from the beginning that are shown."""
 
@@ -51,8 +46,6 @@ class Packed:
     """The id after every document."""
     source: str
     """Description of what was packed."""
-    tokenizer_sha256: str
-    """Digest of tokenizer.json, which may be exchanged by mistake."""
     shards: tuple[Shard, ...]
 
     @cached_property
@@ -175,63 +168,24 @@ def open_packed(folder: str | Path) -> Packed:
     """Opens a packed folder.
 
     Raises:
-        DataError: It is none, not finished, cut short, or has ids outside of its vocabulary or another's tokenizer.
+        DataError: It is none, is not finished, or its meta.json is damaged.
     """
     folder = Path(folder).expanduser()
     contents = opened(folder)
-    if contents is None:
-        raise _absent(folder)
-    try:
-        shards = tuple(Shard(**shard) for shard in contents.counts["shards"])
-        packed = Packed(folder=folder, **{**contents.counts, "shards": shards})
-    except (LookupError, TypeError):
+    if contents is None or "shards" not in contents.counts:
+        unfinished = f"; {partial_of(folder)} is not finished" if partial_of(folder).exists() else ""
         raise DataError(
-            f"{folder} is no packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out packed/` makes one of"
-            " a text"
-        ) from None
-
-    # Whole files, and the tokenizer that made their ids. Ids are checked as they are read.
-    for number, shard in enumerate(packed.shards):
-        for name, tokens in ((TOKENS, shard.tokens), (VALIDATION, shard.validation_tokens)):
-            path = packed.path(number, name)
-            expected = tokens * packed.on_disk.itemsize
-            size = path.stat().st_size if path.is_file() else 0
-            if size != expected:
-                raise DataError(
-                    f"{path} has {size:,} bytes, and {META} says {expected:,}: copy the folder again, or prepare it"
-                    " again"
-                )
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.is_file() or checksum(tokenizer) != packed.tokenizer_sha256:
-        raise DataError(
-            f"{tokenizer} is not the tokenizer that {folder} was packed with: put the old one back, or prepare the"
-            " folder again with this one"
+            f"{folder} is no packed folder{unfinished}: `plimsoll prepare longcontext --dataset-id TEXT --out {folder}`"
+            " makes or completes one"
         )
-    return packed
-
-
-def _absent(folder: Path) -> DataError:
-    """Returns how far a folder is from being a packed one."""
-    advice = f"`plimsoll prepare longcontext --dataset-id TEXT --out {folder}` makes one of a text"
-    if partial_of(folder).exists():
-        return DataError(f"{folder} is not finished: run the same `plimsoll prepare longcontext` again to complete it")
-    if folder.exists():
-        return DataError(f"{folder} is no packed folder: {advice}")
-    return DataError(f"there is no folder {folder}: {advice}")
+    shards = tuple(Shard(**shard) for shard in contents.counts["shards"])
+    return Packed(folder=folder, **{**contents.counts, "shards": shards})
 
 
 def id_type(vocab_size: int) -> np.dtype:
     """Returns the smallest type on disk that holds all ids."""
     name = next(name for name, most in WIDEST.items() if vocab_size <= most)
     return np.dtype(name).newbyteorder("<")
-
-
-def sampled(packed: Packed) -> Iterator[np.ndarray]:
-    """Yields ids to train on from all over the stream, its beginning and its end among them."""
-    count = SAMPLE_BYTES // packed.on_disk.itemsize
-    last = max(0, packed.tokens - count)
-    for first in sorted({last * place // (SAMPLES - 1) for place in range(SAMPLES)}):
-        yield packed.read(TOKENS, first, count)
 
 
 def is_packed(folder: str | Path) -> bool:
@@ -250,16 +204,11 @@ def packed_bytes(*, windows: int, seq_len: int, batch_size: int, prefetch: int, 
 
 
 def describe_packed(folder: Path | str) -> dict[str, Any]:
-    """Returns what `plimsoll inspect` prints. Refuses what is not whole, as a run would.
-
-    Ids are read in `SAMPLES` places; the lengths are those of all documents, a slice of their starts at a time.
-    """
+    """Returns what `plimsoll inspect` prints. Refuses what is not whole, as a run would."""
     from plimsoll.data.text.tokenizer import load_tokenizer
 
     packed = open_packed(folder)
     tokenizer = load_tokenizer(packed.folder)
-    samples = list(sampled(packed))
-    different = np.unique(np.concatenate(samples))
     all_tokens = packed.tokens + packed.validation_tokens
     return {
         "path": str(packed.folder),
@@ -276,8 +225,5 @@ def describe_packed(folder: Path | str) -> dict[str, Any]:
         "tokenizer_vocab_size": tokenizer.size,
         "end_of_text": packed.end_of_text,
         "characters_per_token": packed.characters / all_tokens,
-        "sampled_tokens": sum(map(len, samples)),
-        "sampled_different_ids": len(different),
-        "sampled_largest_id": int(different[-1]),
         "sample": tokenizer.decode(packed.read(TOKENS, 0, WORDS)),
     }

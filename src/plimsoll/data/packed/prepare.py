@@ -18,13 +18,13 @@ from typing import Any
 
 from plimsoll.data.packed.encoding import Encoder, in_threads, on_ray, require_reachable
 from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
-from plimsoll.data.packed.packed import TOKENIZER, WIDEST, id_type, open_packed
+from plimsoll.data.packed.packed import TOKENIZER, id_type, open_packed
 from plimsoll.data.packed.shards import Packing, Progress
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.extent import expected_bytes
 from plimsoll.data.text.formats import File
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.files.folder import free_bytes, made, partial_of
@@ -55,7 +55,7 @@ def build(
     out = out.expanduser().absolute()
 
     # What it is made of.
-    tokenizer = None if options.tokenizer is None else _named_tokenizer(options.tokenizer)
+    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
     documents = open_documents(
         options.dataset_id,
         config=options.dataset_config,
@@ -151,30 +151,18 @@ def counts_of(packing: Packing, tokenizer: TextTokenizer) -> dict[str, Any]:
         "vocab_size": tokenizer.size,
         "end_of_text": tokenizer.end_of_text,
         "source": f"{documents.name}: {documents.describe()}",
-        "tokenizer_sha256": _sha256(tokenizer),
         "shards": [asdict(shard) for shard in packing.shards],
     }
 
 
-def _named_tokenizer(path: str) -> TextTokenizer:
-    size = tokenizer_vocab_size(path)
-    largest = max(WIDEST.values())
-    if size > largest:  # before it is loaded: the library takes minutes over such ids
-        raise DataError(
-            f"--tokenizer {path} has ids up to {size - 1:,}, and the largest vocabulary that is packed has {largest:,}:"
-            " choose another"
-        )
-    return load_tokenizer(path)
-
-
 def _require_room(documents: Documents, tokenizer: TextTokenizer, out: Path) -> None:
-    """Raises DataError where the disk has no room for the text, as far as its beginning tells."""
-    expected = expected_bytes(documents, tokenizer)
+    """Raises DataError where the disk has no room for the text, as far as its size tells."""
     written = sum(path.stat().st_size for path in partial_of(out).rglob("*.bin"))
+    missing = expected_bytes(documents, tokenizer) - written
     free = free_bytes(out)
-    if expected is not None and expected - written > free:
+    if missing > free:
         raise DataError(
-            f"{documents.name} takes about {format_bytes(expected - written)} of ids, and {format_bytes(free)} are free"
+            f"{documents.name} takes about {format_bytes(missing)} of ids, and {format_bytes(free)} are free"
             f" at {out.parent}: name an --out on another disk, or take less of it with --max-examples"
         )
 

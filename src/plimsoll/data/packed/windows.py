@@ -43,7 +43,8 @@ def packed_loader(
         return {"tokens": packed.rows(indices, length=seq_len + 1, stride=seq_len, workers=workers)}
 
     facts = {"tokens": packed.tokens, "seq_len": seq_len}
-    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
+    name = str(packed.folder)
+    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts, name=name)
 
 
 def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[Batch]:

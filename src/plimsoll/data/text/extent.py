@@ -1,4 +1,4 @@
-"""How much of a text was read, and how many bytes of ids it has, as far as its files and its beginning tell."""
+"""How much of a text was read, and how many bytes of ids it has, as far as its files tell."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from itertools import accumulate
 
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import File
+from plimsoll.data.text.opening import BYTES_A_TOKEN, text_bytes
 from plimsoll.data.text.streams import COMPRESSED, PACKED_TO
 from plimsoll.data.text.tokenizer import TextTokenizer
-from plimsoll.units import MIB
-
-LOOKED_AT = MIB
-"""Characters that are encoded to estimate how much room all of it takes."""
 
 
 class Extent:
@@ -40,18 +37,8 @@ class Extent:
         return min(1.0, max(shares)) if shares else None
 
 
-def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int | None:
-    """Returns about how many bytes of ids the text has, as far as its beginning tells; None where nothing does."""
-    texts, characters, share, extent = [], 0, None, Extent(documents)
-    for piece in documents.pieces():
-        texts.append(piece.text)
-        characters += len(piece.text)
-        share = extent.share(piece.position)
-        if share is None:
-            return None
-        if characters >= LOOKED_AT:
-            break
-    if not share:
-        return None
-    _, lengths = tokenizer.encode_each(texts)
-    return round(int(lengths.sum()) / share) * (2 if tokenizer.size <= 2**16 else 4)
+def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
+    """Returns about how many bytes of ids the text has, by the sizes of its files; 0 where these do not say it."""
+    if documents.max_examples is not None:
+        return 0
+    return text_bytes(documents) // BYTES_A_TOKEN * tokenizer.dtype.itemsize

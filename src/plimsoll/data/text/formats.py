@@ -23,7 +23,6 @@ LONGEST_LINE = 16 * MIB
 _ROWS = 64
 """Rows of a parquet file that are decoded at a time."""
 _SUFFIXES = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_BINARY_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow"}
 KNOWN = ".txt, .jsonl (also .gz or .zst of these), .parquet"
 
 
@@ -33,7 +32,7 @@ class File:
 
     path: Path
     format: str
-    """One of text, whole (a text that is one document), jsonl, parquet, arrow."""
+    """One of text, whole (a text that is one document), jsonl, parquet."""
     column: str = "text"
 
     @property
@@ -42,7 +41,7 @@ class File:
 
     def read(self, at: dict) -> Iterator[Part]:
         """Yields the documents after a place in the file."""
-        if self.format in ("parquet", "arrow"):
+        if self.format == "parquet":
             return _read_table(self, at)
         if self.format == "jsonl":
             return _read_jsonl(self, at)
@@ -52,12 +51,12 @@ class File:
         """Returns the number of documents, where the file says so without being read."""
         if self.format != "parquet":
             return None
-        with open_table(self) as table:
+        with open_parquet(self) as table:
             return table.metadata.num_rows
 
     def imports(self) -> tuple[str, ...]:
         """Returns the modules that reading brings into the process."""
-        return {"parquet": ("pyarrow.parquet",), "arrow": ("pyarrow",)}.get(self.format, ())
+        return ("pyarrow.parquet",) if self.format == "parquet" else ()
 
     def size(self) -> int:
         """Returns the bytes on disk."""
@@ -65,9 +64,9 @@ class File:
 
     def columns(self) -> list[str] | None:
         """Returns the columns of the table, or of the first line; None for plain text."""
-        if self.format in ("parquet", "arrow"):
-            with open_table(self) as table:
-                return schema_of(table).names
+        if self.format == "parquet":
+            with open_parquet(self) as table:
+                return table.schema_arrow.names
         if self.format != "jsonl":
             return None
         record, *_ = next(json_lines(self), (None,))
@@ -164,71 +163,49 @@ def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iter
 
 
 @contextmanager
-def open_table(file: File) -> Iterator[Any]:
-    """Opens a parquet file, or the stream format in which `datasets` saves; turns its library's errors into DataError.
-
-    Not memory-mapped: mapped pages count as resident.
-    """
+def open_parquet(file: File) -> Iterator[Any]:
+    """Opens a parquet file; errors of its library become DataError. No memory map: mapped pages count as resident."""
     import pyarrow
+    import pyarrow.parquet as parquet
 
     try:
-        if file.format == "parquet":
-            import pyarrow.parquet as parquet
-
-            with parquet.ParquetFile(file.path, buffer_size=MIB, pre_buffer=False) as table:
-                yield table
-        else:
-            with pyarrow.OSFile(file.name) as stream:
-                yield pyarrow.ipc.open_stream(stream)
+        with parquet.ParquetFile(file.path, buffer_size=MIB, pre_buffer=False) as table:
+            yield table
     except (pyarrow.ArrowException, OSError) as problem:
         raise DataError(
-            f"{file.path} is not a readable {file.path.suffix} file ({in_short(problem)}): it is damaged, truncated or"
-            " of another format. Copy or download it again."
+            f"{file.path} is not a readable .parquet file ({in_short(problem)}): it is damaged, truncated or of another"
+            " format. Copy or download it again."
         ) from problem
 
 
-def schema_of(table: Any) -> Any:
-    """Returns the names and types of the columns of an open table."""
-    return getattr(table, "schema_arrow", None) or table.schema
-
-
-def row_groups(table: Any, columns: list[str], first: int = 0) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Yields every row group or batch of an open table from `first` on: its number, and its columns in slices."""
-    if hasattr(table, "num_row_groups"):
-        for group in range(first, table.num_row_groups):
-            yield group, table.iter_batches(_ROWS, [group], columns, use_threads=False)
-        return
-    for group, batch in enumerate(table):
-        if group >= first:
-            batch.validate(full=True)  # Arrow trusts offsets: damaged ones read beyond the buffer, or crash
-            yield group, [batch.select(columns)]
+def table_rows(table: Any, columns: list[str], group: int) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a row group of an open parquet file, _ROWS of which are decoded at a time."""
+    for batch in table.iter_batches(_ROWS, [group], columns, use_threads=False):
+        yield from batch.to_pylist()
 
 
 def _read_table(file: File, at: dict) -> Iterator[Part]:
-    """Yields the documents of a parquet or arrow file; a place is a row group or batch, and a row in it."""
-    with open_table(file) as table:
-        schema = schema_of(table)
-        if file.column not in schema.names:
-            raise no_column(file.name, file.column, schema.names)
-        for group, slices in row_groups(table, [file.column], at.get("group", 0)):
-            begin = at if at.get("group") == group else {}
-            first = begin.get("row", 0)
+    """Yields the documents of a parquet file; a place is a row group, and a row in it."""
+    with open_parquet(file) as table:
+        if file.column not in table.schema_arrow.names:
+            raise no_column(file.name, file.column, table.schema_arrow.names)
+        first_group = at.get("group", 0)
+        for group in range(first_group, table.num_row_groups):
+            begin = at if group == first_group else {}
             inside = begin.get("inside", 0)
-            row = 0
-            for batch in slices:
-                column = batch.column(0)
-                for index in range(max(first - row, 0), len(column)):
-                    text = text_of({file.column: column[index].as_py()}, file.column, file.name)
-                    here = {"group": group, "row": row + index}
-                    after = {"group": group, "row": row + index + 1}
-                    yield from record_parts(text, inside, here, after)
-                    inside = 0
-                row += len(column)
+            for number, row in enumerate(table_rows(table, [file.column], group)):
+                if number < begin.get("row", 0):
+                    continue
+                text = text_of(row, file.column, file.name)
+                here = {"group": group, "row": number}
+                after = {"group": group, "row": number + 1}
+                yield from record_parts(text, inside, here, after)
+                inside = 0
 
 
 def format_of(path: Path) -> str | None:
     """Returns a file's format by its name, that of a compressed file without `.gz` or `.zst`; None: it is not read."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        return _SUFFIXES.get(suffixes[-2] if len(suffixes) > 1 else "")
-    return (_SUFFIXES | _BINARY_SUFFIXES).get(suffixes[-1]) if suffixes else None
+    suffix = path.suffix.lower()
+    if suffix in COMPRESSED:
+        return _SUFFIXES.get(path.with_suffix("").suffix.lower())
+    return "parquet" if suffix == ".parquet" else _SUFFIXES.get(suffix)

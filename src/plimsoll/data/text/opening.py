@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from plimsoll.data import STANDARD_LIBRARY, read_json
+from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.hub import HubStream, looks_like_hub_id
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import KNOWN, File, format_of
@@ -78,7 +78,7 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
                 f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
             )
         return [File(path=path, format=format, column=column)]
-    return _saved(path, split, column) or _folder(path, config, split, column)
+    return _folder(path, config, split, column)
 
 
 def require_named(dataset_id: str) -> bool:
@@ -162,29 +162,6 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
     return _documents(files, root, name=name, description=description, max_examples=max_examples)
 
 
-def _saved(path: Path, split: str, column: str) -> list[File] | None:
-    """Returns the arrow files of `save_to_disk`; None if the folder was not made by it."""
-    again = "The data set is damaged. Save or copy it again."
-    splits = path / "dataset_dict.json"
-    if splits.is_file():
-        names = read_json(splits, absent=again, again=again)["splits"]
-        if split not in names:
-            raise DataError(f"{path} has no split {split!r}; it has: {', '.join(names)}. Choose one with --split.")
-        path = path / split
-    state = path / "state.json"
-    if not state.is_file():
-        return None
-    entries = read_json(state, absent=again, again=again)["_data_files"]
-    paths = [path / entry["filename"] for entry in entries]
-    missing = [str(file) for file in paths if not file.is_file()]
-    if missing:
-        raise DataError(
-            f"{path} was saved by datasets with {len(paths)} files, and {len(missing)} of them are missing"
-            f" ({', '.join(missing[:3])}). Copy the folder again."
-        )
-    return [File(path=file, format="arrow", column=column) for file in paths]
-
-
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
     """Returns the files of a folder; None if it is to be opened by the rules of `datasets`."""
     inside = []
@@ -229,7 +206,7 @@ def _description(files: list[File]) -> str:
     formats = Counter(file.format for file in files)
     size = format_bytes(sum(file.size() for file in files))
     kinds = " + ".join(f"{count} {format} file{'s' * (count > 1)}" for format, count in sorted(formats.items()))
-    ways = {"jsonl": "one line, one document", "parquet": "one row, one document", "arrow": "one row, one document"}
+    ways = {"jsonl": "one line, one document", "parquet": "one row, one document"}
     if "text" in formats:
         with open_bytes(next(file.path for file in files if file.format == "text")) as reader:
             ways["text"] = how_to_split(reader.read(MIB))

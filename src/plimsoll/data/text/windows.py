@@ -97,11 +97,11 @@ def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
 
 
 class TokenWindows(Stream):
-    """A data set of arrays of `seq_len + 1` ids, in `tokenizer.dtype`."""
+    """Arrays of `seq_len + 1` ids without end, in `tokenizer.dtype`."""
 
-    start: ClassVar = {"epoch": 0, "position": None, "skip": 0, "windows": 0, "dropped": 0}
+    start: ClassVar = {"epoch": 0, "position": None, "skip": 0, "windows": 0}
     """`position` is that of the documents before a block, `skip` the tokens from there to the next window; `windows`
-    are those of this epoch, `dropped` the tokens at the ends of earlier ones."""
+    are those of this epoch."""
 
     def __init__(
         self,
@@ -110,19 +110,21 @@ class TokenWindows(Stream):
         *,
         seq_len: int,
         stride: int | None = None,
-        epochs: int | None = None,
         threads: int = 1,
     ) -> None:
-        """Checks the sizes. `epochs=None` repeats without end; `threads` as for `token_blocks`."""
+        """Checks the sizes. `threads` as for `token_blocks`."""
         super().__init__(facts={})
-        require_sizes(seq_len=seq_len, stride=stride, epochs=epochs, threads=threads)
-        self.documents, self.tokenizer = documents, tokenizer
-        self.seq_len, self.stride, self.epochs = seq_len, stride or seq_len, epochs
+        require_sizes(seq_len=seq_len, stride=stride, threads=threads)
+        self.documents = documents
+        self.tokenizer = tokenizer
+        self.seq_len = seq_len
+        self.stride = stride or seq_len
         self.threads = threads
 
     def walk(self, at: dict[str, Any]) -> Iterator[np.ndarray]:
-        while self.epochs is None or at["epoch"] < self.epochs:
-            ids, kept = np.empty(0, self.tokenizer.dtype), deque[Block]()  # `ids` are those of the blocks `kept`
+        while True:
+            ids = np.empty(0, self.tokenizer.dtype)
+            kept = deque[Block]()  # the blocks that `ids` are of
             for block in token_blocks(self.documents, self.tokenizer, start=at["position"], threads=self.threads):
                 kept.append(block)
                 ids = _without_skipped(np.concatenate([ids, block.ids]), kept, at)
@@ -138,7 +140,6 @@ class TokenWindows(Stream):
                     f"{self.documents.name} has {len(ids)} tokens for training, fewer than the {self.seq_len + 1} of"
                     " one window: use a smaller --seq-len, or more text."
                 )
-            at["dropped"] += max(0, len(ids) - at["skip"])
             at |= {"epoch": at["epoch"] + 1, "position": None, "skip": 0, "windows": 0}
 
 
