@@ -394,7 +394,7 @@ class Recommend(AdamWRecipe):
     def _facts(self) -> Facts:
         """Returns what distinguishes one data set from another, and one language model's shape from another."""
         model = {} if self.published is None else vars(self.published)
-        options = {f"{name} of the language model": str(value) for name, value in model.items()}
+        options: dict[str, Any] = {f"{name} of the language model": str(value) for name, value in model.items()}
         return facts_of(self.interactions.files, **options)
 
     def data_changed(self, prepared: Prepared) -> None:
