@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, DecoderShape, inner_width, sized
-from plimsoll.units import parse_count
 
 VOCABULARIES = [256, 8192, 50257]
 
@@ -23,11 +22,6 @@ def assert_sane(shape, target):
     assert shape.width % 32 == 0
     assert shape.inner % 8 == 0
     assert 0.75 <= shape.inner / (shape.width * 8 / 3) <= 1.34
-
-
-def smallest(vocab, *, tied):
-    """By hand: the narrowest width, one layer, the narrowest inner width."""
-    return vocab * 32 * (1 if tied else 2) + 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32 + 32
 
 
 def sized_or_refused(target, vocab, tied):
@@ -48,7 +42,6 @@ def test_a_target_is_met_or_explicitly_unreachable(target, vocab, tied):
     if shape is not None:
         assert_sane(shape, target)
         return
-    assert f"{smallest(vocab, tied=tied):,}" in refusal
     assert "unreachable" in refusal
     assert target < 12 * vocab * 32 * (1 if tied else 2)  # only where the embedding is most of the model
 
@@ -57,7 +50,7 @@ def test_a_target_is_met_or_explicitly_unreachable(target, vocab, tied):
 @pytest.mark.parametrize("target", [10**6, 10**7, 10**8, 10**9])
 def test_round_targets(target, vocab):
     if target == 10**6 and vocab == 50257:
-        with pytest.raises(RecipeError, match="minimum is 1,618,560 parameters, of which 1,608,224 are"):
+        with pytest.raises(RecipeError, match="the nearest shapes have 1,618,560 parameters"):
             sized(target, vocab=vocab)
         return
     assert_sane(sized(target, vocab=vocab), target)
@@ -69,9 +62,8 @@ def test_what_a_refusal_advises_can_be_asked_for(target, vocab, tied):
     _, refusal = sized_or_refused(target, vocab, tied)
     if refusal is None:
         return
-    nearest = re.search(r"have ([\d,]+) and ([\d,]+) parameters", refusal)
-    least = re.search(r"at least ([\d.]+[kMB]?)", refusal)
-    advised = [int(n.replace(",", "")) for n in nearest.groups()] if nearest else [parse_count(least[1])]
+    nearest = re.search(r"have ([\d,]+)(?: and ([\d,]+))? parameters", refusal)
+    advised = [int(count.replace(",", "")) for count in nearest.groups() if count]
     for one in advised:
         assert_sane(sized(one, vocab=vocab, tied=tied), one)
 

@@ -34,15 +34,15 @@ def typed(capsys, *words):
         (["code", "--steps", "9"], {"steps": 9, "width": 128}, ""),
         (["code", "--width", "64"], {"width": 64, "layers": 4, "heads": 4}, ""),
         (
-            ["recommend-debug", "--pretrained", "gemma-2b"],
-            {"pretrained": "gemma-2b", "width": None},
+            ["recommend-debug", "--pretrained", "google/gemma-2b"],
+            {"pretrained": "google/gemma-2b", "width": None},
             "--width 128 gives way to --pretrained",
         ),
         (["recommend-debug", "--pretrained", "none"], {"width": 128}, ""),
         (
             ["recommend-gemma-2b", "--width", "64"],
             {"pretrained": "none", "width": 64},
-            "--pretrained gemma-2b gives way to --width",
+            "--pretrained google/gemma-2b gives way to --width",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -56,7 +56,7 @@ def test_an_option_that_was_typed_beats_what_the_preset_says(capsys, words, fiel
 @pytest.mark.parametrize("name", registry.PRESETS)
 def test_no_preset_refuses_an_option_for_what_it_says_itself(name):
     recipe = preset(name)
-    values = {"steps": 7, "epochs": 1.5, "target_params": 2_000_000, "pretrained": "gemma-2b", "layers": 3}
+    values = {"steps": 7, "epochs": 1.5, "target_params": 2_000_000, "pretrained": "google/gemma-2b", "layers": 3}
     given = {option: value for option, value in values.items() if option in recipe.gives_way}
     assert {"steps", "epochs"} <= given.keys()
     for option, value in given.items():

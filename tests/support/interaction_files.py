@@ -19,7 +19,7 @@ def write_small(folder, sequences, *, items=None, clusters=2, width=4, seed=0):
         cluster_of=np.concatenate([[-1], np.arange(items) % clusters]).astype(np.int32),
         names=[str(100 + item) for item in range(1, items + 1)],
         embeddings=embeddings if width else None,
-        about={"clustering": "frequency"},
+        about={"clustering": "frequency", "largest_cluster": -(-items // clusters), "counts": {}},
     )
     return folder
 

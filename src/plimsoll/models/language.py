@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
@@ -47,17 +47,7 @@ class NextToken:
         return self._summed(outer, self.decoder.normed(outer, x), batch), {}
 
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
-        labels = batch["labels"].reshape(-1)
-        total = chunked_cross_entropy(
-            hidden.reshape(labels.size, -1),
-            self.decoder.head_weights(weights),
-            labels,
-            head=self.decoder.head,
-            chunk=self.compute.loss_chunk,
-            lift=LIFT if self.compute.precision == "float16" else 1.0,
-            platform=self.compute.platform,
-        )
-        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
+        return summed_nats(self.decoder, weights, hidden, batch["labels"].reshape(-1), self.compute)
 
     @property
     def in_parts(self) -> tuple[str, ...]:
@@ -76,3 +66,29 @@ class NextToken:
         if not self.decoder.unrolls:
             return gradient
         return gradient | {"blocks": restacked(gradient["blocks"])}
+
+
+def summed_nats(
+    model: Any, weights: dict, hidden: Array, labels: Int[Array, " tokens"], compute: Compute, *, learned: bool = True
+) -> LossSum:
+    """Returns the nats of the labels that count, and their number.
+
+    Args:
+        model: Has `head` and `head_weights`, as a `Decoder` has them.
+        weights: Parameters with those of the head.
+        hidden: Output of the model.
+        labels: Tokens to predict, or `IGNORE`.
+        compute: How it is computed.
+        learned: Whether the head takes a gradient.
+    """
+    total = chunked_cross_entropy(
+        hidden.reshape(labels.size, -1),
+        model.head_weights(weights),
+        labels,
+        head=model.head,
+        learned=learned,
+        chunk=compute.loss_chunk,
+        lift=LIFT if compute.precision == "float16" else 1.0,
+        platform=compute.platform,
+    )
+    return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))

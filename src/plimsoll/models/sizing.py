@@ -7,6 +7,7 @@ nearest to the preferred ratio wins. No JAX here: recipes use it.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -96,19 +97,13 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
         counts += of_width
         if min(of_width) > target:
             break
-    smallest = min(counts)
-    problem = f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}"
-    if target < smallest:
-        embedding = vocab * 32 * (1 if tied else 2)
-        return (
-            f"{problem}: the minimum is {smallest:,} parameters, of which {embedding:,} are the embedding."
-            f" Ask for at least {smallest}, or use a smaller --vocab-size"
-        )
-    below = max(count for count in counts if count < target)
-    above = min(count for count in counts if count > target)
+    counts.sort()
+    place = bisect(counts, target)
+    nearest = counts[max(0, place - 1) : place + 1]
     return (
-        f"{problem}: widths are multiples of 32, and the nearest shapes have {below:,} and {above:,} parameters (the"
-        f" minimum is {smallest:,}). Ask for one of these, or use a smaller --vocab-size"
+        f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}: the nearest shapes have"
+        f" {' and '.join(f'{count:,}' for count in nearest)} parameters. Ask for one of these, or use another"
+        " --vocab-size"
     )
 
 

@@ -8,15 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.adapters import (
-    CONFIG,
-    PATHS,
-    WEIGHTS,
-    AdapterSettings,
-    read_adapter,
-    require_beside,
-    write_adapter,
-)
+from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, AdapterSettings, read_adapter, write_adapter
 from plimsoll.models.pretrained.shape import PretrainedShape
 
 SHAPE = PretrainedShape(
@@ -79,12 +71,6 @@ def test_an_adapter_beside_a_model_that_sees_pictures_has_its_names_there(tmp_pa
     beside = re.compile(config["target_modules"])
     assert beside.fullmatch("model.language_model.layers.1.self_attn.q_proj")
     assert not beside.fullmatch("model.vision_tower.encoder.layers.1.self_attn.q_proj")
-    kernels = {f"model.language_model.{name.removeprefix('model.')}" for name in SHAPE.tensors()}
-    require_beside(tmp_path, kernels, base="there")
-    with pytest.raises(
-        DataError, match=r"beside 21 kernels that there does not have .*model\.language_model\.layers\.0"
-    ):
-        require_beside(tmp_path, SHAPE.tensors().keys(), base="there")
     older = {name.replace("model.language_model.", "language_model.model."): x for name, x in tensors.items()}
     for named in (tensors, older):
         save_file(named, tmp_path / WEIGHTS)
@@ -127,18 +113,17 @@ def test_an_adapter_of_another_model_is_refused_by_what_does_not_fit(folder):
 
     with pytest.raises(DataError, match=r"not one of this model, 3 layers of width 32"):
         read_adapter(folder, replace(SHAPE, width=32))
-    with pytest.raises(DataError, match=r"layer 3 .* is missing and 13 more"):
+    with pytest.raises(DataError, match=r"q_proj lora_A is missing instead of \(2, 16\), the first of 14"):
         read_adapter(folder, replace(SHAPE, layers=4))
-    with pytest.raises(DataError, match="is not in the model"):
+    with pytest.raises(DataError, match=r"q_proj lora_A is \(2, 16\) instead of absent, the first of 14"):
         read_adapter(folder, replace(SHAPE, layers=2))
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"peft_type": "IA3"}, "'IA3'"), ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "bias"),
+        ({"peft_type": "IA3"}, "peft_type"), ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"), ({"r": "many"}, "r and lora_alpha"),
-        ({"r": 0}, "rank 0"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_computed_here_are_refused_by_name(folder, settings, said):
@@ -155,13 +140,8 @@ def test_missing_files_and_strange_tensors_are_refused(folder, tmp_path):
         read_adapter(folder, SHAPE)
     name = "base_model.model.model.layers.0.mlp.router.lora_A.weight"
     save_file({name: np.zeros((2, 16), np.float32)}, folder / WEIGHTS)
-    with pytest.raises(DataError, match=r"mlp\.router"):
+    with pytest.raises(DataError, match=r"mlp\.router lora_A is \(2, 16\) instead of absent"):
         read_adapter(folder, SHAPE)
     (folder / WEIGHTS).unlink()
     with pytest.raises(DataError, match="safe_serialization"):
         read_adapter(folder, SHAPE)
-
-
-def test_a_kernel_that_peft_has_no_name_for_is_not_written(tmp_path):
-    with pytest.raises(DataError, match="blocks/mix/kernel"):
-        write_adapter(tmp_path, {"blocks/mix/kernel": {}}, SETTINGS)

@@ -12,7 +12,6 @@ import pytest
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.config import shape_of
 from plimsoll.models.pretrained.find import TABLE, find_folder, find_shape, known_configs
-from plimsoll.models.pretrained.shape import GEMMA_2B, LLAMA_3_2_1B
 from plimsoll.models.pretrained.weights import load
 from pretrained_folders import LLAMA, config_of, write, write_sharded
 
@@ -98,9 +97,9 @@ def test_the_table_names_a_model_once_and_every_setting_that_it_names_is_read():
 
 
 def test_the_table_knows_windows_positions_and_scales():
-    assert find_shape("meta-llama/Llama-3.2-1B") == LLAMA_3_2_1B
-    assert find_shape("google/gemma-2b") == GEMMA_2B
-    assert find_shape("Google/Gemma-2B-IT") == GEMMA_2B  # the hub tells no cases apart
+    assert find_shape("meta-llama/Llama-3.2-1B").parameters() == 1_235_814_400
+    assert find_shape("google/gemma-2b").parameters() == 2_506_172_416
+    assert find_shape("Google/Gemma-2B-IT") == find_shape("google/gemma-2b")  # the hub tells no cases apart
     first, third = find_shape("mistralai/Mistral-7B-v0.1"), find_shape("mistralai/Mistral-7B-v0.3")
     assert (first.window, all(first.windowed), third.windowed) == (4096, True, ())
     qwen = find_shape("Qwen/Qwen2.5-7B-Instruct")
@@ -156,9 +155,9 @@ def refusal(find, name):
 
 def test_what_is_neither_here_nor_in_the_cache(hub, tmp_path):
     said = refusal(find_folder, "meta-llama/Llama-3.1-8B")
-    assert f"not whole in the cache, {hub}, and huggingface.co cannot be reached (HF_HUB_OFFLINE is set)" in said
+    assert str(hub) in said
     assert "hf download meta-llama/Llama-3.1-8B" in said
-    assert "not whole in the cache" in refusal(find_shape, "some/model")
+    assert "cannot be had (LocalEntryNotFoundError" in refusal(find_shape, "some/model")
     for name in ("nowhere", "a/b/c", "-/x", str(tmp_path / "absent")):
         assert "is no folder here, nor the id of a Hugging Face model, which looks like org/name" in refusal(
             find_folder, name
@@ -222,7 +221,7 @@ def gated(path):
         (lambda path: (401, {"X-Error-Code": "GatedRepo"}), "log in with `hf auth login`, or set HF_TOKEN"),
         (
             lambda path: (404, {"X-Error-Code": "RepoNotFound"}),
-            "no model of the Hugging Face hub has that id, or it is",
+            "cannot be had (RepositoryNotFoundError: 404",
         ),
     ],
     ids=["licence not accepted", "not logged in", "not found"],

@@ -9,7 +9,7 @@ import pytest
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.config import read_shape, shape_of
 from plimsoll.models.pretrained.model import Pretrained
-from plimsoll.models.pretrained.shape import LLAMA_3_2_1B, Rotary
+from plimsoll.models.pretrained.shape import Rotary
 from plimsoll.types import Compute
 from pretrained_folders import GEMMA_3, LLAMA, QWEN, config_of
 
@@ -33,7 +33,8 @@ def test_a_llama_2_says_little_and_a_gemma_less():
 
 
 def test_llama_3_slows_what_turns_rarely_and_leaves_what_turns_often():
-    plain, slowed = Rotary(theta=5e5).frequencies(64), LLAMA_3_2_1B.rotary.frequencies(64)
+    plain = Rotary(theta=5e5).frequencies(64)
+    slowed = Rotary(theta=5e5, kind="llama3", factor=32.0).frequencies(64)
     turns = 8192 * plain / (2 * np.pi)
     np.testing.assert_array_equal(slowed[turns > 4], plain[turns > 4])
     np.testing.assert_allclose(slowed[turns < 1], plain[turns < 1] / 32, rtol=1e-6)
@@ -56,22 +57,19 @@ def test_linear_stretching_divides_every_frequency():
             r"architecture 'mixtral', which is not computed here: use --pretrained with a model that is: Llama 2",
         ),
         ({"model_type": "qwen3_moe"}, "architecture 'qwen3_moe'"),
-        ({"model_type": None}, "architecture None"),
-        ({"model_type": ["llama"]}, "architecture"),
+        ({"model_type": None}, "architecture 'None'"),
         ({"attention_bias": True}, r"biases of attention \(attention_bias: True\)"),
         ({"mlp_bias": True}, "biases of the feed-forward part"),
         ({"quantization_config": {"bits": 4}}, "another library quantised"),
         ({"hidden_act": "relu"}, "its activation is 'relu', and a llama's is silu"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "stretched by 'yarn'; default, linear and llama3"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "does not say low_freq_factor"),
-        ({"rope_scaling": 3}, "rope_scaling is 3, not an object with settings"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor is None, not a number above 0"),
         ({"partial_rotary_factor": 0.5}, "only 0.5 of a head turns"),
         ({"num_key_value_heads": 3}, "4 heads of queries cannot share 3"),
         ({"head_dim": 7}, "no even width"),
-        ({"hidden_size": None}, "does not say hidden_size"),
+        ({"hidden_size": None}, "hidden_size is None, not a whole number"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide', not a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, not a whole number of 1 to 10,000"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan, not a number above 0"),
     ],
 )
@@ -82,9 +80,7 @@ def test_what_is_not_computed_here_is_refused_by_name(changed, said):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"), [("{", "cannot be read as JSON"), ("[1]", "holds list"), (None, "has no config.json")]
-)
+@pytest.mark.parametrize(("content", "said"), [("{", "cannot be read as JSON"), (None, "has no config.json")])
 def test_a_folder_without_a_configuration_is_refused(tmp_path, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
@@ -141,7 +137,7 @@ def test_a_gemma_3_has_two_kinds_of_positions_in_either_way_of_writing_them():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"layer_types": ["full_attention"]}, "layer_types are .'full_attention'., not one for each of 7 layers"),
+        ({"layer_types": ["full_attention"]}, "layer_types are 1, not one for each of 7 layers"),
         ({"layer_types": ["chunked_attention"] * 7}, "layers of 'chunked_attention'; sliding_attention and full"),
         (
             {"attn_logit_softcapping": 50.0},
@@ -238,7 +234,6 @@ def test_fields_that_say_the_same_count_as_they_do_in_transformers(kind):
         ("gemma3_text", "sliding_window", None),
         ("gemma3", "hidden_size", 64),
         ("gemma3", "text_config", {"final_logit_softcapping": 30.0} | TINY),
-        ("gemma3", "text_config", []),
     ],
 )
 def test_an_odd_field_is_refused_by_its_name_with_what_to_do(kind, name, value):

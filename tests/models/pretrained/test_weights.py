@@ -16,7 +16,6 @@ from safetensors.numpy import save_file
 from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
-from plimsoll.models.pretrained.safetensors_folder import tensors_of
 from plimsoll.models.pretrained.shape import HEAD_NORMS, KERNELS, NORMS, NORMS_ON_BOTH_SIDES, PretrainedShape, Rotary
 from plimsoll.models.pretrained.weights import kept, load, stored_like
 from pretrained_folders import GEMMA_3, LLAMA, QWEN, drawn, write, write_sharded
@@ -126,13 +125,11 @@ def test_a_tied_embedding_is_read_under_either_name(tmp_path, name):
     assert "head" not in found
 
 
-def test_a_tied_embedding_that_is_there_twice_must_be_the_same(tmp_path):
+def test_of_a_tied_embedding_that_is_there_twice_the_head_is_not_read(tmp_path):
     tensors = drawn(TIED)
-    twice = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].copy()}
-    load(write(tmp_path, TIED, twice), TIED)
-    twice["lm_head.weight"][3, 4] += 1
-    with pytest.raises(DataError, match=r"holds two that differ, model\.embed_tokens\.weight and lm_head.weight"):
-        load(write(tmp_path, TIED, twice), TIED)
+    twice = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
+    found = load(write(tmp_path, TIED, twice), TIED)
+    np.testing.assert_array_equal(found["embedding"], tensors["model.embed_tokens.weight"])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
@@ -208,29 +205,19 @@ def edited_index(folder, edit):
 def test_an_index_that_names_absent_files(tmp_path):
     folder = write_sharded(tmp_path, LLAMA)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    assert "names 3 files, and 1 of them are not there: model-00002-of-00003.safetensors" in refusal(folder)
+    assert "names 3 files, and 1 of them do not lie beside it: model-00002-of-00003.safetensors" in refusal(folder)
 
 
-@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/passwd", "deeper/model.safetensors", "..\\x", 7])
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/passwd", "deeper/model.safetensors", "..\\x"])
 def test_an_index_that_leads_out_of_its_folder(tmp_path, name):
     folder = write_sharded(tmp_path / "here", LLAMA)
     (tmp_path / "other").mkdir()
     save_file(drawn(LLAMA), tmp_path / "other" / "model.safetensors")
     said = refusal(edited_index(folder, lambda names: names.update({"model.norm.weight": name})))
-    assert "outside its folder" in said or "is not an index" in said
+    assert f"do not lie beside it: {name}" in said
 
 
-def test_an_index_that_names_a_tensor_where_it_is_not(tmp_path):
-    folder = write_sharded(tmp_path, LLAMA)
-
-    def moved(names):
-        other = next(file for file in names.values() if file != names["model.norm.weight"])
-        names["model.norm.weight"] = other
-
-    assert "names 1 tensors that are not there: model.norm.weight in model-0000" in refusal(edited_index(folder, moved))
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "3", "{}", '{"weight_map": 3}', '{"weight_map": {"a": []}}'])
+@pytest.mark.parametrize("content", ["{", "{}"])
 def test_what_is_no_index(tmp_path, content):
     folder = write_sharded(tmp_path, LLAMA)
     (folder / "model.safetensors.index.json").write_text(content)
@@ -241,14 +228,6 @@ def test_a_file_that_is_cut_off(tmp_path):
     path = write(tmp_path, LLAMA) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert "cannot be read as safetensors" in refusal(tmp_path)
-
-
-def test_a_file_that_shrinks_after_its_header_was_read(tmp_path):
-    path = write(tmp_path, LLAMA) / "model.safetensors"
-    tensor = max(tensors_of(tmp_path).values(), key=lambda tensor: tensor.start)
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match=f"ends in the middle of {tensor.name}"):
-        tensor.rows(0, tensor.shape[0])
 
 
 SMALL = drawn(PretrainedShape(**{**LLAMA.__dict__, "layers": 1, "rotary": Rotary()}))

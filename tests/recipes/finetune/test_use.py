@@ -129,20 +129,6 @@ def test_of_a_model_that_sees_pictures_the_text_is_exported_with_its_own_setting
     assert {name.split("layers")[0] for name in names} == {"base_model.model.model.language_model."}
 
 
-def test_an_adapter_beside_what_its_model_lacks_is_an_error_and_is_not_left_there(tmp_path):
-    """The settings are of a model that sees pictures, and the tensors lie where one of text has them."""
-    shape = replace(GEMMA_3, vocab=SHAPE.vocab)
-    write_model(tmp_path / "model", shape, layer_types=["full_attention"] * 3, query_pre_attn_scalar=16,
-                rope_scaling=None)  # fmt: skip
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
-    write_records(tmp_path / "chats.jsonl", [{"text": f"once upon {i}"} for i in range(400)])
-    tuned = Tuned(tmp_path)
-    with pytest.raises(DataError, match=r"beside 21 kernels .*such as model\.language_model\.layers\.0"):
-        export(tuned, {"adapter": str(tmp_path / "out")})
-    assert not list(tmp_path.glob("*out*"))
-
-
 def test_settings_that_were_written_wrongly_are_an_error(tmp_path, monkeypatch):
     tuned = Tuned(tmp_path, lora_rank=0)
     wrong = {"model_type": "llama"} | json.loads((tmp_path / "model/config.json").read_text()) | {"rope_theta": 7.0}

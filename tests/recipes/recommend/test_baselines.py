@@ -61,14 +61,6 @@ def test_only_the_last_five_count_where_they_are_weighted(tmp_path):
     np.testing.assert_allclose(made.scores("item_knn_decayed", [found.history(0, "test")])[0], expected, rtol=1e-6)
 
 
-def test_counting_leaves_the_sequences_as_they_were(found):
-    made, histories = Baselines(found, "test"), [found.history(user, "test") for user in found.evaluated.tolist()]
-    for order in (("item_knn", "item_knn_markov"), ("item_knn_markov", "item_knn")):
-        fresh = Baselines(found, "test")
-        for name in order:
-            np.testing.assert_array_equal(fresh.scores(name, histories), made.scores(name, histories))
-
-
 def test_where_nothing_is_held_out_everything_is_counted(found):
     assert Baselines(found, None).popularity.tolist() == [0, 4, 4, 3, 3]
     with pytest.raises(AssertionError, match="nothing is held out"):
@@ -114,54 +106,6 @@ def test_what_a_user_took_twice_counts_once_for_a_cosine_and_what_is_taken_once_
     expected = np.zeros((5, 5))
     expected[1, 2] = expected[2, 1] = expected[2, 3] = expected[3, 2] = 1 / np.sqrt(3)
     np.testing.assert_allclose(cosines, expected, rtol=1e-6)
-
-
-@pytest.fixture
-def nearest(monkeypatch):
-    """Of each call: the first item, how many there are, and how many neighbours are kept."""
-    calls, real = [], baselines._nearest
-
-    def noting(cosines, items, *, most):
-        calls.append((items[0], cosines.shape[0], most))
-        return real(cosines, items, most=most)
-
-    monkeypatch.setattr(baselines, "_nearest", noting)
-    return calls
-
-
-def test_neighbours_take_256_mib_and_are_computed_for_256_items_at_a_time(tmp_path, nearest):
-    """599 items and padding, at 8 bytes a neighbour."""
-    found = Baselines(Interactions(write_small(tmp_path / "set", SEQUENCES, items=599)), "test")
-    assert found.cosines.shape == (600, 600)
-    most = 256 * 2**20 // (8 * 600)
-    assert nearest == [(0, 256, most), (256, 256, most), (512, 88, most)]
-
-
-@pytest.mark.parametrize(("of_bytes", "most"), [(1, 1), (8 * 5 * 2 - 1, 1), (8 * 5 * 2, 2)])
-def test_an_item_has_one_neighbour_at_least_and_as_many_as_there_is_memory_for(
-    found, nearest, monkeypatch, of_bytes, most
-):
-    monkeypatch.setattr(baselines, "NEIGHBOUR_BYTES", of_bytes)
-    cosines = Baselines(found, "test").cosines.toarray()
-    assert nearest == [(0, 5, most)]
-    assert (cosines > 0).sum(axis=1).max() == most
-
-
-def test_where_all_neighbours_fit_exactly_all_are_kept(found, monkeypatch):
-    whole = Baselines(found, "test").cosines.toarray()
-    monkeypatch.setattr(baselines, "NEIGHBOUR_BYTES", 8 * 5 * int((whole > 0).sum(axis=1).max()))
-    np.testing.assert_array_equal(Baselines(found, "test").cosines.toarray(), whole)
-
-
-@pytest.mark.parametrize(("of_bytes", "users"), [(None, 64 * 2**20 // 20), (1, 1), (4 * 5 * 3 - 1, 2), (4 * 5 * 3, 3)])
-def test_scores_of_a_block_of_users_take_64_mib_or_are_of_one_user(found, monkeypatch, of_bytes, users):
-    """At four bytes for each of four items and padding."""
-    if of_bytes is not None:
-        monkeypatch.setattr(baselines, "BLOCK_BYTES", of_bytes)
-    asked = []
-    monkeypatch.setattr(baselines, "mean_metrics", lambda *_, users, keep_seen: asked.append((users, keep_seen)))
-    Baselines(found, "test").evaluate(keep_seen=True)
-    assert asked == [(users, True)]
 
 
 @pytest.mark.slow

@@ -49,8 +49,6 @@ def test_a_file_becomes_a_folder_that_opens(file, tmp_path):
     for user in range(80):
         mine = sorted((int(time), int(item) - 999) for who, item, _, time in rows if int(who) == user)
         assert sequence_of(found, user) == [item for _, item in mine]
-    assert told["counts"]["out_of_order"] > 0
-    assert told["counts"]["same_time"] == 0
     assert told["bytes"] == sum(path.stat().st_size for path in (tmp_path / "set").iterdir())
 
 
@@ -94,13 +92,6 @@ def test_held_out_items_change_neither_embeddings_nor_clusters(file, tmp_path):
     np.testing.assert_array_equal(one.cluster_of, two.cluster_of)
 
 
-def test_rows_of_one_user_at_the_time_of_the_one_before_are_counted(tmp_path):
-    rows = ["1,10,5,3.0", "2,11,5,9.0", "1,11,5,1.0", "1,12,5,3.0", "2,10,5,1.0", "1,13,5,3.0"]
-    (tmp_path / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]))
-    options = {"clusters": 1, "clustering": "frequency", "embeddings": "none", "k_core": 0}
-    assert build(made(tmp_path / "ratings.csv", **options), tmp_path / "set")["counts"]["same_time"] == 2
-
-
 @pytest.mark.parametrize("clusters", [1, 2, 30])
 def test_any_number_of_clusters_is_possible(clusters):
     vectors = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
@@ -125,13 +116,6 @@ def test_a_cluster_that_is_too_large_is_split_and_none_is_empty():
     assert sizes.max() <= 30
     assert sizes.min() >= 1
     assert len(sizes) > 5
-
-
-def test_the_number_of_clusters_is_the_square_root_rounded_up(tmp_path):
-    options = {"clustering": "frequency", "embeddings": "none", "clusters": None, "k_core": 0}
-    for items, clusters in ((1, 1), (9, 3), (10, 4), (11_924, 110)):
-        (tmp_path / "pairs.txt").write_text("".join(f"1 {item}\n" for item in range(items)))
-        assert build(made(tmp_path / "pairs.txt", **options), tmp_path / f"{items}")["clusters_asked"] == clusters
 
 
 def test_embeddings_are_the_singular_vectors_of_what_was_taken():
@@ -222,12 +206,3 @@ def test_a_disk_that_becomes_full_stops_it(file, tmp_path, monkeypatch):
     with pytest.raises(StoppedError, match="the disk became full"):
         build(made(file), tmp_path / "set")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_set_says_what_it_was_made_with(file, tmp_path):
-    build(made(file, min_rating=1, seed=5), tmp_path / "set")
-    data = Interactions(tmp_path / "set")
-    assert data.made_with.options["seed"] == 5
-    assert data.made_with.options["interactions"] == str(file)
-    told = data.about
-    assert (told["form"], told["clustering"], told["embeddings"]) == ("movielens-csv", "kmeans", "factorisation")

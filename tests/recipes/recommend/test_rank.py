@@ -123,11 +123,6 @@ def test_the_next_of_a_user_are_those_not_taken_before_and_places_count_from_one
     assert {user["step"] for user in (first, second, third)} == {1_234}
 
 
-def test_no_more_users_than_were_asked_for_are_scored(run, asked):
-    assert len(ranked.next_of_users(run, users=2, top=1)) == 2
-    assert asked == [(2, True)]
-
-
 def test_a_report_says_place_probability_and_what_was_taken(run):
     first, second, third = ranked.shown(run)
     assert [one["title"] for one in (first, second, third)] == [
@@ -145,15 +140,6 @@ def test_a_report_says_place_probability_and_what_was_taken(run):
         "After 109, 108, 107. Really taken then: 106, which stands 6. of what was not taken"
         " before, by the checkpoint of step 1,234."
     )
-
-
-@pytest.mark.parametrize(("length", "words"), [(5, ""), (6, ""), (7, "1 more, "), (8, "2 more, ")])
-def test_six_items_of_a_history_are_named_and_the_others_counted(run, tmp_path, length, words):
-    folder = write_small(tmp_path / "long", [[*range(1, length + 1), 9]], items=ITEMS)
-    run.recipe = Recommend(data=str(folder), seq_len=12)
-    (shown,) = ranked.shown(run)
-    named = [str(100 + one) for one in range(1, length + 1)][-6:]
-    assert shown["caption"].startswith(f"After {words}{', '.join(named)}. ")
 
 
 def metrics(recipe, split, score=known, *, keep_seen=False):
@@ -189,24 +175,15 @@ def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(r
     }
 
 
-@pytest.mark.parametrize(
-    ("scored_bytes", "most", "block"), [(10**6, 256, 30), (10**6, 7, 7), (336, 256, 4), (335, 256, 3), (1, 256, 1)]
-)
-def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch, scored_bytes, most, block):
+@pytest.mark.parametrize(("scored_bytes", "block"), [(10**6, 30), (335, 3), (1, 1)])
+def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch, asked, scored_bytes, block):
     """Four bytes for each of 20 items and padding; never fewer than one user, nor more than there are."""
     run.recipe = Recommend(data=str(write_random(tmp_path / "more", users=30, items=20, shortest=4)), seq_len=4)
     monkeypatch.setattr(ranked, "BLOCK_BYTES", scored_bytes)
-    monkeypatch.setattr(ranked, "MOST_USERS", most)
-    made = []
-    monkeypatch.setattr(ranked, "scorer", lambda trained, *, users: made.append(users))
-    monkeypatch.setattr(ranked, "mean_metrics", lambda *_, users, keep_seen: made.append(users) or {"mixed": {}})
+    monkeypatch.setattr(ranked, "mean_metrics", lambda *_, users, keep_seen: asked.append(users) or {"mixed": {}})
     monkeypatch.setattr(baselines, "Baselines", lambda *_: SimpleNamespace(evaluate=lambda keep_seen: {}))
     ranked.evaluate(run, {})
-    assert made == [block] * 3
-
-
-def test_a_block_has_32_mib_of_scores_and_256_users_at_most():
-    assert (ranked.BLOCK_BYTES, ranked.MOST_USERS) == (32 * 2**20, 256)
+    assert asked == [(block, True), block, block]
 
 
 @pytest.mark.parametrize("average", [True, False])

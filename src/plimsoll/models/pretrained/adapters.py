@@ -65,33 +65,6 @@ Learned = Mapping[str, Mapping[str, Any]]
 """Path of a kernel in our tree to its `a` and `b`, stacked over layers: what `levers.lora.LoRA` learns."""
 
 
-def require_named(learned: Learned) -> None:
-    """Raises DataError where a kernel has no published name."""
-    unknown = [path for path in learned if path not in PATHS]
-    if unknown:
-        raise DataError(
-            f"PEFT has no name for {', '.join(unknown)}: an adapter folder holds those of {', '.join(PATHS)}. Export"
-            " the merged model instead"
-        )
-
-
-def require_beside(folder: Path, names: Collection[str], *, base: str) -> None:
-    """Raises DataError where an adapter is beside kernels that its model lacks: PEFT would leave them out.
-
-    Args:
-        folder: Folder of the adapter.
-        names: Names of the model's tensors, as `names_when_loaded` gives them.
-        base: Where the model is, for the message.
-    """
-    kernels = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in header(folder / WEIGHTS)}
-    lacking = sorted(kernel for kernel in kernels if f"{kernel}.weight" not in names)
-    if lacking:
-        raise DataError(
-            f"the adapter would be beside {len(lacking)} kernels that {base} does not have where transformers looks,"
-            f" such as {lacking[0]}: its config.json and its tensors are of different models. Export with --merged"
-        )
-
-
 def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings, *, pictures: bool = False) -> None:
     """Writes a folder that `peft.PeftModel.from_pretrained` takes.
 
@@ -100,13 +73,9 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
         learned: The two matrices of every kernel.
         settings: Rank and scale.
         pictures: Whether the model also sees pictures: the adapter is beside its language model.
-
-    Raises:
-        DataError: A kernel has no published name.
     """
     from safetensors.numpy import save_file
 
-    require_named(learned)
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, np.ndarray] = {}
@@ -157,22 +126,15 @@ def read_adapter(
             f" {settings.rank}"
         )
     pairs = _pairs(folder)
-    found = {published for _, published, _ in pairs}
-    known = {published: path for path, published in PATHS.items()}
-    if unknown := sorted(found - known.keys()):
-        raise DataError(
-            f"the adapter in {folder} is beside {', '.join(unknown)}, and {', '.join(known)} are adapted here: train"
-            " one of these, or merge it into its model first"
-        )
-    paths = {path for path, published in PATHS.items() if published in found}
-    if targets is not None and set(targets) != paths:
+    paths = [path for path, published in PATHS.items() if any(key[1] == published for key in pairs)]
+    if targets is not None and set(targets) != set(paths):
         raise DataError(
             f"the adapter in {folder} is beside {named(sorted(paths))}, and the kernels asked for are"
             f" {named(sorted(targets))}: give --lora-targets {named(sorted(paths))}"
         )
-    _require(folder, pairs, shape, settings.rank, sorted(found))
+    _require(folder, pairs, shape, settings.rank, paths)
     learned: dict[str, dict[str, np.ndarray]] = {}
-    for path in sorted(paths, key=list(PATHS).index):
+    for path in paths:
         learned[path] = {
             ours: np.stack([_matrix(pairs[layer, PATHS[path], theirs]) for layer in range(shape.layers)])
             for ours, theirs in (("a", "A"), ("b", "B"))
@@ -189,32 +151,31 @@ def read_settings(folder: Path) -> AdapterSettings:
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text("utf-8"))
-        kind = config.get("peft_type")
-        base = str(config.get("base_model_name_or_path") or "")
         settings = AdapterSettings(
             rank=int(config["r"]),
             alpha=float(config["lora_alpha"]),
             rslora=bool(config.get("use_rslora")),
             dropout=float(config.get("lora_dropout") or 0),
-            base=base,
+            base=str(config.get("base_model_name_or_path") or ""),
         )
     except FileNotFoundError:
         raise DataError(
             f"{folder} has no {CONFIG}: name the folder of a PEFT adapter, with {CONFIG} and {WEIGHTS} in it"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except (OSError, ValueError, KeyError) as problem:
         raise DataError(
             f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}): it"
             " says r and lora_alpha. Copy it again"
         ) from None
-    others = [name for name in ELSEWISE if config.get(name)] + (
-        ["bias"] if config.get("bias", "none") != "none" else []
-    )
-    if kind != "LORA" or others or settings.rank < 1:
-        reason = f"sets {', '.join(others)}" if others else f"is of type {kind!r} and rank {settings.rank}"
+    others = [name for name in ELSEWISE if config.get(name)]
+    if config.get("bias", "none") != "none":
+        others.append("bias")
+    if config.get("peft_type") != "LORA":
+        others.append("peft_type")
+    if others:
         raise DataError(
-            f"{path} {reason}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge it into its"
-            " model with PEFT, and name that model"
+            f"{path} sets {', '.join(others)}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge"
+            " it into its model with PEFT, and name that model"
         )
     return settings
 
@@ -241,33 +202,26 @@ def _pairs(folder: Path) -> Pairs:
     return pairs
 
 
-def _require(folder: Path, pairs: Pairs, shape: PretrainedShape, rank: int, found: list[str]) -> None:
+def _require(folder: Path, pairs: Pairs, shape: PretrainedShape, rank: int, paths: list[str]) -> None:
     """Raises DataError where matrices are missing, too many, or of another model's shape."""
     kernels = shape.tensors()
     wanted: dict[tuple[int, str, str], tuple[int, ...]] = {}
     for layer in range(shape.layers):
-        for published in found:
+        for path in paths:
+            published = PATHS[path]
             out, inner = kernels[f"model.layers.{layer}.{published}.weight"]
-            wanted |= {(layer, published, "A"): (rank, inner), (layer, published, "B"): (out, rank)}
-    wrong = [f"{_said(key)} is missing" for key in wanted if key not in pairs]
-    wrong += [f"{_said(key)} is not in the model" for key in pairs if key not in wanted]
-    wrong += [
-        f"{_said(key)} is {pairs[key].shape} instead of {wanted[key]}"
-        for key in wanted
-        if key in pairs and pairs[key].shape != wanted[key]
-    ]
-    if not pairs or wrong:
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            wanted[layer, published, "A"] = (rank, inner)
+            wanted[layer, published, "B"] = (out, rank)
+    shapes = {key: tensor.shape for key, tensor in pairs.items()}
+    wrong = [key for key in wanted | shapes if wanted.get(key) != shapes.get(key)]
+    if wrong:
+        layer, published, which = wrong[0]
         raise DataError(
             f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}:"
-            f" {wrong[0] if wrong else 'it holds no matrix'}{more}. Name the model that it was trained on, or its own"
-            " adapter"
+            f" layer {layer} {published} lora_{which} is {shapes.get(wrong[0], 'missing')} instead of"
+            f" {wanted.get(wrong[0], 'absent')}, the first of {len(wrong)}. Name the model that it was trained on, or"
+            " its own adapter"
         )
-
-
-def _said(key: tuple[int, str, str]) -> str:
-    layer, published, which = key
-    return f"layer {layer} {published} lora_{which}"
 
 
 def _matrix(tensor: Tensor) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.families import REQUIRED, Family, tables
+from plimsoll.models.pretrained.families import Family, tables
 from plimsoll.models.pretrained.shape import FORMS, PretrainedShape, Rotary
 
 PICTURES, TEXT = "gemma3", "gemma3_text"
@@ -23,8 +23,6 @@ PICTURES, TEXT = "gemma3", "gemma3_text"
 SUPPORTED = ", ".join(f"{form.title} ({name})" for name, form in FORMS.items())
 INSTEAD = f"use --pretrained with a model that is: {SUPPORTED}"
 PUBLISHED = "Take the config.json that was published with these weights"
-MOST_LAYERS = 10_000
-"""Layers at most: a larger number is damage, and would make a list of names as long."""
 SILU = ("silu", "swish")
 TANH, EXACT = "gelu_pytorch_tanh", "gelu"
 """GELU by tanh, and GELU itself: but a Gemma 1 that says gelu means the one by tanh."""
@@ -51,10 +49,8 @@ def read_config(folder: str | Path) -> tuple[dict[str, Any], str]:
             f"{folder} has no config.json: name the folder of a Hugging Face model, with its config.json and its"
             " .safetensors files"
         ) from None
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         raise DataError(f"{path} cannot be read as JSON ({str(problem)[:160]}): copy it again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{path} holds {type(config).__name__}, not the settings of a model: copy it again")
     return config, str(path)
 
 
@@ -82,13 +78,12 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
     Raises:
         DataError: It is of a model that is not computed here, or incomplete.
     """
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in tables().families:
+    kind = str(config.get("model_type"))
+    if kind not in tables().families:
         raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
     if sees_pictures(config):
         outer = _Reader(config, source, tables().families[kind])
         outer.require_known()
-        outer.mapping("text_config", config.get("text_config"))
         config = text_settings(config)
     family = tables().families[config["model_type"]]
     read = _Reader(config, source, family)
@@ -96,15 +91,19 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
     cap = config.get("final_logit_softcapping")
     if kind == PICTURES and cap is not None:
         raise read.refused("final_logit_softcapping", cap)
-    width, heads = read.count("hidden_size"), read.count("num_attention_heads")
+
+    # Heads of queries, keys and values, and their width.
+    width = read.count("hidden_size")
+    heads = read.count("num_attention_heads")
     key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
         raise read.wrong(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
-    derived = read.get("head_dim") is None
-    head_width = width // heads if derived else read.count("head_dim")
-    if head_width % 2 or (derived and width % heads):
+    is_derived = read.get("head_dim") is None
+    head_width = width // heads if is_derived else read.count("head_dim")
+    if head_width % 2 or (is_derived and width % heads):
         raise read.wrong(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
-    layers = read.count("num_hidden_layers", most=MOST_LAYERS)
+
+    layers = read.count("num_hidden_layers")
     windowed = _windowed(layers, read)
     rotary, local = _rotaries(read)
     by_layer = any(windowed)
@@ -182,32 +181,23 @@ class _Reader:
             raise self.wrong(f"{name} is {_short(value)}, not true or false")
         return value
 
-    def mapping(self, name: str, value: Any) -> Mapping[str, Any]:
-        if value is not None and not isinstance(value, Mapping):
-            raise self.wrong(f"{name} is {_short(value)}, not an object with settings")
-        return value or {}
-
-    def count(self, name: str, *, least: int = 1, most: int = 2**31 - 1) -> int:
-        return self.whole(name, self.get(name), least=least, most=most)
-
-    def whole(self, name: str, value: Any, *, least: int = 1, most: int = 2**31 - 1) -> int:
-        self._require_present(name, value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(f"{name} is {_short(value)}, not a whole number of {least} to {most:,}")
+    def count(self, name: str, value: Any = None) -> int:
+        """Returns a whole number above 0: a field of the configuration, or the value of such a name within one."""
+        value = self.get(name) if value is None else value
+        if type(value) is not int or value < 1:
+            raise self.wrong(f"{name} is {_short(value)}, not a whole number above 0")
         return value
 
-    def number(self, name: str) -> float:
-        return self.above_0(name, self.get(name))
+    def number(self, name: str, value: Any = None) -> float:
+        """Returns a number above 0, as `count` does."""
+        value = self.get(name) if value is None else value
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
+        return float(value)
 
     def number_or_none(self, name: str) -> float:
         """Returns a number, or 0 for a null."""
         return 0.0 if self.get(name, null=True) is None else self.number(name)
-
-    def above_0(self, name: str, value: Any) -> float:
-        self._require_present(name, value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
-        return float(value)
 
     def wrong(self, why: str) -> DataError:
         """Returns the error for settings that make no model."""
@@ -235,10 +225,6 @@ class _Reader:
             advice = f"If its weights do without, export it with {name} {value}; else {INSTEAD}"
         return DataError(f"{self.source} is of a model that is not computed here: {why}. {advice}")
 
-    def _require_present(self, name: str, value: Any) -> None:
-        if value is None or value == REQUIRED:
-            raise self.wrong(f"it does not say {name}")
-
 
 def _short(value: Any) -> str:
     return repr(value)[:60]
@@ -264,15 +250,15 @@ def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
     if not read.has("layer_types"):  # all layers are of one kind: of those families only a Mistral has windows
         return (window is not None,) * layers
     if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != layers:
-            raise read.wrong(f"its layer_types are {_short(kinds)}, not one for each of {layers} layers")
+        if len(kinds) != layers:
+            raise read.wrong(f"its layer_types are {len(kinds)}, not one for each of {layers} layers")
         other = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
         if other:
             what = f"it has layers of {_short(other[0])}; sliding_attention and full_attention are known"
             raise read.not_computed(what, "layer_types")
         windowed = tuple(kind == "sliding_attention" for kind in kinds)
     elif read.has("max_window_layers"):
-        first = read.count("max_window_layers", least=0)
+        first = read.get("max_window_layers")
         windowed = tuple(window is not None and layer >= first for layer in range(layers))
     else:
         pattern = read.count("sliding_window_pattern")
@@ -289,16 +275,17 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     `rope_parameters` by the kind of layer, of which `rope_scaling` changes the one of layers that see all; what stands
     beside the two is not read.
     """
-    scaling = read.mapping("rope_scaling", read.get("rope_scaling"))
-    parameters = read.mapping("rope_parameters", read.get("rope_parameters"))
+    scaling = read.get("rope_scaling") or {}
+    parameters = read.get("rope_parameters") or {}
     theta = read.get("rope_theta")
     if not read.has("rope_local_base_freq"):
         rotary = _rotary(scaling or parameters, theta, read)
         return rotary, rotary
-    full, of_window = (read.mapping(name, parameters.get(name)) for name in ("full_attention", "sliding_attention"))
-    if read.get("rope_parameters") is None:
+    full = parameters.get("full_attention") or {}
+    of_window = parameters.get("sliding_attention") or {}
+    if not parameters:
         full = {"rope_type": "default"}
-    elif read.get("rope_scaling") is not None and parameters.get("full_attention") is None:
+    elif scaling and not full:
         raise read.wrong("it has rope_scaling beside rope_parameters without full_attention, which it would change")
     return _rotary({**full, **scaling}, theta, read), _rotary(of_window, read.get("rope_local_base_freq"), read)
 
@@ -312,19 +299,19 @@ def _rotary(rope: Mapping[str, Any], theta: Any, read: _Reader) -> Rotary:
     if share not in (None, 1):
         what = f"only {_short(share)} of a head turns with the position (partial_rotary_factor)"
         raise read.not_computed(what, "partial_rotary_factor")
-    theta = read.above_0("rope_theta", rope.get("rope_theta", theta))
+    theta = read.number("rope_theta", rope.get("rope_theta", theta))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return Rotary(theta=theta)
     if kind not in ("linear", "llama3"):
         what = f"its positions are stretched by {_short(kind)}; default, linear and llama3 are known"
         raise read.not_computed(what, *changed)
-    factor = read.above_0("factor", rope.get("factor"))
+    factor = read.number("factor", rope.get("factor"))
     if kind == "linear":
         return Rotary(theta=theta, kind="linear", factor=factor)
-    low, high = (read.above_0(name, rope.get(name)) for name in ("low_freq_factor", "high_freq_factor"))
+    low = read.number("low_freq_factor", rope.get("low_freq_factor"))
+    high = read.number("high_freq_factor", rope.get("high_freq_factor"))
     if high <= low:
         raise read.wrong(f"high_freq_factor {high:g} is not above low_freq_factor {low:g}")
-    name = "original_max_position_embeddings"
-    original = read.whole(name, rope.get(name, read.get("max_position_embeddings")))
+    original = rope.get("original_max_position_embeddings", read.get("max_position_embeddings"))
     return Rotary(theta=theta, kind="llama3", factor=factor, low=low, high=high, original=original)

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, cast
 from plimsoll.models.pretrained.shape import Architecture
 
 TABLE = Path(__file__).with_name("fields.toml")
-REQUIRED = "required"
-"""Stands for the default of a size that has none here."""
+WITHOUT_DEFAULT = ("null", "required")
+"""Words of the table for None, and for the default of a size that has none."""
 
 
 class Field(NamedTuple):
@@ -65,5 +65,5 @@ def _fields(name: str, document: Mapping[str, Any]) -> dict[str, Field]:
     fields |= {field: Field("no_effect", None) for field in table.get("no_effect", ())}
     for kind in ("computed", "only"):
         values = table.get(kind, {}).items()
-        fields |= {field: Field(kind, None if value == "null" else value) for field, value in values}
+        fields |= {field: Field(kind, None if value in WITHOUT_DEFAULT else value) for field, value in values}
     return fields

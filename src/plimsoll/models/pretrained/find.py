@@ -55,12 +55,14 @@ def find_folder(name: str) -> Path:
 @cache
 def known_configs() -> Mapping[str, Mapping[str, Any]]:
     """Returns the settings of the models in `models.toml`, by id in lower case: the hub tells no cases apart."""
-    found: dict[str, Mapping[str, Any]] = {}
+    configs: dict[str, Mapping[str, Any]] = {}
     for entry in tomllib.loads(TABLE.read_text("utf-8"))["models"]:
-        given = {name: None if value == "null" else value for name, value in entry["config"].items()}
-        config = {**found[entry["like"].lower()], **given} if "like" in entry else given
-        found |= {name.lower(): config for name in entry["ids"]}
-    return found
+        config = dict(configs[entry["like"].lower()]) if "like" in entry else {}
+        for name, value in entry["config"].items():
+            config[name] = None if value == "null" else value
+        for name in entry["ids"]:
+            configs[name.lower()] = config
+    return configs
 
 
 def _local(name: str) -> Path | None:
@@ -80,32 +82,19 @@ def _downloaded(name: str, patterns: list[str]) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
-    how: dict[str, Any] = {"allow_patterns": patterns, "ignore_patterns": ["*/*"]}
     try:
-        return Path(huggingface_hub.snapshot_download(name, **how))
-    except errors.GatedRepoError as problem:  # before the next one, of which it is a kind
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
+    except errors.GatedRepoError as problem:
         raise DataError(
             f"--pretrained {name} is a gated model of the Hugging Face hub: accept its licence on"
             f" https://huggingface.co/{name}, then log in with `hf auth login`, or set HF_TOKEN to a token that may"
             " read it; a copy on this machine can be named by its folder"
         ) from problem
-    except errors.RepositoryNotFoundError as problem:
-        raise DataError(
-            f"--pretrained {name} is no folder here, and no model of the Hugging Face hub has that id, or it is"
-            " private: check the spelling, or log in with `hf auth login` where it is yours"
-        ) from problem
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as problem:
-        offline = " (HF_HUB_OFFLINE is set)" if huggingface_hub.constants.HF_HUB_OFFLINE else ""
-        raise DataError(
-            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had: it is not"
-            f" whole in the cache, {huggingface_hub.constants.HF_HUB_CACHE}, and huggingface.co cannot be reached"
-            f"{offline}. Download it where there is a network (`hf download {name}`) and copy the cache, or name a"
-            " folder"
-        ) from problem
     except Exception as problem:  # of the network, of rights, or of a full disk: a dozen classes
-        said = " ".join(f"{type(problem).__name__}: {problem}".split())
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
         raise DataError(
             f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
-            f" ({said[:200]}). Check the id, whether its licence was accepted, and that huggingface.co can be reached;"
-            " a copy on this machine can be named by its folder"
+            f" ({reason[:200]}). Check the id; log in with `hf auth login` where it is private; without a network,"
+            f" download it elsewhere (`hf download {name}`) and copy the cache,"
+            f" {huggingface_hub.constants.HF_HUB_CACHE}, or name a folder"
         ) from problem

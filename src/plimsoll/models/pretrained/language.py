@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.activations import stream
-from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.frozen import FrozenBits, packed
+from plimsoll.models.language import summed_nats
 from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.pretrained.weights import kept
@@ -70,17 +70,7 @@ class PretrainedNextToken:
         labels = batch["labels"].reshape(-1)
         if "counted" in batch:
             labels = jnp.where(batch["counted"].reshape(-1) > 0, labels, IGNORE)
-        total = chunked_cross_entropy(
-            hidden.reshape(labels.size, -1),
-            self.model.head_weights(weights),
-            labels,
-            head=self.model.head,
-            learned=not self.model.frozen,
-            chunk=self.compute.loss_chunk,
-            lift=LIFT if self.compute.precision == "float16" else 1.0,
-            platform=self.compute.platform,
-        )
-        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
+        return summed_nats(self.model, weights, hidden, labels, self.compute, learned=not self.model.frozen)
 
 
 def _places(batch: Batch) -> dict[str, Any]:

@@ -169,31 +169,3 @@ class PretrainedShape:
             leaves[f"blocks/{ours}/{leaf}"] = (self.layers, *reversed(sides))
         leaves["norm"] = (self.width,)
         return leaves if self.tied else leaves | {"head": (self.width, self.vocab)}
-
-
-LLAMA_3_2_1B = PretrainedShape(
-    architecture="llama",
-    vocab=128_256,
-    width=2048,
-    layers=16,
-    heads=32,
-    key_heads=8,
-    head_width=64,
-    inner=8192,
-    norm_epsilon=1e-5,
-    rotary=Rotary(theta=500_000.0, kind="llama3", factor=32.0),
-    positions=131_072,
-)
-GEMMA_2B = PretrainedShape(
-    architecture="gemma",
-    vocab=256_000,
-    width=2048,
-    layers=18,
-    heads=8,
-    key_heads=1,
-    head_width=256,
-    inner=16_384,
-    norm_epsilon=1e-6,
-)
-KNOWN = {"gemma-2b": GEMMA_2B, "llama-3.2-1b": LLAMA_3_2_1B}
-"""Shapes to plan with, of which no weights are needed."""

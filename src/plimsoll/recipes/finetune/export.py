@@ -16,7 +16,7 @@ import numpy as np
 from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.pretrained.adapters import PATHS, require_beside, require_named, write_adapter
+from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.safetensors_folder import (
@@ -26,7 +26,6 @@ from plimsoll.models.pretrained.safetensors_folder import (
     SINGLE,
     Tensor,
     checked,
-    names_when_loaded,
     pieces_of,
 )
 from plimsoll.recipes.exported import exported, require_written
@@ -58,9 +57,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     def adapter(folder: Path) -> int:
         assert learned is not None
         base = find_folder(recipe.pretrained)
-        pictures = sees_pictures(read_config(base)[0])
-        write_adapter(folder, learned, recipe.adapter, pictures=pictures)
-        require_beside(folder, names_when_loaded(base, pictures=pictures), base=str(base))
+        write_adapter(folder, learned, recipe.adapter, pictures=sees_pictures(read_config(base)[0]))
         save_chat_tokenizer(run_tokenizer, folder)
         return sum(matrix.size for pair in learned.values() for matrix in pair.values())
 
@@ -75,7 +72,6 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             raise RecipeError(
                 f"{trained.run} learned the whole model, and --adapter is for adapters: export it with --merged"
             )
-        require_named(learned)
 
     def can_merged() -> None:
         recipe.data_changed(trained.prepared)

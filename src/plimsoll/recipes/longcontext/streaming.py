@@ -1,8 +1,7 @@
 """Text from a model of recurrences, a token at a time, from what it remembers: the price of a token does not grow.
 
 Of a layer of recurrences that is its states; of one that attends, the keys and values of the last `window` tokens (of
-as many as a window of training had, where it sees all before it). A prompt is read `PIECE` tokens at a time, so that
-nothing is compiled for its length.
+as many as a window of training had, where it sees all before it).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +20,6 @@ from plimsoll.recipes.longcontext.eigen import EigenBlock
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.recipes.writing import texts, write
-
-PIECE = 256
-"""Tokens of a prompt that are read at once; what is left of it is read one by one."""
 
 Memory = dict[str, Any]
 """`position` of the next token; `blocks`, with a leading axis of blocks, what each remembers."""
@@ -110,11 +106,9 @@ def continued(
         return sampled_id(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
 
     *before, token = map(int, prompt)
-    memory, whole = stream.start(), len(before) // PIECE * PIECE
-    for at in range(0, whole, PIECE):
-        memory = read(params, memory, np.asarray([before[at : at + PIECE]], np.int32))
-    for last in before[whole:]:
-        memory = read(params, memory, np.asarray([[last]], np.int32))
+    memory = stream.start()
+    if before:
+        memory = read(params, memory, np.asarray([before], np.int32))
     for index in range(tokens):
         settings = np.uint32(seed % 2**32), np.int32(index), np.float32(temperature)
         sampled, memory = next_token(params, memory, np.int32(token), *settings)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.recipe import Recommend
 
@@ -29,11 +27,9 @@ def request_of(recipe: Recommend, run: str, text: str) -> dict[str, list[int]]:
         )
     ids = {original: number for number, original in enumerate(names, 1)}
     if unknown := [word for word in words if word not in ids]:
-        near = difflib.get_close_matches(unknown[0], names, n=3)
-        hint = f" Near to the first: {', '.join(near)}." if near else ""
         raise DataError(
             f"--history has {len(unknown):,} items like {unknown[0]!r}, which {recipe.data} does not know: its"
             f" {len(ids):,} items are called as in the file that was prepared (items.jsonl lists them), and those that"
-            f" too few took were left out.{hint} Leave them out, or correct them"
+            " too few took were left out. Leave them out, or correct them"
         )
     return {"history": [ids[word] for word in words]}

@@ -9,12 +9,8 @@ from typing import Any
 from plimsoll.report.layout import all_labelled, columns, labelled
 from plimsoll.units import format_bytes, format_seconds
 
-SHOWN = 5
-"""Number of the most popular items that are shown."""
 REMARKS = {
     "rated_lower": "rated lower than asked for, and left out",
-    "out_of_order": "stood after a later one of their user, and were sorted",
-    "same_time": "have the time of the one before them, and keep the order of the file",
     "repeats": "were of an item that the user had taken before, and left out",
     "interactions_dropped": "left out with the users and items that have too few",
     "users_dropped": "users with too few",
@@ -26,16 +22,15 @@ REMARKS = {
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
     counts = answer["counts"]
-    time = f"{format_seconds(answer['seconds'])} ({answer['examples_per_second']:,.0f} interactions/s)"
+    seconds = format_seconds(answer["seconds"])
     split = ""
     if answer["clusters"] != answer["clusters_asked"]:
         split = f" ({answer['clusters_asked']:,} were asked for; too large ones were split, and none is empty)"
     lines = [
         f"{answer['path']}: {answer['examples']:,} interactions of {answer['users']:,} users with {answer['items']:,}"
-        f" items, {format_bytes(answer['bytes'])}, in {time}",
+        f" items, {format_bytes(answer['bytes'])}, in {seconds} ({answer['examples_per_second']:,.0f} interactions/s)",
         f"  read as --format {answer['form']}: {counts['interactions_read']:,} interactions of"
-        f" {counts['users_read']:,} users with {counts['items_read']:,} items"
-        + ("" if answer["times"] else ", in the order of time as they stand"),
+        f" {counts['users_read']:,} users with {counts['items_read']:,} items",
         *_remarks(counts),
         f"  clusters: {answer['clusters']:,} by {answer['clustering']}, the largest of"
         f" {answer['largest_cluster']:,} items{split}",
@@ -44,20 +39,11 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 
 
 def describe_interactions(folder: Path | str) -> dict[str, Any]:
-    """Returns sizes and spreads of a set. An incomplete set is refused, as a run would."""
-    import numpy as np
-
+    """Returns sizes of a set, and what it was made of. An incomplete set is refused, as a run would."""
     from plimsoll.recipes.recommend.interactions import Interactions
 
     data = Interactions(folder)
     data.check()
-    often = np.bincount(data.sequences, minlength=data.items + 1)
-    counts = {"sequence": np.diff(data.offsets), "item": often[1:], "cluster": np.bincount(data.cluster_of[1:])}
-    spread = {
-        name: {"least": int(values.min()), "mean": float(values.mean()), "most": int(values.max())}
-        for name, values in counts.items()
-    }
-    top = np.argsort(-often, kind="stable")[:SHOWN]
     return {
         "path": str(data.folder),
         "bytes": sum(path.stat().st_size for path in data.folder.iterdir() if path.is_file()),
@@ -66,42 +52,40 @@ def describe_interactions(folder: Path | str) -> dict[str, Any]:
         "interactions": len(data),
         "evaluated_users": len(data.evaluated),
         "training_interactions": int((data.ends["train"] - data.offsets[:-1]).sum()),
-        "sequence": spread["sequence"],
-        "item": spread["item"],
         "clusters": data.clusters,
-        "clustering": data.about.get("clustering"),
-        "cluster": spread["cluster"],
+        "clustering": data.about["clustering"],
+        "largest_cluster": data.about["largest_cluster"],
         "embedding_size": data.about["embedding_size"],
-        "embeddings": data.about.get("embeddings"),
-        "most_taken": [{"name": data.names[item - 1], "times": int(often[item])} for item in top.tolist() if item],
-        "counts": data.about.get("counts", {}),
+        "counts": data.about["counts"],
         "made_with": data.made_with.options,
     }
 
 
 def interactions_table(about: Mapping[str, Any]) -> str:
-    held = f"{about['evaluated_users']:,} items for validation and as many for testing"
-    begin = f"{about['embedding_size']} numbers each, by {about['embeddings']}" if about["embedding_size"] else "none"
-    spread = {
-        name: "{least:,} to {most:,} (mean {mean:,.1f})".format_map(about[name])
-        for name in ("sequence", "item", "cluster")
-    }
+    users = about["users"]
+    interactions = about["interactions"]
+    held_out = f"{about['evaluated_users']:,} items for validation and as many for testing"
     rows = [
-        ("interactions", f"{about['interactions']:,}: {about['training_interactions']:,} to train on, {held}"),
-        ("users", f"{about['users']:,}, each with {spread['sequence']} items"),
-        ("items", f"{about['items']:,}, each taken {spread['item']} times"),
-        ("most taken", ", ".join(f"{item['name']} ({item['times']:,} times)" for item in about["most_taken"])),
-        ("clusters", f"{about['clusters']:,} by {about['clustering']}, each with {spread['cluster']} items"),
-        ("embeddings", begin),
+        ("interactions", f"{interactions:,}: {about['training_interactions']:,} to train on, {held_out}"),
+        ("users", f"{users:,}, each with {interactions / users:,.1f} items on average"),
+        ("items", f"{about['items']:,}"),
+        ("clusters", f"{about['clusters']:,} by {about['clustering']}, of {about['largest_cluster']:,} items at most"),
+        ("embeddings", f"of {about['embedding_size']} numbers" if about["embedding_size"] else "none"),
     ]
-    lines = [f"{about['path']}: interactions, {format_bytes(about['bytes'])} on disk", "", *all_labelled(rows)]
-    if remarks := _remarks(about["counts"]):
-        lines += ["", "  of the file it was made from", *(f"  {line}" for line in remarks)]
     options = [
         (f"  --{name.replace('_', '-')}", str(value)) for name, value in about["made_with"].items() if value is not None
     ]
-    lines += ["", *labelled("made with", ""), *columns(options, align="ll")]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{about['path']}: interactions, {format_bytes(about['bytes'])} on disk",
+            "",
+            *all_labelled(rows),
+            *_remarks(about["counts"]),
+            "",
+            *labelled("made with", ""),
+            *columns(options, align="ll"),
+        ]
+    )
 
 
 def _remarks(counts: Mapping[str, int]) -> list[str]:

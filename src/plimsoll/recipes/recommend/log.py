@@ -52,14 +52,9 @@ def collect(rows: Iterable[Row], *, min_rating: float | None) -> tuple[Log, dict
     return log, counts | {"rated_lower": low}
 
 
-def sorted_by_time(log: Log) -> tuple[Log, int]:
-    """Returns the log user by user in the order of time, and how many rows were out of order.
-
-    Ties keep the order of the file.
-    """
-    together = log.kept(np.argsort(log.users, kind="stable"))
-    early = (np.diff(together.users) == 0) & (np.diff(together.times) < 0)
-    return log.kept(np.lexsort((log.times, log.users))), int(early.sum())
+def sorted_by_time(log: Log) -> Log:
+    """Returns the log user by user in the order of time. Ties keep the order of the file."""
+    return log.kept(np.lexsort((log.times, log.users)))
 
 
 def without_repeats(log: Log) -> tuple[Log, int]:

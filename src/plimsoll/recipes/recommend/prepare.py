@@ -35,8 +35,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     # Rows become users' sequences.
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
-    times = form in ("movielens-csv", "movielens-dat") or options.time_column is not None
-    log, counts = _kept(options, path, form, times=times)
+    log, counts = _kept(options, path, form)
     sequences, offsets, originals = numbered(log)
     users = len(offsets) - 1
     items = len(originals)
@@ -50,9 +49,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     cluster_of, embeddings = _learned_from_training(options, sequences, offsets, items=items, clusters=clusters)
     description = {
         "form": form,
-        "times": times,
         "clustering": options.clustering,
-        "embeddings": None if options.embeddings == "none" else options.embeddings,
         "clusters_asked": clusters,
         "largest_cluster": int(np.bincount(cluster_of[1:]).max()),
         "counts": counts,
@@ -90,11 +87,13 @@ def make(options: RecommendOptions) -> dict[str, Any]:
     )
 
 
-def _kept(options: RecommendSet, path: Path, form: Form, *, times: bool) -> tuple[Log, dict[str, int]]:
+def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str, int]]:
     """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
     log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
-    log, out_of_order = sorted_by_time(log)
-    log, repeats = (log, 0) if options.keep_repeats else without_repeats(log)
+    log = sorted_by_time(log)
+    repeats = 0
+    if not options.keep_repeats:
+        log, repeats = without_repeats(log)
     kept = core(log, options.k_core)
     if not counts["interactions_read"]:
         raise DataError(f"{path} is empty: it has no interactions")
@@ -103,11 +102,8 @@ def _kept(options: RecommendSet, path: Path, form: Form, *, times: bool) -> tupl
             f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
             " one another are left of them: give a lower --k-core or --min-rating, or a file with more"
         )
-    same_time = (np.diff(kept.users) == 0) & (np.diff(kept.times) == 0)
     return kept, counts | {
-        "out_of_order": out_of_order,
         "repeats": repeats,
-        "same_time": int(same_time.sum()) if times else 0,
         "interactions_dropped": len(log) - len(kept),
         "users_dropped": len(np.unique(log.users)) - len(np.unique(kept.users)),
         "items_dropped": len(np.unique(log.items)) - len(np.unique(kept.items)),

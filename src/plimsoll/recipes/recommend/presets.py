@@ -1,7 +1,7 @@
 """Complete recipes of recommendation: the guide's, where they were sound, and the one without a published model.
 
-Each is called without arguments. A preset with a language model names its shape, which is enough to plan with:
-`--pretrained FOLDER` names its weights. Their steps are of 32 users, where the guide's are of 8 or 16, so that the 32
+Each is called without arguments. A preset with a language model names its id on Hugging Face; planning needs no
+weights. Their steps are of 32 users, where the guide's are of 8 or 16, so that the 32
 devices of a TPU v4-64 have one each.
 """
 
@@ -39,13 +39,13 @@ _published = partial(
 
 llama_3_2_1b = partial(
     _published,
-    pretrained="llama-3.2-1b",
+    pretrained="meta-llama/Llama-3.2-1B",
     gradient_accumulation_steps=2,
     item_embedding_dim=512,
     steps=15_000,
     default_warmup_steps=1500,
 )
-_gemma_2b = partial(_published, pretrained="gemma-2b", learning_rate=5e-5)
+_gemma_2b = partial(_published, pretrained="google/gemma-2b", learning_rate=5e-5)
 gemma_2b = partial(_gemma_2b, seq_len=256, batch_size=8, gradient_accumulation_steps=4)
 tpu_optimized = partial(_gemma_2b, batch_size=2, gradient_accumulation_steps=16)
 """The guide's users two at a time. The planner may find a better split of the 32 of a step."""

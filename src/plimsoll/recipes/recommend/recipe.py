@@ -23,7 +23,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
-from plimsoll.models.pretrained.shape import KNOWN, PretrainedShape
+from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.sizing import DecoderShape, inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape, Softmax
@@ -102,8 +102,8 @@ class Recommend(AdamWRecipe):
     """Epochs between evaluations."""
 
     pretrained: str = NONE
-    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face; none for a small transformer
-    trained from scratch; gemma-2b or llama-3.2-1b to plan with that shape."""
+    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face, of which planning needs no
+    weights; none for a small transformer trained from scratch."""
     freeze: bool = True
     """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
     side_layers: int = LAYERS
@@ -140,7 +140,7 @@ class Recommend(AdamWRecipe):
         if self.data:
             object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
         model = Path(self.pretrained).expanduser()
-        if self.pretrained not in (NONE, *KNOWN) and model.is_dir():
+        if model.is_dir():
             object.__setattr__(self, "pretrained", str(model.absolute()))
 
         require_sizes(num_items=self.num_items, seq_len=self.seq_len, item_embedding_dim=self.item_embedding_dim)
@@ -208,8 +208,6 @@ class Recommend(AdamWRecipe):
         """Shape of the pretrained model, where there is one."""
         if self.pretrained == NONE:
             return None
-        if self.pretrained in KNOWN:
-            return KNOWN[self.pretrained]
         shape = find_shape(self.pretrained)
         if self.seq_len > shape.positions:
             raise RecipeError(
@@ -320,7 +318,7 @@ class Recommend(AdamWRecipe):
         if self.shape.two_level:
             params = with_clusters(params, self.interactions.cluster_of, self.shape)
         if self.published is not None:
-            params = with_weights(params, self._weights(), self.published)
+            params = with_weights(params, find_folder(self.pretrained), self.published)
         return params
 
     @property
@@ -335,7 +333,7 @@ class Recommend(AdamWRecipe):
         assert self.published is not None
         if self.shape.two_level:
             frozen = frozen | {"clusters": members_of(self.interactions.cluster_of, self.shape)}
-        return with_weights({"frozen": frozen}, self._weights(), self.published)["frozen"]
+        return with_weights({"frozen": frozen}, find_folder(self.pretrained), self.published)["frozen"]
 
     @property
     def begins_with(self) -> str:
@@ -348,14 +346,6 @@ class Recommend(AdamWRecipe):
             parts.append("--pretrained")
         return ", ".join(parts)
 
-    def _weights(self) -> Path:
-        if self.pretrained in KNOWN:
-            raise RecipeError(
-                f"--pretrained {self.pretrained} is a shape to plan with, without weights: name the folder of a model"
-                " (config.json, .safetensors), or its id on the Hugging Face hub"
-            )
-        return find_folder(self.pretrained)
-
     def prepare(self, folder: Path, say: Say) -> Prepared:
         data, rows = self.interactions, self.rows
         data.check()
@@ -364,7 +354,7 @@ class Recommend(AdamWRecipe):
             from plimsoll.models.pretrained.safetensors_folder import checked
 
             # Pickles, absent files, and tensors of another shape are refused before anything is planned.
-            checked(self._weights(), self.published)
+            checked(find_folder(self.pretrained), self.published)
         per_epoch = len(rows) / self.effective_batch
         if per_epoch < 1:
             raise DataError(

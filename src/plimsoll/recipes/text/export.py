@@ -19,10 +19,10 @@ from plimsoll.levers.weight_bits import readable
 from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
-from plimsoll.models.pretrained.shape import KERNELS, NORMS, PretrainedShape, Rotary
+from plimsoll.models.pretrained.shape import KERNELS, NORMS
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.recipes.exported import exported, require_written
+from plimsoll.recipes.exported import exported
 from plimsoll.types import TrainedRun
 
 
@@ -49,29 +49,10 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     def merged(folder: Path) -> int:
         write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)
-        require_written(folder, _pretrained(shape, length))
         return sum(tensor.size for tensor in tensors.values())
 
     checks = {"adapter": no_adapter, "merged": lambda: None}
     return exported(trained, request, {"merged": merged}, checks)
-
-
-def _pretrained(shape: DecoderShape, length: int) -> PretrainedShape:
-    """Returns the Llama that the decoder is."""
-    return PretrainedShape(
-        architecture="llama",
-        vocab=shape.vocab,
-        width=shape.width,
-        layers=shape.layers,
-        heads=shape.heads,
-        key_heads=shape.heads,
-        head_width=shape.head_width,
-        inner=shape.inner,
-        norm_epsilon=NORM_EPSILON,
-        rotary=Rotary(theta=BASE),
-        tied=shape.tied,
-        positions=length,
-    )
 
 
 def published(params: Mapping[str, Any], shape: DecoderShape) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.data import STANDARD_LIBRARY, require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
 from plimsoll.models.sizing import DecoderShape, inner_width, sized
@@ -118,11 +118,9 @@ class Text(AdamWRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = dict.fromkeys(("seq_len", "max_examples", "stride", "vocab_size", "width", "layers", "heads"), 1)
-        for name, smallest in {**least, "shuffle_buffer_size": 0, "validation_tokens": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
+        require_sizes(seq_len=self.seq_len, stride=self.stride, max_examples=self.max_examples)
+        require_sizes(vocab_size=self.vocab_size, width=self.width, layers=self.layers, heads=self.heads)
+        require_sizes(least=0, shuffle_buffer_size=self.shuffle_buffer_size, validation_tokens=self.validation_tokens)
         if not self.dataset_id.strip():
             raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
         if self.tokenizer is None and self.vocab_size is not None:
@@ -279,13 +277,7 @@ class Text(AdamWRecipe):
 
         from plimsoll.data.text.loader import windows_from_array
 
-        path = folder / VALIDATION
-        try:
-            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as problem:
-            raise DataError(
-                f"{path}, the run's held-out tokens, cannot be read ({problem}): copy it back, or start a new --run"
-            ) from None
+        tokens = np.load(folder / VALIDATION, mmap_mode="r", allow_pickle=False)
         return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
@@ -388,11 +380,6 @@ class Text(AdamWRecipe):
         else:
             tokenizer = train_byte_bpe(documents, self.vocab)
             say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
-        if tokenizer.size > self.vocab:
-            raise RecipeError(
-                f"the tokenizer has {tokenizer.size:,} ids and the model {self.vocab:,} rows for them:"
-                f" ask for --vocab-size {tokenizer.size} or more"
-            )
         tokenizer.save(folder / TOKENIZER)
         return tokenizer
 
