@@ -68,14 +68,11 @@ def test_commands_of_plimsoll_are_there(programs):
 
 
 def test_a_figure_stands_beside_its_goal(programs):
-    printed = "3 rows\nratio 0.91 (goal: at least 0.8)\nwritten to x.json\n"
-    shown = programs._figures
-    assert shown(programs.Benchmark("any"), printed) == ["ratio 0.91 (goal: at least 0.8)"]
-    assert shown(programs.Benchmark("any", goal="2"), "1\n") == ["1  (goal, for the reader: 2)"]
-    of_rows = programs.Benchmark("any", goal="2", shows="3")
-    assert shown(of_rows, f"{printed}3 more\n") == ["3 rows  (goal, for the reader: 2)"]
-    assert shown(programs.Benchmark("any", goal="2", shows="4"), printed) == ["missed: no line begins with '4'"]
-    assert shown(programs.Benchmark("any"), "") == []
+    assert programs.goals_in("3 rows\nratio 0.91 (goal: at least 0.8)\nwritten\n") == [
+        "ratio 0.91 (goal: at least 0.8)"
+    ]
+    assert programs.goals_in("1\n2\n") == ["2"]
+    assert programs.goals_in("") == []
 
 
 def test_stories_become_records_to_fine_tune_on(programs, tmp_path):
@@ -83,11 +80,6 @@ def test_stories_become_records_to_fine_tune_on(programs, tmp_path):
     programs.write_records(tmp_path / "text.txt", tmp_path / "records.jsonl")
     records = (tmp_path / "records.jsonl").read_text().splitlines()
     assert [json.loads(record) for record in records] == [{"text": "One."}, {"text": "Two."}]
-
-
-def test_outputs_of_one_program_do_not_overwrite_each_other(programs):
-    files = programs.output_files(programs.BENCHMARKS)
-    assert len({*files}) == len(files) == len(programs.BENCHMARKS)
 
 
 @pytest.fixture
@@ -109,13 +101,13 @@ def day(programs, tmp_path, monkeypatch, capsys):
 
 def test_each_has_one_line_and_a_goal_that_is_missed_is_the_one_that_is_shown(programs, day, tmp_path):
     text = "print('a 1 (goal: 2): met'); print('b 1 (goal: 2): missed'); print('c 3 (goal: 2): met')"
-    code, lines = day(programs.Benchmark("one"), programs.Benchmark("two", goal="9"), one=text, two="print(7)")
+    code, lines = day(programs.Benchmark("one"), programs.Benchmark("two"), one=text, two="print(7)")
     assert code == 1
     assert [line.partition("min, ")[2] for line in lines] == [
-        "goals missed: 1: b 1 (goal: 2): missed  (and 2 more)",
-        "done: 7  (goal, for the reader: 9)",
+        "goals missed: 1: b 1 (goal: 2): missed",
+        "done: 7",
     ]
-    assert "c 3" in (tmp_path / "out/one.txt").read_text()
+    assert "c 3" in (tmp_path / "out/00-one.txt").read_text()
 
 
 def test_data_that_cannot_be_made_count_as_failed_and_the_rest_goes_on(programs, day, tmp_path):
@@ -126,4 +118,4 @@ def test_data_that_cannot_be_made_count_as_failed_and_the_rest_goes_on(programs,
     assert code == 1
     assert len(lines) == 2
     assert f"`plimsoll {command}` ended with exit code 2" in lines[0]
-    assert lines[1].endswith("done: 2  (goal: its exit code)")
+    assert lines[1].endswith("done: 2")
