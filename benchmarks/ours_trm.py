@@ -10,21 +10,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from peers.trm_side import LATENTS, Arrays, File, serve
+from peers.trm_side import Arrays, File, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 
 from plimsoll.levers.sharding import in_micro_batches, joined
-from plimsoll.recipes.puzzles.act import PUZZLES, Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient
 from plimsoll.types import Compute, Precision, Remat
-from published_trm import TABLE, names, placed, shape_of
-
-CARRIED = {"z_H": "high", "z_L": "low"}
+from published_trm import TABLE, placed, shape_of
 
 
 class Plimsoll:
@@ -35,13 +32,13 @@ class Plimsoll:
 
     def start(self, file: File) -> None:
         examples, config = len(file.arrays["step0/batch/inputs"]), file.config
-        self.shape = shape_of(config)
+        shape = shape_of(config)
         halting = Halting(max_steps=config["halt_max_steps"], exploration=config["halt_exploration_prob"])
-        task = RecursiveSolver(self.shape, self.compute, halting)
+        task = RecursiveSolver(shape, self.compute, halting)
         buffers = {f"inner.{name}": value for name, value in file.under("buffer/").items()}
         tensors = file.under("param/") | {TABLE if "puzzle_emb" in name else name: v for name, v in buffers.items()}
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, self.shape))
+        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, shape))
         self.held = jax.jit(task.start, static_argnums=0)(examples)  # no two leaves in the same bytes: it is donated
         self.keys = jax.vmap(jax.random.key)(jnp.arange(examples, dtype=jnp.uint32))
         batch = file.under("step0/batch/")
@@ -49,27 +46,9 @@ class Plimsoll:
         self.run = compiled(self.run.lower(self.params, self.held, batch, self.keys))
         memory.trim()  # as a training process does once its steps are loaded
 
-    def resume(self, carry: Arrays) -> None:
-        self.held = {CARRIED.get(name, name): jnp.asarray(value) for name, value in carry.items()}
-
     def step(self, batch: Arrays) -> float:
-        loss, self.held, self.found = jax.block_until_ready(self.run(self.params, self.held, batch, self.keys))
+        loss, self.held, _ = jax.block_until_ready(self.run(self.params, self.held, batch, self.keys))
         return float(loss.total * loss.weight)
-
-    def gradients(self) -> Arrays:
-        examples = len(self.held["steps"])  # ours are of the mean
-        trainable, rows = jax.tree.map(lambda leaf: examples * np.asarray(leaf), self.found)
-        found = {"puzzle_rows": rows[PUZZLES]}
-        for name, (place, turned) in names(self.shape).items():
-            if place[0] == "trainable":
-                leaf = trainable
-                for step in place[1:]:
-                    leaf = leaf[step]
-                found[name] = leaf.T if turned else leaf
-        return found
-
-    def carry(self) -> Arrays:
-        return {name: np.asarray(self.held[CARRIED[name]]) for name in LATENTS}
 
 
 def forward_and_backward(task: RecursiveSolver, *, accumulation: int) -> Any:

@@ -28,15 +28,8 @@ def version() -> str:
 
 
 def started(world: World, run: Path, output: IO[str]) -> subprocess.Popen[bytes]:
-    own = [
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--mca",
-        "odls_base_sigkill_timeout",
-        str(NOTICE_SECONDS),
-    ]
-    command = [*own, "-n", "2", *PLIMSOLL, *world.words, "--run", str(run)]
+    own = f"mpirun --allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout {NOTICE_SECONDS} -n 2"
+    command = [*own.split(), *PLIMSOLL, *world.words, "--run", str(run)]
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT)
 
 

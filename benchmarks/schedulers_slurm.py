@@ -27,6 +27,7 @@ from training_process import ENVIRONMENT, PLIMSOLL
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare")
 NODES = (1, 2, 3)
+SPACES = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
 CONFIGURATION = """
 ClusterName=here
 SlurmctldHost=head
@@ -81,10 +82,9 @@ def version() -> str:
 
 def run(world: World) -> str:
     """Runs the inside of this part in namespaces of its own, and returns the fingerprint."""
-    spaces = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
     steps = world.words[world.words.index("--steps") + 1]
     done = subprocess.run(
-        [*spaces, sys.executable, SIDE_PROGRAM, "schedulers_slurm", str(world.folder), steps], check=False
+        [*SPACES, sys.executable, SIDE_PROGRAM, "schedulers_slurm", str(world.folder), steps], check=False
     )
     answer = world.folder / "slurm.json"
     if done.returncode or not answer.exists():
@@ -129,21 +129,8 @@ class Cluster:
         wait_until(lambda: slurm("sinfo -h -o %t-%D").strip() == "idle-3", "all nodes are idle", seconds=60)
 
     def start_node(self, number: int) -> None:
-        spaces = [
-            "unshare",
-            "--net",
-            "--uts",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-            "--",
-            "bash",
-            "-c",
-        ]
         script = NODE.format(number=number, folder=self.folder)
-        node = subprocess.Popen([*spaces, script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        node = subprocess.Popen([*SPACES, "bash", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         child = wait_until(
             lambda: Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().strip(), "the node is there"
         )
@@ -303,17 +290,8 @@ def with_scancel(world: World, jobs: Jobs, number: str) -> str:
 
 def accepts_gpus(world: World) -> None:
     """Checks that Slurm accepts the script of a job on 16 GPUs: its nodes here are only called so."""
-    words = [
-        "train",
-        "stories",
-        *world.words[2:],
-        "--chip",
-        "h100x16",
-        "--run",
-        str(world.folder / "gpus"),
-        "--on",
-        "slurm",
-    ]
+    words = ["train", "stories", *world.words[2:], "--run", str(world.folder / "gpus")]
+    words += ["--chip", "h100x16", "--on", "slurm"]
     at = words.index("--memory")
     del words[at : at + 2]
     words[words.index("--micro-batch") + 1] = "16"  # an example for each

@@ -4,11 +4,11 @@
 
 At the published size (width 512, 3 x 6 cycles, 16 puzzles of Sudoku at a time, random weights that both sides read from
 one file). Each side is a program of its own that waits for its turn (benchmarks/peers/programs.py), torch's in an
-environment of its own; steps are timed in turn, A B C A B C. Before anything is timed, either side is checked against
-the numbers of the published code, `$PLIMSOLL_SHARED/golden/trm_*.npz`, in float32. `+remat` computes the last round
-again in the backward pass; `+4x4` takes four examples at a time, four times, `+2x8` two, which is for the plan to
-choose. Peaks are `VmHWM` of the process with everything in it; ours load the step they were compiled to, as training
-does. Prints a table for each variant and writes bench-out/trm.json.
+environment of its own; steps are timed in turn, A B C A B C. The losses of the float32 sides are compared; that ours
+are the published code's is held by tests/recipes/puzzles/test_trm_golden.py. `+remat` computes the last round again in
+the backward pass; `+4x4` takes four examples at a time, four times, `+2x8` two, which is for the plan to choose. Peaks
+are `VmHWM` of the process with everything in it; ours load the step they were compiled to, as training does. Prints a
+table for each variant and writes bench-out/trm.json.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from published_trm import TABLE, names
 
 EXAMPLES = 16
 BUFFERS = {TABLE: "puzzle_emb"}
-"""Published names that golden files shorten."""
-FARTHEST = {"attention": 2e-5, "mlp": 4e-5}
-"""Most that gradients in float32 may differ from the golden file's: the limits of
-tests/recipes/puzzles/test_trm_golden.py."""
+"""Published names that files shorten."""
+VARIANTS = ("attention", "mlp")
+FARTHEST = 1e-4
+"""Most that losses in float32 may differ from torch's, as a share."""
 SIDES = (
     "torch-float32",
     "plimsoll-float32",
@@ -71,16 +71,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         ours["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/compiled"
         for variant in options.variants:
-            golden = options.golden / f"trm_{variant}.npz"
             file = Path(folder) / f"{variant}.npz"
             np.savez(file, **drawn(variant))
             sides = {
                 name: (command(name, threads=options.threads), torch if name.startswith("torch") else ours)
                 for name in options.sides
             }
-            for name in sides:
-                if name.endswith("float32"):
-                    require_golden(name, sides[name], golden, variant)
             results[variant] = measured(sides, file, rounds=options.rounds)
             print(table(variant, results[variant]), flush=True)
     write(options.out, {"conditions": conditions(options), "results": results})
@@ -89,11 +85,9 @@ def main() -> int:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("PLIMSOLL_SHARED", ROOT.parent / "shared"))
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--variants", nargs="+", choices=FARTHEST, default=list(FARTHEST), metavar="VARIANT")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="VARIANT")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, metavar="SIDE")
-    parser.add_argument("--golden", type=Path, default=shared / "golden", help="folder of trm_*.npz")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/trm.json")
     return parser.parse_args()
@@ -110,7 +104,7 @@ def command(side: str, *, threads: int) -> list[str]:
 
 
 def drawn(variant: str) -> dict[str, np.ndarray]:
-    """A file of the published size, in the form of the golden ones; weights as either side would begin with them."""
+    """A file of the published size, as peers/trm_side.py reads it; weights as either side would begin with them."""
     import jax
 
     from plimsoll.recipes.puzzles.act import RecursiveSolver
@@ -155,17 +149,6 @@ def published(shape: TRMShape) -> dict[str, Any]:
         "halt_max_steps": 16,
         "halt_exploration_prob": 0.0,
     }
-
-
-def require_golden(name: str, side: Side, golden: Path, variant: str) -> None:
-    """Ends the benchmark where a side computes something else."""
-    program = Program(name, *side)
-    off = program.ask(do="check", file=str(golden))
-    program.end()
-    words = ", ".join(f"{what} {distance:.1e}" for what, distance in off.items())
-    print(f"{name}, from the golden numbers of {variant}: {words}", flush=True)
-    if not max(off.values()) < FARTHEST[variant]:
-        sys.exit(f"error: {name} is farther than {FARTHEST[variant]:g} from the golden numbers of {variant}")
 
 
 def measured(sides: dict[str, Side], file: Path, *, rounds: int) -> dict[str, dict[str, Any]]:
@@ -228,6 +211,11 @@ def over_torch(name: str, rows: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def goals(variant: str, rows: dict[str, dict[str, Any]]) -> list[str]:
     lines = []
+    if {"torch-float32", "plimsoll-float32"} <= rows.keys():
+        theirs, ours = (np.array(rows[side]["losses"]) for side in ("torch-float32", "plimsoll-float32"))
+        apart = float(np.max(np.abs(ours / theirs - 1)))
+        met = verdict(met=apart <= FARTHEST)
+        lines.append(f"  goal: losses in float32 {apart:.1e} from torch's, at most {FARTHEST:g}: {met}")
     for (of, name), wanted in GOALS.items():
         ratios = over_torch(name, rows) if of == variant and name in rows else {}
         for what, most in wanted.items() if ratios else ():

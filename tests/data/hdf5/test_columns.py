@@ -61,6 +61,7 @@ def test_what_it_holds_is_the_chunks_that_are_mixed(tmp_path):
         for rows in (100, 10_000)
     ]
     assert many[0] == many[1]
+    assert Hdf5(tmp_path / "r100.h5", COLUMNS).warning is None
 
 
 def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
