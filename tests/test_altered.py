@@ -17,7 +17,6 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.user_code import failed
 from plimsoll.recipes.puzzles.arc_tasks import read_tasks
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
 from report_examples import PLANNED
 
@@ -69,12 +68,6 @@ def test_a_plan_file_is_refused_by_the_name_that_is_wrong(tmp_path, changes, wor
     with pytest.raises(RecipeError) as refused:
         levers_of(str(path), preset("stories"), {})
     assert words in str(refused.value)
-
-
-@pytest.mark.parametrize("saved", [[], 3.5, None, {"kind": ["stories"]}])
-def test_a_recipe_that_is_none_is_refused(saved):
-    with pytest.raises(RecipeError, match=r"recipe\.json"):
-        from_dict(saved)
 
 
 def test_hdf5_that_is_damaged_inside_is_refused_by_every_reader(tmp_path, capsys):

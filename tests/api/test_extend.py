@@ -119,6 +119,7 @@ def test_steps_are_suggested_for_the_epochs_that_were_asked_for(tmp_path, kind):
     """Both evaluate every so many epochs, and those steps were once taken for the steps of one."""
     if kind == "puzzles":
         write_split(tmp_path / "train", groups=[[1, 1]] * 10)
+        write_split(tmp_path / "test", groups=[[1, 1]])
         recipe = Puzzles(data=str(tmp_path), batch_size=4, epochs=20, eval_interval=4, identifiers=4)
         recipe = dataclasses.replace(recipe, seq_len=6, vocab_size=9)
         longest = (50, 75)  # 10 groups in batches of 4

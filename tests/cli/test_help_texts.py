@@ -196,7 +196,7 @@ TYPED = {
     "plan code --remat b": {"block"},
     "train stories --batch-size ": set(),
     "train stories --memory 1GiB --ev": {"--eval-every"},
-    "plan sudoku-4x4 --positions l": {"learned"},
+    "plan sudoku-4x4 --numerics m": {"mixed"},
     "train stories --dataset-id tex": {"text.txt"},
     "prepare sudoku --j": {"--json"},
     "runs --j": {"--json"},

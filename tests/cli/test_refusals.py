@@ -189,7 +189,7 @@ REFUSED = {
     "solve PUZZLES": "plimsoll solve | PUZZLE",
     "solve nowhere/at-all test:0": "nowhere/at-all",
     "solve PUZZLES 123": "3 cells | 4x4 has 16",
-    "solve PUZZLES test:960": "'960'",
+    "solve PUZZLES test:960": "test:960 | test:959",
     "solve PUZZLES test:0 --step 77": "'77' | 2",
     "evaluate PUZZLES --submission no/where.json": "no/where.json",
     "evaluate PUZZLES --submission a.json": "--submission | ARC",

@@ -64,8 +64,3 @@ def test_commands_of_plimsoll_are_there(programs):
             main([verb, what, "--help"])
         for option in (word for word in words if word.startswith("--")):
             assert f"{option} " in shown.getvalue(), (command, option)
-
-
-def test_outputs_of_one_program_do_not_overwrite_each_other(programs):
-    files = programs.output_files(programs.BENCHMARKS)
-    assert len({*files}) == len(files) == len(programs.BENCHMARKS)

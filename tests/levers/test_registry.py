@@ -17,6 +17,7 @@ from plimsoll.cli.parse import parse
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES, Lever
+from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import Plan
 from plimsoll.planner.child import _compiled_levers, plan_of
 from plimsoll.planner.search import search
@@ -73,7 +74,7 @@ def test_pins_are_checked(toy):
         require_supported(STORIES, {"norms": "bfloat16"})
     require_supported(STORIES, {"norms": "float32"})
     require_supported(WithNorms(), {"norms": "bfloat16"})
-    own = recipe(init=dict, loss=dict, data=dict, optimizer=dict, supported=["norms"])
+    own = recipe(init=dict, loss=dict, data=dict, optimizer=AdamW(), supported=["norms"])
     assert own.supported == ("norms",)
 
 

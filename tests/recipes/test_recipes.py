@@ -83,7 +83,6 @@ def test_the_effective_batch_is_a_product():
     ("saved", "words"),
     [
         ({"kind": "os.system", "fields": {}}, "kind 'os.system', which this version does not know"),
-        ({"fields": {}}, "kind None"),
         ({"kind": "stories", "fields": {"exec": "rm"}}, "has no option exec"),
         ({"kind": "stories", "fields": {"batch_size": 0}}, "--batch-size"),
     ],

@@ -115,7 +115,7 @@ def test_an_adapter_of_another_model_is_refused_by_what_does_not_fit(folder):
         read_adapter(folder, replace(SHAPE, width=32))
     with pytest.raises(DataError, match=r"q_proj lora_A is missing instead of \(2, 16\), the first of 14"):
         read_adapter(folder, replace(SHAPE, layers=4))
-    with pytest.raises(DataError, match=r"q_proj lora_A is \(2, 16\) instead of absent, the first of 14"):
+    with pytest.raises(DataError, match=r"lora_A is \(2, 24\) instead of absent, the first of 14"):
         read_adapter(folder, replace(SHAPE, layers=2))
 
 

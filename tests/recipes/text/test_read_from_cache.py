@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from plimsoll.api.loader import loader

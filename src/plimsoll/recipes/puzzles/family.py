@@ -17,7 +17,7 @@ _PRESETS = (
 """Name, what makes it in `presets.py`, and the line about it."""
 _SETS = (
     ("sudoku", "SudokuOptions", "--size 4 --out data/sudoku-4x4"),
-    ("maze", "MazeOptions", "--source sapientinc/maze-30x30-hard-1k --out data/maze"),
+    ("maze", "MazeOptions", "--source mazes.csv --out data/maze"),
     ("arc", "ArcOptions", "--source arc-tasks/ --out data/arc"),
 )
 """Name of a data set and of the module that makes it, its options, and those of an example."""
