@@ -10,6 +10,7 @@ kilobytes. Windows are read as they are needed (windows.py), and nothing of the 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +173,8 @@ def open_packed(folder: str | Path) -> Packed:
     """
     folder = Path(folder).expanduser()
     contents = opened(folder)
-    if contents is None or "shards" not in contents.counts:
+    known = {field.name for field in dataclasses.fields(Packed)} - {"folder"}
+    if contents is None or contents.counts.keys() != known:
         unfinished = f"; {partial_of(folder)} is not finished" if partial_of(folder).exists() else ""
         raise DataError(
             f"{folder} is no packed folder{unfinished}: `plimsoll prepare longcontext --dataset-id TEXT --out {folder}`"

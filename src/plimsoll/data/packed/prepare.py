@@ -30,8 +30,8 @@ from plimsoll.files.facts import Facts, facts_of
 from plimsoll.files.folder import free_bytes, made, partial_of
 from plimsoll.units import format_bytes
 
-METHOD = 2
-"""Version of splitting, holding out and packing."""
+METHOD = 3
+"""Version of splitting, holding out and packing, and of what a folder says of itself."""
 CONFIG = "tokenizer_config.json"
 """Says which token ends a text, where `transformers` looks for it."""
 Say = Callable[[str], None]
