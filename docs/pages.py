@@ -38,6 +38,7 @@ SMALL = {
     "--heads": "2",
     "--k-core": "2",
     "--layers": "2",
+    "--lora-rank": "8",
     "--max-examples": "300",
     "--micro-batch": "8",
     "--num-aug": "2",
