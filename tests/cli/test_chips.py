@@ -36,7 +36,7 @@ def test_the_table_has_every_chip_and_says_which_compilers_are_missing(capsys):
 
 def test_one_chip_says_where_every_figure_is_from(capsys):
     text = printed(capsys, "tpu-v5e-8")
-    assert text.startswith("tpu-v5e-8: 8 devices on 1 host (tpu)\n")
+    assert text.startswith("tpu-v5e-8 (tpu), devices: 8, hosts: 1\n")
     assert text.count("from: ") == 6
     assert "357.6 GiB of each host" in text
 

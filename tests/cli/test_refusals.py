@@ -99,7 +99,7 @@ REFUSED = {
     # Longcontext
     "train longcontext --run x": "--data | packed folder",
     "train longcontext --data nowhere --run x": "nowhere",
-    "plan longcontext --preset sudoku": "sudoku | nano, micro",
+    "plan longcontext --preset sudoku": "longcontext-sudoku | longcontext-nano",
     "plan longcontext --heads 4": "--heads 4",
     # How long planning takes
     "plan stories --chip cpu --within 0s": "--within | above 0 | 24h | 0s",

@@ -40,8 +40,7 @@ def chips(arguments: list[str]) -> int:
     if options.install is not None:
         toolchains.install(options.install, lambda line: print(line, file=sys.stderr))
     state = {
-        name: {"folder": str(toolchains.folder(name)), "missing": toolchains.missing(name)}
-        for name in toolchains.PLATFORMS
+        name: {"folder": str(toolchains.folder(name)), "missing": toolchains.missing(name)} for name in toolchains.KITS
     }
     if options.json:
         print(json.dumps({"chips": [dataclasses.asdict(each) for each in selected], "compilers": state}))
@@ -102,8 +101,6 @@ def _described(chip: Chip) -> str:
     from plimsoll.report.layout import labelled
     from plimsoll.units import format_bytes
 
-    hosts = "1 host" if chip.hosts == 1 else f"{chip.hosts:,} hosts"
-    devices = "1 device" if chip.devices == 1 else f"{chip.devices:,} devices"
     figures = {"memory_bytes": f"{format_bytes(chip.memory_bytes)} of each device"}
     if chip.platform == "cpu":
         figures["flops"] = "measured when it is planned for"
@@ -121,7 +118,7 @@ def _described(chip: Chip) -> str:
         figures["host_link_bandwidth"] = f"{_giga(chip.host_link_bandwidth)} GB/s each way"
     if chip.host_memory_bytes is not None:
         figures["host_memory_bytes"] = f"{format_bytes(chip.host_memory_bytes)} of each host"
-    lines = [f"{chip.name}: {devices} on {hosts} ({chip.platform})"]
+    lines = [f"{chip.name} ({chip.platform}), devices: {chip.devices:,}, hosts: {chip.hosts:,}"]
     for figure, text in figures.items():
         lines += ["", *labelled(figure.replace("_", " "), text)]
         lines += labelled("", f"from: {chip.sources[figure]}") if figure in chip.sources else []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,16 @@ from plimsoll import cache
 from plimsoll.cli.parse import Json, parse, print_answer
 from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
-from plimsoll.units import GIB, MIB
+from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 LEAST_MEMORY = 512 * MIB
 """Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB
+INSTEAD = {
+    "cache": "empty the cache with --empty-cache, or set PLIMSOLL_CACHE to another disk",
+    "run": "name another --run",
+}
+"""What helps besides where the disk of a folder is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +49,26 @@ def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and `ready` or what to mend. Returns the exit code."""
     options = parse(DoctorOptions, arguments, program="plimsoll doctor")
     if options.empty_cache:
-        return empty_cache(as_json=options.json)
-    trains, examined = examine(options)
-    is_card = "launch_seconds" in examined
+        return empty_cache(options)
+    import psutil
+
+    from plimsoll.planner import host
+
+    available = host.available_bytes()
+    by_default: list[str] = []
+    examined = examine(options, by_default.append)
     result: dict[str, Any] = {
-        "trains": trains,
+        "trains": by_default[0] if by_default else None,
         "versions": {"python": platform.python_version(), "plimsoll": installed_version(DISTRIBUTION)}
         | {name: installed_version(name) for name in PACKAGES},
-        "memory": memory(),
+        "memory": {
+            "total_bytes": psutil.virtual_memory().total,
+            "available_bytes": available,
+            "default_budget_bytes": available - host.margin_bytes(available),
+        },
         "disk": disk(Path(options.run)),
         "jax": examined,
-        "sheet": sheet(str(examined["devices"][0]["kind"])) if is_card else None,
+        "sheet": sheet(examined["devices"][0]["kind"]) if "devices" in examined else None,
     }
     result["mend"] = to_mend(result)
     result["ready"] = not result["mend"]
@@ -63,66 +76,49 @@ def doctor(arguments: list[str]) -> int:
     return 0 if result["ready"] else 2
 
 
-def examine(options: DoctorOptions) -> tuple[str | None, dict[str, Any]]:
-    """Returns the device that training takes by default, in words, and what JAX finds, or `failed` with the reason."""
+def examine(options: DoctorOptions, say: Callable[[str], None]) -> dict[str, Any]:
+    """Returns what JAX finds, or `failed` with the reason.
+
+    Args:
+        options: Those of the command.
+        say: Called with the device that training takes by default, in words.
+    """
     from plimsoll.api import accelerator, cluster
     from plimsoll.processes import environment
     from plimsoll.processes.request import ask
 
-    # The backend. What cannot be used is something to mend; a wrong name is refused.
+    # A wrong name is refused.
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
-    chosen: list[str] = []
     backend = "cpu"
     if options.chip is not None:
         backend = accelerator.chip_named(options.chip).platform
-    elif member is None:
-        try:
-            backend = accelerator.chip_here(chosen.append, batch=0).platform
-        except PlimsollError as problem:
-            return None, {"failed": str(problem)}
 
-    # JAX, in a process of its own.
-    question = {} if member is None else {"together": dataclasses.asdict(member)}
-    under = None if backend == "cpu" and member is None else environment.for_several(backend)
+    # What cannot be used is something to mend. JAX has a process of its own.
     try:
+        if options.chip is None and member is None:
+            backend = accelerator.chip_here(say, batch=0).platform
+        question = {} if member is None else {"together": dataclasses.asdict(member)}
+        under = None if backend == "cpu" and member is None else environment.for_several(backend)
         examined = ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:
-        examined = {"failed": str(problem)}
-    if backend != "cpu" and examined.get("backend") == "cpu":  # JAX falls back to it without a word
-        examined = {"failed": f"it finds only a CPU where {options.chip or 'an accelerator'} was asked for"}
-    return (chosen[0] if chosen else None), examined
-
-
-def memory() -> dict[str, int | None]:
-    """Returns the machine's memory in bytes.
-
-    `cgroup_room_bytes` is what the control groups of this process still allow; None without a limit.
-    """
-    import psutil
-
-    from plimsoll.planner import host
-
-    room, available = host.cgroup_room(), host.available_bytes()
-    return {
-        "total_bytes": psutil.virtual_memory().total,
-        "available_bytes": available,
-        "cgroup_room_bytes": room if room < host.NO_LIMIT else None,
-        "default_budget_bytes": available - host.margin_bytes(available),
-    }
+        return {"failed": str(problem)}
+    if backend != "cpu" and examined["backend"] == "cpu":  # JAX falls back to it without a word
+        return {"failed": f"it finds only a CPU where {options.chip or 'an accelerator'} was asked for"}
+    return examined
 
 
 def disk(run: Path) -> dict[str, Any]:
     """Returns the free bytes of the cache folder's disk and of that for runs, and the bytes of the cache by part."""
-    folder, limit = cache.cache_folder(), cache.limit_bytes()
-    entries = cache.entries(folder)
+    folder = cache.cache_folder()
+    parts = sizes(cache.entries(folder))
     run = run.expanduser().absolute()
     parent = next(place for place in (run, *run.parents) if place.exists())
     return {
         "cache_folder": str(folder),
         "cache_free_bytes": shutil.disk_usage(folder).free,
-        "cache_limit_bytes": limit,
-        "cache_bytes": sum(entry.size_bytes for entry in entries),
-        "cache_parts_bytes": sizes(entries),
+        "cache_limit_bytes": cache.limit_bytes(),
+        "cache_bytes": sum(parts.values()),
+        "cache_parts_bytes": parts,
         "cache_runs_bytes": sum(path.lstat().st_size for path in (folder / "runs").glob("**/*") if path.is_file()),
         "run_folder": str(run),
         "run_free_bytes": shutil.disk_usage(parent).free,
@@ -139,34 +135,31 @@ def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
 
 def by_part(parts: Mapping[str, int]) -> str:
     """Returns the parts that are not empty, in words."""
-    from plimsoll.units import format_bytes
-
     return ", ".join(f"{cache.PARTS[part]} {format_bytes(size)}" for part, size in parts.items() if size) or "empty"
 
 
-def empty_cache(*, as_json: bool) -> int:
+def empty_cache(options: DoctorOptions) -> int:
     """Empties the cache, and prints what was removed. Returns the exit code."""
-    from plimsoll.units import format_bytes
-
     folder = cache.cache_folder()
-    removed, kept = (sizes(entries) for entries in cache.empty(folder))
-    if as_json:
-        print(json.dumps({"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}))
-        return 0
-    print(f"removed from {folder}: {format_bytes(sum(removed.values()))} ({by_part(removed)})")
-    if any(kept.values()):
-        print(
-            f"still there: {format_bytes(sum(kept.values()))} ({by_part(kept)}), which a process is making or"
-            " this user may not remove"
-        )
-    return 0
+    removed, kept = cache.empty(folder)
+    result = {"cache_folder": str(folder), "removed_bytes": sizes(removed), "kept_bytes": sizes(kept)}
+    return print_answer(options, result, emptied)
+
+
+def emptied(result: Mapping[str, Any]) -> str:
+    """Returns what was removed from the cache, as text."""
+    lines = [f"removed from {result['cache_folder']}: {by_part(result['removed_bytes'])}"]
+    if any(result["kept_bytes"].values()):
+        kept = by_part(result["kept_bytes"])
+        lines.append(f"still there: {kept}, which a process is making or this user may not remove")
+    return "\n".join(lines)
 
 
 def sheet(kind: str) -> dict[str, Any] | None:
     """Returns the rates of a card's data sheet, named as measured ones are; None if no list of chips has the card.
 
     Args:
-        kind: JAX's name of the card.
+        kind: JAX's name of the device.
     """
     from plimsoll.planner import chips
 
@@ -178,8 +171,6 @@ def sheet(kind: str) -> dict[str, Any] | None:
 
 def to_mend(result: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each thing that keeps a run from starting, with what to do about it."""
-    from plimsoll.units import format_bytes
-
     problems = []
     missing = [name for name in PACKAGES if result["versions"][name] is None]
     if missing:
@@ -192,23 +183,17 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
             f"{format_bytes(available)} of memory are available, and the smallest runs take about"
             f" {format_bytes(LEAST_MEMORY)}: end other programs, or raise the limit of the container"
         )
-    for what in ("cache", "run"):
+    for what, instead in INSTEAD.items():
         free = result["disk"][f"{what}_free_bytes"]
         if free < LEAST_DISK:
             folder = result["disk"][f"{what}_folder"]
-            instead = "name another --run"
-            if what == "cache":
-                instead = "set PLIMSOLL_CACHE to another disk"
-                if held := result["disk"]["cache_bytes"]:
-                    instead = f"empty the cache with --empty-cache ({format_bytes(held)}), or {instead}"
             problems.append(f"{format_bytes(free)} of disk are free at {folder}: make room, or {instead}")
     return problems
 
 
 def report(result: Mapping[str, Any]) -> str:
     """Returns the result as text."""
-    from plimsoll.report.layout import all_labelled, format_known_bytes
-    from plimsoll.units import format_bytes
+    from plimsoll.report.layout import all_labelled
 
     # Versions, and what JAX finds.
     rows = [("versions", ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items()))]
@@ -219,15 +204,12 @@ def report(result: Mapping[str, Any]) -> str:
 
     # Memory and disk.
     ram, where = result["memory"], result["disk"]
-    limit = ram["cgroup_room_bytes"]
     held = f"{format_bytes(where['cache_bytes'])} of at most {format_bytes(where['cache_limit_bytes'])}"
-    if where["cache_bytes"]:
-        held += f" ({by_part(where['cache_parts_bytes'])})"
+    held += f" ({by_part(where['cache_parts_bytes'])})"
     if where["cache_runs_bytes"]:
         held += f", and runs of buckets {format_bytes(where['cache_runs_bytes'])}"
     rows += [
         ("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
-        ("control group", "no limit" if limit is None else f"{format_known_bytes(limit)} left"),
         ("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
         ("cache", f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held}"),
         ("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
@@ -238,7 +220,6 @@ def report(result: Mapping[str, Any]) -> str:
 
 def device_rows(jax: Mapping[str, Any], nominal: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the devices and their measured rates, beside those of the data sheet, where there is one."""
-    from plimsoll.units import format_bytes, format_seconds
 
     def described(devices: list[Mapping[str, Any]], where: str) -> str:
         return f"{len(devices)} on {where}: {', '.join(device['kind'] for device in devices)}"
@@ -262,7 +243,6 @@ def device_rows(jax: Mapping[str, Any], nominal: Mapping[str, Any]) -> list[tupl
         ("memory speed", f"{copies}, host to device {format_bytes(jax['transfer_bytes_per_second'])}/s"),
     ]
     if "launch_seconds" in jax:
-        link = jax["host_link_bytes_per_second"]
-        pinned = f"{format_bytes(link)}/s from pinned memory" if link else "the backend has no pinned memory"
+        pinned = f"{format_bytes(jax['host_link_bytes_per_second'])}/s from pinned memory"
         rows += [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]
     return [*rows, ("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone")]

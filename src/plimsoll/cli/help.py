@@ -6,21 +6,17 @@ fields, and shows what only Python needs, like `{None}|STR` and `(default: None)
 
 from __future__ import annotations
 
-import ast
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
-from pathlib import Path
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
+from tyro._docstrings import get_field_docstring
 
 COLUMNS = 80
-"""Width of a help text, where the terminal is not narrower."""
+"""Width of a help text."""
 INDENT = 26
 """Column in which texts begin."""
 MOST_USED = (
@@ -28,18 +24,20 @@ MOST_USED = (
     "learning_rate", "target_params", "lora_rank", "max_minutes", "seed",
 )  # fmt: skip
 """Options of which a command shows the first ten that it has, before the groups."""
-OF_DATA = {
-    "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
-    "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
-    "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
-    "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
-}  # fmt: skip
-OF_OPTIMIZER = {
-    "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
-    "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
-}  # fmt: skip
-OF_RUN = {
-    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
+GROUPS = {
+    "data": {
+        "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
+        "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
+        "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
+        "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
+    },
+    "optimizer": {
+        "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
+        "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
+    },
+    "run": {
+        "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
+    },
 }  # fmt: skip
 """Fields of our recipes by their group; the others are of the model."""
 TITLES = {
@@ -55,6 +53,10 @@ TITLES = {
     "levers": "memory for time or precision. The planner chooses those you leave out",
 }
 """Groups in the order in which they are shown, and a few words about each."""
+
+NO_ARGUMENT: Any = tyro.conf.arg()
+WITHOUT_COMMENTS = (tyro.conf.HelptextFromCommentsOff,)
+"""Says that a field's text is its docstring, never a comment beside it."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,11 @@ def help_text(options: type, *, program: str, example: str, recipe: Any = None) 
         example: A whole command that can be typed.
         recipe: Recipe whose fields are options, too.
     """
-    defaults = None if recipe is None else options(recipe=recipe)
-    rest = "run" if "train" in program.split() else "plan"
-    shown = list(_options_of(options, defaults, group="options" if recipe is None else rest))
-    if recipe is not None:
-        shown = _with_most_used(shown)
+    if recipe is None:
+        shown = options_shown(options)
+    else:
+        rest = "run" if "train" in program.split() else "plan"
+        shown = _with_most_used(options_shown(options, recipe, group=rest))
     arguments = "".join(f" {option.usage}" for option in shown if option.group == "arguments")
     lines = [*_wrapped(f"usage: {program} [-h]{arguments} [options]", indent=0), "", f"Example: {example}"]
     for group, words in TITLES.items():
@@ -92,45 +94,44 @@ def help_text(options: type, *, program: str, example: str, recipe: Any = None) 
     return "\n".join(lines)
 
 
-def options_shown(options: type, recipe: Any = None) -> list[Option]:
-    """Returns every option that the help of a command shows."""
-    return list(_options_of(options, None if recipe is None else options(recipe=recipe), group="options"))
+def options_shown(options: type, recipe: Any = None, *, group: str = "options") -> list[Option]:
+    """Returns every option that the help of a command shows; those that are not the recipe's are in `group`."""
+    defaults = None if recipe is None else options(recipe=recipe)
+    return list(_options_of(options, defaults, group=group))
 
 
 def _options_of(kind: type, defaults: Any, *, group: str) -> Iterator[Option]:
-    hints, texts = get_type_hints(kind, include_extras=True), field_texts(kind)
+    hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         hint, extras = _unwrapped(hints[field.name])
         if tyro.conf.Suppress in extras:
             continue
         default = _default(field) if defaults is None else getattr(defaults, field.name)
         if is_dataclass(default):
-            nested = "levers" if field.name == "levers" else "recipe"
-            yield from _options_of(type(default), default, group=nested)
+            yield from _options_of(type(default), default, group=field.name)
             continue
-        given = next((extra for extra in extras if getattr(extra, "help", None)), None)
-        text = given.help if given is not None else texts.get(field.name, "")
-        metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), None)
+        argument = next((extra for extra in extras if hasattr(extra, "metavar")), NO_ARGUMENT)
+        text = argument.help or get_field_docstring(kind, field.name, WITHOUT_COMMENTS) or ""
         if tyro.conf.Positional in extras:
-            yield Option(field.name, "arguments", metavar or field.name.upper(), text)
+            yield Option(field.name, "arguments", argument.metavar, text)
             continue
         where = _group(field.name, kind) if group == "recipe" else group
-        yield Option(
-            field.name, where, _usage(field.name, hint, default, metavar), _with_default(field.name, text, default)
-        )
+        usage = _usage(field.name, hint, default, argument.metavar)
+        yield Option(field.name, where, usage, _with_default(field.name, text, default))
 
 
 def _group(name: str, recipe: type) -> str:
-    known = {"data": OF_DATA, "optimizer": OF_OPTIMIZER, "run": OF_RUN}
-    ours = recipe.__module__.startswith("plimsoll.")
-    return next((group for group, names in known.items() if name in names), "model" if ours else "recipe")
+    for group, names in GROUPS.items():
+        if name in names:
+            return group
+    return "model" if recipe.__module__.startswith("plimsoll.") else "recipe"
 
 
 def _with_most_used(options: list[Option]) -> list[Option]:
     by_name = {option.name: option for option in options if option.group not in ("arguments", "levers")}
     first = [by_name[name] for name in MOST_USED if name in by_name][:10]
     rest = [option for option in options if option not in first]
-    return [Option(each.name, "most used", each.usage, each.text) for each in first] + rest
+    return [replace(option, group="most used") for option in first] + rest
 
 
 def _usage(name: str, hint: Any, default: Any, metavar: str | None) -> str:
@@ -149,7 +150,7 @@ def _value(hint: Any) -> str:
         return "|".join(_value(part) for part in get_args(hint) if part is not NoneType)
     if get_origin(hint) is tuple:
         return f"[{_value(get_args(hint)[0])} ...]"
-    return "{True,False}" if hint is bool else {int: "INT", float: "FLOAT"}.get(hint, "STR")
+    return {bool: "{True,False}", int: "INT", float: "FLOAT"}.get(hint, "STR")
 
 
 def _with_default(name: str, text: str, default: Any) -> str:
@@ -173,34 +174,6 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return (get_args(hint)[0], get_args(hint)[1:]) if get_origin(hint) is Annotated else (hint, ())
 
 
-def field_texts(kind: type) -> dict[str, str]:
-    """Returns the docstring below each field of a class, those of its bases among them."""
-    texts: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        file = getattr(sys.modules.get(each.__module__), "__file__", None)
-        if file is not None and is_dataclass(each):
-            texts |= _texts_in(file).get(each.__name__, {})
-    return texts
-
-
-@cache
-def _texts_in(file: str) -> dict[str, dict[str, str]]:
-    """Returns the docstrings below fields of a file's classes, by class and field."""
-    try:
-        tree = ast.parse(Path(file).read_text("utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError):  # of compiled code: its options have no texts
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            for field, after in zip(node.body, node.body[1:], strict=False):
-                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                    text = getattr(after.value, "value", None)
-                    if isinstance(text, str):
-                        found.setdefault(node.name, {})[ast.unparse(field.target)] = " ".join(text.split())
-    return found
-
-
 def _lines(option: Option) -> list[str]:
     usage = f"  {option.usage}"
     lines = _wrapped(option.text, indent=INDENT)
@@ -210,6 +183,5 @@ def _lines(option: Option) -> list[str]:
 
 
 def _wrapped(text: str, *, indent: int) -> list[str]:
-    width = max(40, min(COLUMNS, shutil.get_terminal_size((COLUMNS, 24)).columns))
-    space = " " * min(indent, width // 3)
-    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+    space = " " * indent
+    return textwrap.wrap(text, COLUMNS, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,11 @@ from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
 from plimsoll.cli.parse import Json, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
+
+BELOW_RECIPES = (
+    "A file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).",
+    "`plimsoll train NAME --help` lists a recipe's options.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +62,7 @@ def fingerprint(arguments: list[str]) -> int:
     answer = use.fingerprint(options.run)
     for note in answer["notes"]:
         print(f"note: {note}; the newest whole one is of step {answer['step']:,}", file=sys.stderr)
-    print(json.dumps(answer) if options.json else f"{answer['fingerprint']}  step {answer['step']}")
-    return 0
+    return print_answer(options, answer, lambda answer: f"{answer['fingerprint']}  step {answer['step']}")
 
 
 def recipes(arguments: list[str]) -> int:
@@ -67,20 +70,16 @@ def recipes(arguments: list[str]) -> int:
     options = parse(RecipesOptions, arguments, program="plimsoll recipes")
     from plimsoll.recipes.registry import installed, presets
 
-    rows = {name: preset.purpose for name, preset in presets().items()}
-    broken = installed().broken
-    if options.json:
-        listed = {"recipes": [{"name": name, "purpose": purpose} for name, purpose in rows.items()]}
-        print(json.dumps(listed | ({"broken": broken} if broken else {})))
-        return 0
-    widest = max(map(len, rows))
-    for name, purpose in rows.items():
-        print(f"  {name:<{widest}}  {purpose}")
-    for problem in broken:
-        print(f"\nThe recipe package {problem}.")
-    print("\nA file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).")
-    print("`plimsoll train NAME --help` lists a recipe's options.")
-    return 0
+    rows = [{"name": name, "purpose": preset.purpose} for name, preset in presets().items()]
+    return print_answer(options, {"recipes": rows, "broken": installed().broken}, _recipes_text)
+
+
+def _recipes_text(answer: Mapping[str, Any]) -> str:
+    from plimsoll.report.layout import columns
+
+    lines = columns([list(row.values()) for row in answer["recipes"]], align="ll")
+    lines += [f"\nThe recipe package {problem}." for problem in answer["broken"]]
+    return "\n".join([*lines, "", *BELOW_RECIPES])
 
 
 def runs(arguments: list[str]) -> int:
@@ -107,10 +106,11 @@ def inspect(arguments: list[str]) -> int:
     from plimsoll.recipes.registry import families
     from plimsoll.recipes.verbs import resolved
 
-    for form in (form for family in families() for form in family.inspects):
-        if resolved(form.recognises)(options.path):
-            with as_written(options.path):
-                return print_answer(options, resolved(form.describe)(options.path), resolved(form.table))
+    for family in families():
+        for form in family.inspects:
+            if resolved(form.recognises)(options.path):
+                with as_written(options.path):
+                    return print_answer(options, resolved(form.describe)(options.path), resolved(form.table))
     from plimsoll.data.hdf5 import survey
 
     if survey.is_hdf5(options.path):
@@ -127,20 +127,17 @@ def inspect(arguments: list[str]) -> int:
 
 
 def _data_text(described: Mapping[str, Any]) -> str:
-    from plimsoll.report.layout import format_known_bytes, labelled
+    from plimsoll.report.layout import all_labelled, known
 
-    files = f"{described['files']:,} file{'s' * (described['files'] != 1)}"
     read = f"{described['scanned_documents']:,} documents, {described['scanned_characters']:,} characters"
-    mean, longest = described["mean_characters"], described["longest_characters"]
-    lines = [
-        described["name"],
-        *labelled("data", described["description"]),
-        *labelled("on disk", f"{files}, {format_known_bytes(described['bytes'])}"),
-        *(labelled("columns", ", ".join(described["columns"])) if described["columns"] else []),
-        *labelled("read", f"{read}: {'all of it' if described['scan_complete'] else 'the beginning; there is more'}"),
-        *labelled("for validation", f"{described['scanned_held_out_documents']:,} of these documents"),
-        *labelled("a document", f"{'-' if mean is None else f'{mean:,}'} characters on average, {longest:,} at most"),
+    how_much = "all of it" if described["scan_complete"] else "the beginning; there is more"
+    mean, longest = known(described["mean_characters"], ","), described["longest_characters"]
+    rows = [
+        ("data", described["description"]),
+        ("columns", ", ".join(described["columns"] or ["none"])),
+        ("read", f"{read}: {how_much}"),
+        ("for validation", f"{described['scanned_held_out_documents']:,} of these documents"),
+        ("a document", f"{mean} characters on average, {longest:,} at most"),
+        *(("begins", repr(sample)) for sample in described["samples"]),
     ]
-    for sample in described["samples"]:
-        lines += labelled("begins", repr(sample if len(sample) < 160 else sample[:160] + "..."))
-    return "\n".join(lines)
+    return "\n".join([described["name"], *all_labelled(rows)])

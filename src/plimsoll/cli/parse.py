@@ -12,14 +12,11 @@ import json
 import re
 import sys
 import textwrap
-from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from types import UnionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
-import tyro._resolver
 
 from plimsoll.cli.examples import example
 from plimsoll.cli.help import COLUMNS, help_text
@@ -29,20 +26,7 @@ from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_reci
 from plimsoll.units import parse_count, require_bounds
 
 T = TypeVar("T")
-_checked = tyro._resolver.is_instance
-"""tyro's check of a default. It imports typeguard, a seventh of a command's start, for types that need none of it."""
-
-
-def _is_instance(kind: Any, value: Any) -> bool:
-    """Returns whether a default is of its field's type: for `int | None`, tuples and classes without typeguard."""
-    if get_origin(kind) is UnionType:
-        return any(_is_instance(each, value) for each in get_args(kind))
-    if get_origin(kind) in (Mapping, tuple) or type(kind) is ABCMeta:
-        return isinstance(value, get_origin(kind) or kind)
-    return _checked(kind, value)
-
-
-tyro._resolver.is_instance = _is_instance
+tyro._experimental_options["utf8_boxes"] = False  # errors between plain rules, in every terminal
 
 Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON object and nothing else.")]
 """`--json` of every command that has it."""
@@ -119,20 +103,13 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         name = words.pop(at + 1)
         words.pop(at)
         if words and not words[0].startswith("-"):
-            first = words.pop(0)
-            whole = f"{first}-{name}"  # `longcontext --preset nano`
-            if whole not in presets():
-                known = [preset.removeprefix(f"{first}-") for preset in presets() if preset.startswith(f"{first}-")]
-                some = f"it has {', '.join(known)}" if known else "it has none"
-                raise RecipeError(f"--preset {name} is no preset of {first}: {some}; `plimsoll recipes` lists all")
-            name = whole
+            name = f"{words.pop(0)}-{name}"  # `longcontext --preset nano`
         return name, _recipe(name), words
     if words[:1] in (["-h"], ["--help"]):
         known = f"RECIPE is one of {', '.join(presets())}, or a file of yours, like my_recipe.py."
         print(textwrap.fill(known, COLUMNS, break_on_hyphens=False))
-        print("With the defaults of the first:\n")
-        first = next(iter(presets()))
-        return first, _recipe(first), words
+        print("With the defaults of stories:\n")
+        return "stories", _recipe("stories"), words
     if not words or words[0].startswith("-"):
         raise RecipeError(
             f"plimsoll {command} needs a recipe first: {', '.join(presets())}, like `plimsoll {command} code`, or a"
@@ -189,31 +166,32 @@ def _recipe(name: str) -> Recipe:
 
 
 def _translated(arguments: list[str], counts: set[str]) -> list[str]:
+    # Aliases, and --steps=3 as two words. A value may have an equals sign in it: `--prompt "x = 1"`.
     words: list[str] = []
     for word in arguments:
         flag, equals, value = word.partition("=")
-        known = flag.replace("_", "-")
-        if equals and (known in ALIASES or known in counts):
-            words += [*ALIASES.get(known, [flag]), value]
-        else:  # a value may have an equals sign in it: `--prompt "x = 1"`
-            words += ALIASES.get(word.replace("_", "-"), [word])
-    for at, word in enumerate(words[:-1]):
-        count = words[at + 1]  # a negative one is for the recipe to refuse: it knows why
-        if word.replace("_", "-") in counts and re.fullmatch(r"--.*|-?[0-9]+|None", count, re.DOTALL) is None:
+        flag = flag.replace("_", "-")
+        if flag in ALIASES or flag in counts:
+            words += ALIASES.get(flag, [flag])
+            words += [value] if equals else []
+        else:
+            words.append(word)
+
+    # Counts. A negative one is for the recipe to refuse: it knows why.
+    for at, count in enumerate(words[1:], 1):
+        flag = words[at - 1]
+        if flag in counts and re.fullmatch(r"--.*|-?[0-9]+|None", count, re.DOTALL) is None:
             try:
-                words[at + 1] = str(parse_count(count))
+                words[at] = str(parse_count(count))
             except RecipeError as problem:
-                raise RecipeError(f"{word}: {problem}") from None
+                raise RecipeError(f"{flag}: {problem}") from None
     return words
 
 
 def _one_paragraph(boxed: str, program: str) -> str:
     """Returns tyro's error, which it draws in a box above help texts, in our words and on one line."""
-    lines = [line.strip(" │") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
-    sections = [" ".join(part.split()) for part in re.split(r"[─-]{8,}", "\n".join(lines))]
-    if not boxed.startswith("╭"):  # without UTF-8 there is no box, and the title has a rule of its own
-        sections = sections[1:] or sections
-    problem, rest = sections[0], " ".join(sections[1:])
+    _, problem, *rest_of_box = [" ".join(part.split()) for part in re.split(r"-{8,}", boxed)]
+    rest = " ".join(rest_of_box)
     more = f"`{program} --help` lists the options"
     if match := re.match(r"Unrecognized options?: (.*)", problem):
         unknown = [word for word in match[1].split(", ") if word.startswith("-")]
@@ -233,7 +211,7 @@ def _one_paragraph(boxed: str, program: str) -> str:
         return f"{match[2]} takes one of {', '.join(choices)}, got {match[1]}"
     if match := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", problem):
         return f"{match[1]} needs {match[2].split()[0]}, the {match[3][0].lower()}{match[3][1:]}; {more}"
-    return f"{problem}; {more}" if problem else f"the options cannot be read; {more}"
+    return f"{problem}; {more}"
 
 
 def request_of(options: Any) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from plimsoll.processes.environment import for_processes
 from plimsoll.units import format_bytes
 
 Platform = Literal["tpu", "cuda"]
-PLATFORMS: tuple[Platform, ...] = ("tpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,7 @@ KITS: dict[Platform, _Kit] = {
 MARK = "plimsoll.json"
 """File that is written last: a folder without it was never finished."""
 BORROWED = "plimsoll_environment.pth"
-BORROWS = "import site; site.addsitedir(PATH)"
-"""Line of that file for each folder of ours, as a Python string. It also reads the folder's own `.pth` files."""
+"""File with a line for each folder of ours. `addsitedir` also reads the folder's own `.pth` files."""
 
 
 def folder(platform: Platform) -> Path:
@@ -122,34 +120,49 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
     Args:
         platform: Compiler to install.
         say: Called with messages about what is done, first with the disk that it takes.
+
+    Raises:
+        PlimsollError: The disk has too little room, or a step failed.
     """
     kit, place = KITS[platform], folder(platform)
     say(
         f"making the compile environment for {platform} in {place}: {format_bytes(kit.disk_bytes)} on disk when it is"
         f" done, {format_bytes(kit.while_installing)} while it is made; removing that folder undoes it"
     )
-    _require_room(platform)
+
+    # Room for it.
+    place.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(place.parent).free
+    if free < kit.while_installing:
+        raise PlimsollError(
+            f"the compile environment for {platform} needs {format_bytes(kit.while_installing)} of disk while it is"
+            f" made, and {format_bytes(free)} are free at {place.parent}: make room, or name another disk with"
+            " PLIMSOLL_COMPILERS"
+        )
+
     unfinished = place.with_name(f"{platform}.unfinished")
     with place.with_name(f"{platform}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # two installations at once would write into one folder
-            raise PlimsollError(
-                f"another process is installing the compile environment for {platform} in {place.parent}: wait for it"
-            ) from None
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two installations at once would write into one folder
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
+            # An empty environment that sees our packages.
             _run([Path(sys.executable), "-m", "venv", str(unfinished)])
-            ours = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+            ours = site.getsitepackages()
+            if site.ENABLE_USER_SITE:
+                ours.append(site.getusersitepackages())
             real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
-            lines = [BORROWS.replace("PATH", repr(path)) + "\n" for path in real if Path(path).is_dir()]
+            lines = [f"import site; site.addsitedir({path!r})\n" for path in real]
             (_packages(unfinished) / BORROWED).write_text("".join(lines))
+
+            # The compiler, and the proof that it compiles.
             package = f"jax[{kit.extra}]=={metadata.version('jax')}"
             say(f"installing {package}")
             _run([_python(unfinished), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", package])
             say(f"compiling a small function for {kit.proof}")
             proof = [_python(unfinished), "-m", "plimsoll.planner.topology", kit.proof]
             _run(proof, environment=for_processes(platform))
+
+            # The place of the one before it.
             (unfinished / MARK).write_text(json.dumps(_requirements()))
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
@@ -168,33 +181,14 @@ def _requirements() -> dict[str, str]:
     }
 
 
-def _require_room(platform: Platform) -> None:
-    """Makes the folder for environments. Raises PlimsollError if it cannot be made, or its disk is too full."""
-    root, needed = folder(platform).parent, KITS[platform].while_installing
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise PlimsollError(
-            f"the folder {root} for compile environments cannot be made: {problem.strerror}. Name a folder you may"
-            " write to with PLIMSOLL_COMPILERS"
-        ) from None
-    free = shutil.disk_usage(root).free
-    if free < needed:
-        raise PlimsollError(
-            f"the compile environment for {platform} needs {format_bytes(needed)} of disk while it is made, and"
-            f" {format_bytes(free)} are free at {root}: make room, or name another disk with PLIMSOLL_COMPILERS"
-        )
-
-
 def _run(command: list[Path | str], *, environment: dict[str, str] | None = None) -> None:
     """Runs a step of the installation. Raises PlimsollError with the last line of its output if it fails."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     what = " ".join(map(str, command[1:]))
+    _, _, last = (done.stderr or done.stdout).strip().rpartition("\n")
     raise PlimsollError(
-        f"the compile environment was not made: `python {what}` ended with code {done.returncode}:"
-        f" {lines[-1][:400] if lines else 'it said nothing'}. What was there before is untouched; run the command again"
-        " once that is mended"
+        f"the compile environment was not made: `python {what}` ended with code {done.returncode}: {last}. What was"
+        " there before is untouched; run the command again once that is mended"
     )

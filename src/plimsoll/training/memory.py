@@ -45,12 +45,6 @@ def peak_resident_bytes() -> int:
         return int(file.read().partition(b"VmHWM:")[2].split(maxsplit=1)[0]) * 1024
 
 
-def forget_peak() -> None:
-    """Sets the peak back to what this process holds now, for everybody who reads it. Linux alone can."""
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-
-
 def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -> int:
     """Waits until the resident set stops falling, or is at most `enough` bytes, and returns the bytes that are left.
 
