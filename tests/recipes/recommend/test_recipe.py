@@ -183,7 +183,7 @@ def test_sizes_that_contradict_one_another_are_refused(recipe, name):
 
 
 def test_a_batch_larger_than_the_data_is_refused(recipe, tmp_path):
-    with pytest.raises(PlimsollError, match=r"4 rows of users to train on, fewer than the 9 of one batch"):
+    with pytest.raises(PlimsollError, match=r"has 4 examples to train on, fewer than the 9 of one batch"):
         replace(recipe, batch_size=9).prepare(tmp_path, print)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data import require_sizes
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
@@ -355,13 +355,7 @@ class Recommend(AdamWRecipe):
 
             # Pickles, absent files, and tensors of another shape are refused before anything is planned.
             checked(find_folder(self.pretrained), self.published)
-        per_epoch = len(rows) / self.effective_batch
-        if per_epoch < 1:
-            raise DataError(
-                f"{self.data} has {len(rows):,} rows of users to train on, fewer than the {self.effective_batch:,} of"
-                " one batch: lower --batch-size"
-            )
-        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        steps, per_epoch = self.steps_over(len(rows), called=self.data, default_epochs=DEFAULT_EPOCHS)
         description = f"{data.users:,} users, {data.items:,} items, {len(data):,} interactions in {self.data}"
         say(
             f"data: {description}; {rows.labels:,} items to predict in {len(rows):,} rows; {steps:,} steps are"
