@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,19 +121,15 @@ class Baselines:
 
 
 def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour."""
-    kept = []
-    for number in range(cosines.shape[0]):
-        row = cosines[number]
-        others = row.indices != items[number]
-        near = row.indices[others]
-        values = row.data[others]
-        if len(near) > most:
-            top = np.argpartition(-values, most)[:most]
-            near = near[top]
-            values = values[top]
-        kept.append((near, values))
-    ends = np.cumsum([0, *(len(near) for near, _ in kept)])
-    near = np.concatenate([near for near, _ in kept])
-    values = np.concatenate([values for _, values in kept])
-    return sparse.csr_matrix((values, near, ends), shape=cosines.shape)
+    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour.
+
+    `cosines` is changed.
+    """
+    is_itself = cosines.indices == np.repeat(items, np.diff(cosines.indptr))
+    cosines.data[is_itself] = 0
+    for first, end in pairwise(cosines.indptr):
+        values = cosines.data[first:end]
+        if len(values) > most:
+            values[np.argpartition(-values, most)[most:]] = 0
+    cosines.eliminate_zeros()
+    return cosines

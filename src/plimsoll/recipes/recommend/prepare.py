@@ -55,7 +55,6 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     description = {
         "form": form,
         "clustering": options.clustering,
-        "clusters_asked": clusters,
         "largest_cluster": int(np.bincount(cluster_of[1:]).max()),
         "counts": counts,
     }

@@ -146,7 +146,6 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
     places = ranks(scores, targets, seen=seen)
     return [
         {
-            "step": trained.step,
             "history": [data.described(int(item)) for item in items[-recipe.seq_len :]],
             "taken": data.described(int(target)),
             "place": int(place) + 1,
@@ -179,7 +178,7 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
                 "kind": "table",
                 "title": f"What comes next, user {number} of the test split",
                 "caption": f"After {history}. Really taken then: {taken['original']}, which stands {user['place']:,}."
-                f" of what was not taken before, by the checkpoint of step {user['step']:,}.",
+                f" of what was not taken before, by the checkpoint of step {trained.step:,}.",
                 "header": ["item", "place", "probability"],
                 "rows": rows,
             }
