@@ -35,7 +35,7 @@ def train(folder):
     done = tuned(folder)
     assert done.returncode == 0, done.stderr
     began = "the run began with weights that were given to it"
-    assert f"{began} (the embeddings of --data, the clusters of --data, --pretrained)" in done.stdout
+    assert f"{began} (--data, --pretrained)" in done.stdout
 
 
 def tuned(folder, *more):
@@ -168,8 +168,7 @@ def test_the_items_that_a_report_shows_stand_where_the_evaluation_ranks_them(tra
     ("history", "words"),
     [
         ("112,999,x", "--history has 2 items like '999', which"),
-        (",", "names no item at place 1 of 2: give some of the 20"),
-        ("112,,118", "names no item at place 2 of 3"),
+        ("112,,118", "--history has 1 items like ''"),
     ],
 )
 def test_what_is_no_item_is_said_before_anything_is_read(trained, history, words):

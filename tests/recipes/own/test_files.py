@@ -124,7 +124,7 @@ def test_a_module_of_the_environment_is_no_source(tmp_path):
 
 
 NO_RECIPE = {
-    "no file": (None, "", "missing.py does not exist: name a Python file"),
+    "no file": (None, "", "missing.py: name a Python file"),
     "no recipe": (SMALL, "", "mine.py has no recipe in it: add `recipe = plimsoll.recipe("),
     "a class only": (CLASS, "", "or of a class `recipe = YourClass()`"),
     "no such name": (TWO, ":middle", "has no recipe called 'middle': name one of small, large, like"),

@@ -266,9 +266,9 @@ def test_data_is_arrays_of_the_batch_s_pytree_or_what_has_a_place(tmp_path):
         recipe = functions().recipe(init, given_data)
         batch = next(iter(recipe.source(tmp_path, prefetch=0)))
         assert {name: leaf.shape for name, leaf in batch.items()} == {"0": (8, 3), "1": (8,)}
-    with pytest.raises(DataError, match=r"data is a generator, which has no len\(\) and no \[index\]: give arrays"):
+    with pytest.raises(DataError, match=r"data is a generator: give arrays"):
         functions().recipe(init, (each for each in points))
-    with pytest.raises(DataError, match=r"examples of shape \(4,\), and that of the batch that was planned for \(3,\)"):
+    with pytest.raises(DataError, match=r"0 in data has shape and type \(\(4,\), .* for \(\(3,\), 'float32'\)"):
         functions().recipe(init, (np.zeros((9, 4), np.float32), values[:9]))
-    with pytest.raises(DataError, match=r"1 of data is int32, and that of the batch that was planned for float32"):
+    with pytest.raises(DataError, match=r"1 in data has shape and type \(\(\), 'int32'\), .* for \(\(\), 'float"):
         functions().recipe(init, (points, np.zeros(80, int)))

@@ -93,11 +93,6 @@ BAD = {
     "a dat of three": ("1::2::3\n1::2\n", {"format": "movielens-dat"}, "line 1, has 3 fields, where .* has 4"),
     "a dat in words": ("1::2::3::now\n", {"format": "movielens-dat"}, "line 1, has the time 'now'"),
     "pairs of three": ("1 2\n1 2 3\n", {"format": "pairs"}, "line 2, has 3 words, where a user and an item are 2"),
-    "a user twice": (
-        "1 2 3\n2 5 6\n1 4 5\n",
-        {"format": "sequences"},
-        "line 3, has the user 1, whose items stand on a line above",
-    ),
     "ratings of pairs": ("1 2\n", {"min_rating": 3}, "--min-rating 3: .* has no ratings, being read as --format pairs"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from item_examples import ITEMS, shape_of, uneven_clusters
 from plimsoll.levers.chunked_loss import chunked_sum
-from plimsoll.recipes.recommend.items import NO_ITEM, Items, members_of, round_robin
+from plimsoll.recipes.recommend.items import NO_ITEM, Items, members_of
 from plimsoll.types import IGNORE, Compute
 
 STRICT = True
@@ -17,19 +17,22 @@ STRICT = True
 ROWS = 11
 
 
-def example(cluster_of=None, **changed):
+ROUND_ROBIN = np.r_[-1, np.arange(ITEMS) % shape_of().clusters].astype(np.int32)
+
+
+def example(cluster_of=ROUND_ROBIN, **changed):
     """The items, their vectors, what is fixed, and outputs of a reader."""
     items = Items(shape_of(**changed), Compute())
     keys = jax.random.split(jax.random.key(0), 2)
     params = jax.tree.map(lambda leaf: leaf * 5, jax.jit(items.init)(keys[0]))  # probabilities far from even
     fixed = {}
     if items.shape.two_level:
-        fixed = round_robin(items.shape) if cluster_of is None else members_of(cluster_of, items.shape)
+        fixed = members_of(cluster_of, items.shape)
     return items, items.vectors(params), fixed, jax.random.normal(keys[1], (ROWS, 32))
 
 
 CLUSTERED = {
-    "round robin": None,
+    "round robin": ROUND_ROBIN,
     "uneven, two of them of one item": uneven_clusters(),
     "one is empty": np.concatenate([[-1], np.repeat([0, 2, 3, 4], [12, 9, 8, 1])]).astype(np.int32),
 }
@@ -90,7 +93,7 @@ def test_gradients_are_finite_where_clusters_are_filled_up(clusters):
 
 def test_every_item_has_one_place_among_the_members():
     shape = shape_of()
-    for fixed in map(jax.device_get, (members_of(uneven_clusters(), shape), round_robin(shape))):
+    for fixed in map(jax.device_get, (members_of(uneven_clusters(), shape), members_of(ROUND_ROBIN, shape))):
         members, item = fixed["members"], np.arange(1, ITEMS + 1)
         np.testing.assert_array_equal(members[fixed["cluster"][1:], fixed["place"][1:]], item)
         assert sorted(members[members != NO_ITEM].tolist()) == item.tolist()

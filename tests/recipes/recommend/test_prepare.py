@@ -162,7 +162,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(file, tmp_path, case)
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "empty.csv").write_text("userId,movieId,rating,timestamp\n")
-    with pytest.raises(DataError, match=r"empty\.csv is empty: it has no interactions"):
+    with pytest.raises(DataError, match=r"empty\.csv has 0 interactions"):
         build(made(tmp_path / "empty.csv"), tmp_path / "set")
 
 

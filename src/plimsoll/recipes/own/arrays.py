@@ -41,11 +41,10 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
         return data, ""
     if ordered and hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
         return (lambda: data), ""
-    named = type(data).__name__
     raise DataError(
-        f"{what} is a {named}{'' if isinstance(data, Mapping) else ', which has no len() and no [index]'}: give arrays"
-        f" by the names of the batch ({', '.join(form.spec)}) whose first axis counts the examples, an object with"
-        " len() and [index] whose items are dicts of arrays, or a function that returns one of these"
+        f"{what} is a {type(data).__name__}: give arrays by the names of the batch ({', '.join(form.spec)}) whose first"
+        " axis counts the examples, an object with len() and [index] whose items are dicts of arrays, or a function"
+        " that returns one of these"
     )
 
 
@@ -53,14 +52,11 @@ def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Calla
     from plimsoll.data.examples import narrow  # imports Grain and with it JAX
 
     for name, (shape, dtype) in form.spec.items():
-        if np.shape(arrays[name])[1:] != shape:
+        example = arrays[name].shape[1:], narrow(np.dtype(arrays[name].dtype)).name
+        if example != (shape, dtype):
             raise DataError(
-                f"{name} of {what} has examples of shape {np.shape(arrays[name])[1:]}, and that of the batch that was"
-                f" planned for {shape}: plan for a batch of these"
-            )
-        if (kind := narrow(np.dtype(arrays[name].dtype)).name) != dtype:
-            raise DataError(
-                f"{name} of {what} is {kind}, and that of the batch that was planned for {dtype}: give both as one"
+                f"an example of {name} in {what} has shape and type {example}, and that of the batch that was planned"
+                f" for {(shape, dtype)}: plan for a batch of these"
             )
     places = {name: _place(arrays[name]) for name in form.spec}
     text = repr([(name, identity) for name, (_, identity) in places.items()])
@@ -74,18 +70,11 @@ def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Calla
 
 def _place(given: Any) -> tuple[tuple[str, dict[str, Any]], str]:
     """Returns where an array is, as `np.memmap` takes it, and its identity."""
-    file = getattr(given, "filename", None) if isinstance(given, np.memmap) else None
-    if (
-        file is not None
-        and given.flags.c_contiguous
-        and given.base is not None
-        and not isinstance(given.base, np.ndarray)
-    ):
+    file = given.filename if isinstance(given, np.memmap) else None
+    if file is not None and given.flags.c_contiguous and not isinstance(given.base, np.ndarray):
         how = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}
         return (str(file), how), f"{facts_of([Path(file)]).digest} {how}"
     array = np.ascontiguousarray(given)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise DataError(f"an array of the data is of {array.dtype}: give numbers")
     flat = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(flat.data).hexdigest()
     path = pickled.folder() / f"{digest}.array"
@@ -98,5 +87,4 @@ def _place(given: Any) -> tuple[tuple[str, dict[str, Any]], str]:
             " process that trains would read them: let TMPDIR name a folder with room, or give arrays that are in files"
             ' (np.load(..., mmap_mode="r"))'
         ) from None
-    how = {"dtype": array.dtype if array.dtype.name == "bfloat16" else array.dtype.str, "shape": array.shape}
-    return (str(path), how), f"{digest} {array.dtype} {array.shape}"
+    return (str(path), {"dtype": array.dtype, "shape": array.shape}), f"{digest} {array.dtype} {array.shape}"

@@ -47,9 +47,17 @@ def load(name: str) -> Recipe:
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
     recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
-    chosen = inside or ("recipe" if len(recipes) != 1 else next(iter(recipes)))
+    if not recipes:
+        raise RecipeError(
+            f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)`"
+            " at its top level, or of a class `recipe = YourClass()` (docs/your-own.md)"
+        )
+    first = next(iter(recipes))
+    chosen = inside or (first if len(recipes) == 1 else "recipe")
     if chosen not in recipes:
-        raise RecipeError(_no_such(file, inside, recipes))
+        raise RecipeError(
+            f"{file} has no recipe called {chosen!r}: name one of {', '.join(recipes)}, like {file}:{first}"
+        )
     recipe = recipes[chosen]
     _homes[type(recipe)] = module
     return recipe
@@ -114,9 +122,8 @@ def sources(path: Path) -> dict[str, str]:
 
 def _existing(path: Path, named: str) -> Path:
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
         raise RecipeError(
-            f"the recipe file {named} {what}: name a Python file that has a recipe in it (docs/your-own.md), or one of"
+            f"there is no recipe file {named}: name a Python file that has a recipe in it (docs/your-own.md), or one of"
             " the recipes that `plimsoll recipes` lists"
         )
     return path
@@ -146,15 +153,3 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
         _being_imported.discard(str(path))
     _loaded[str(path)] = made_from, module
     return module
-
-
-def _no_such(file: str, inside: str, recipes: Mapping[str, Recipe]) -> str:
-    if recipes:
-        return (
-            f"{file} has no recipe called {inside or 'recipe'!r}: name one of {', '.join(recipes)}, like"
-            f" {file}:{next(iter(recipes))}"
-        )
-    return (
-        f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)` at"
-        " its top level, or of a class `recipe = YourClass()` (docs/your-own.md)"
-    )

@@ -96,15 +96,16 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
             )
         if not any(jax.numpy.issubdtype(leaf.dtype, kind) for kind in (np.number, np.bool_)):
             raise DataError(f"{name} of the batch is of {leaf.dtype}: give numbers, like tokens instead of text")
-    firsts = {name: leaf.shape[0] if leaf.shape else None for name, leaf in leaves.items()}
-    if not leaves or {None, 0} & {*firsts.values()} or len(set(firsts.values())) > 1:
+    first_axes = {leaf.shape[:1] for leaf in leaves.values()}
+    if len(first_axes) != 1 or first_axes & {(), (0,)}:
         words = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in leaves.items())
         raise DataError(
             f"the leaves of the batch are {words or 'none'}: the first axis of each counts the examples, so it must be"
             " the same number, above 0, in all of them. Put what is no example into the parameters, or into the loss"
         )
     spec = {name: (tuple(leaf.shape[1:]), narrow(np.dtype(leaf.dtype)).name) for name, leaf in leaves.items()}
-    return BatchForm(tree, spec), next(iter(leaves.values())).shape[0]
+    [(examples,)] = first_axes
+    return BatchForm(tree, spec), examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +192,7 @@ class FunctionRecipe(OwnRecipe):
 
     @property
     def short_name(self) -> str:
-        file = file_of(sys.modules.get(type(self).__module__))
-        return file.stem if file else "functions"
+        return self._file.stem if self._file else "functions"
 
 
 def given(

@@ -86,7 +86,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
         RecipeError: This is neither.
     """
     keys = _keys(saved)
-    for key in keys if str(saved.get("data", "")).startswith(OPAQUE) else keys[:1]:
+    for key in keys if saved["data"].startswith(OPAQUE) else keys[:1]:
         cls = _made.get(key) or _read(key)
         if cls is not None:
             _made[key] = cls
@@ -110,9 +110,9 @@ def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path)
     """
     if not is_pickled(now):
         raise RecipeError(f"{run} is a run of functions that plimsoll.plan was given: name another run")
-    other = [name for name in COMPUTED if saved["code"].get(name) != now["code"][name]]
-    pair = str(saved.get("data")), str(now["data"])
-    if pair[0] != pair[1] and not any(each.startswith(OPAQUE) for each in pair):
+    other = [name for name in COMPUTED if saved["code"][name] != now["code"][name]]
+    is_opaque = saved["data"].startswith(OPAQUE) or now["data"].startswith(OPAQUE)
+    if saved["data"] != now["data"] and not is_opaque:
         other.append("data")
     if other:
         raise RecipeError(
@@ -138,7 +138,7 @@ def folder() -> Path:
 def _keys(described: Mapping[str, Any]) -> list[str]:
     """Returns the names under which a pickle is looked for: with its data, and by what it computes alone."""
     code = json.dumps(described["code"], sort_keys=True)
-    return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described.get('data')}", code)]
+    return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described['data']}", code)]
 
 
 def _read(key: str) -> type[Recipe] | None:
@@ -147,7 +147,7 @@ def _read(key: str) -> type[Recipe] | None:
     if not os.environ.get(VARIABLE) or not path.is_file():
         return None
     status = path.parent.stat()
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077):
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise RecipeError(
             f"{path.parent}, which {VARIABLE} names, can be written by others: no code is taken from there. Unset"
             " the variable, and call plimsoll.plan again"
@@ -157,19 +157,6 @@ def _read(key: str) -> type[Recipe] | None:
     import cloudpickle
 
     return cloudpickle.loads(pickle)
-
-
-class _Limited(io.BytesIO):
-    """A file of at most `MOST_BYTES`."""
-
-    def write(self, data: Any) -> int:
-        if self.tell() + memoryview(data).nbytes > MOST_BYTES:
-            raise RecipeError(
-                f"the functions hold more than {format_bytes(MOST_BYTES)}, and what they hold goes to every process"
-                " that compiles and trains. Give arrays as data, as part of the parameters (what is not learned as"
-                ' {"trainable": ..., "frozen": ...}), or read them in a function'
-            )
-        return super().write(data)
 
 
 def _pickled(cls: type[Any]) -> bytes:
@@ -185,17 +172,21 @@ def _pickled(cls: type[Any]) -> bytes:
                 return (make, (meta, name, bases, namespace | _fields_of(obj), *rest), *state)
             return reduced
 
-    file = _Limited()
+    file = io.BytesIO()
     try:
         Pickler(file).dump(cls)
-    except RecipeError:
-        raise
     except Exception as problem:  # whatever somebody else's object does
         raise RecipeError(
             f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
             f" {problem}. They go there as a pickle: leave open files, locks, threads and devices out of what they use,"
             " or write a recipe into a file (docs/your-own.md)"
         ) from problem
+    if file.tell() > MOST_BYTES:
+        raise RecipeError(
+            f"the functions hold more than {format_bytes(MOST_BYTES)}, and what they hold goes to every process that"
+            " compiles and trains. Give arrays as data, as part of the parameters (what is not learned as"
+            ' {"trainable": ..., "frozen": ...}), or read them in a function'
+        )
     return file.getvalue()
 
 

@@ -155,8 +155,7 @@ class OwnRecipe(Recipe):
     @property
     def called(self) -> str:
         """Name of the recipe in messages: its file, like "my_recipe.py", or its class name if it is not in a file."""
-        file = file_of(sys.modules.get(type(self).__module__))
-        return file.name if file else type(self).__name__
+        return self._file.name if self._file else type(self).__name__
 
     @property
     def short_name(self) -> str:
@@ -288,8 +287,12 @@ class OwnRecipe(Recipe):
     @property
     def _home(self) -> Path:
         """Folder of the user's code."""
-        file = file_of(sys.modules.get(type(self).__module__))
-        return file.parent if file else Path.cwd()
+        return self._file.parent if self._file else Path.cwd()
+
+    @property
+    def _file(self) -> Path | None:
+        """File of the user's code; None for a notebook or a prompt."""
+        return file_of(sys.modules.get(type(self).__module__))
 
     def _keep_source(self, folder: Path) -> None:
         """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.

@@ -101,11 +101,9 @@ class GivenTask:
         )
 
     def _require_arrays(self, params: Params) -> None:
-        leaves, frozen = (
-            [(keystr(path) or "its top", leaf) for path, leaf in tree_leaves_with_path(part)]
-            for part in (params["trainable"], params.get("frozen", {}))
-        )
-        for place, leaf in [*leaves, *frozen]:
+        trainable = tree_leaves_with_path(params["trainable"])
+        for path, leaf in trainable + tree_leaves_with_path(params.get("frozen", {})):
+            place = keystr(path) or "its top"
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise RecipeError(
                     f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
@@ -117,13 +115,14 @@ class GivenTask:
                     f"init of {self.called} returns a PRNG key at {place}: take the keys that a loss gets"
                     " (`keys`, one for each example), so that randomness does not depend on the plan"
                 )
-        for place, leaf in leaves:
+        for path, leaf in trainable:
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise RecipeError(
-                    f"init of {self.called} returns {leaf.dtype} at {place}, which has no gradient: put what is"
-                    ' not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss gets both'
+                    f"init of {self.called} returns {leaf.dtype} at {keystr(path) or 'its top'}, which has no gradient:"
+                    ' put what is not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss'
+                    " gets both"
                 )
-        if not leaves:
+        if not trainable:
             raise RecipeError(f"init of {self.called} returns no array: there is nothing to learn")
 
 

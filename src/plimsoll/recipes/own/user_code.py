@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,7 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 
 def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
     """Returns the refusal that `what` failed, with the lines below `folder` that led there."""
-    message = " ".join(str(problem).split())
-    message = message if len(message) <= _LONGEST else message[:_LONGEST] + " ..."
+    message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     calls = []
     for frame in traceback.extract_tb(problem.__traceback__):

@@ -45,7 +45,7 @@ def make(options: ArcOptions) -> dict[str, Any]:
     names = options.subsets or tuple(subsets)
     usual = [name for name in (*names, "evaluation", "evaluation2") if name in names]
     test_set = options.test_set_name or usual[-1]
-    if not {*names, test_set} <= subsets.keys() or test_set not in names:
+    if not {*names} <= subsets.keys() or test_set not in names:
         raise DataError(
             f"{source} has the subsets {', '.join(subsets)}, and --subsets {' '.join(names)} --test-set-name {test_set}"
             " ask for others"
@@ -125,11 +125,11 @@ def _group(
         still = -1 if random is None else int(random.integers(len(pairs)))
         for number, (question, answer) in enumerate(pairs):
             grids = augmentation.applied(question), augmentation.applied(answer)
-            row = col = 0
+            corner = [0, 0]
             if random is not None and number != still:
-                row = int(random.integers(CANVAS - max(len(grid) for grid in grids) + 1))
-                col = int(random.integers(CANVAS - max(grid.shape[1] for grid in grids) + 1))
-            inputs.append(placed(grids[0], row, col))
-            labels.append(placed(grids[1], row, col))
+                extent = np.max([grid.shape for grid in grids], axis=0)
+                corner = [int(random.integers(CANVAS - size + 1)) for size in extent]
+            inputs.append(placed(grids[0], *corner))
+            labels.append(placed(grids[1], *corner))
     sizes = np.full(len(identifiers), len(pairs), np.int32)
     return Group(split, np.stack(inputs), np.stack(labels), sizes, identifiers)

@@ -42,8 +42,8 @@ def question(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
                 f" one of {TEST}0 to {TEST}{tests.examples - 1}"
             )
         batch = tests.batch(np.array([number]))
-        example = {name: values[0].tolist() for name, values in batch.items()}
-        return {"inputs": example[INPUTS], "identifier": example[IDENTIFIERS], "labels": example[LABELS]}
+        names = {"inputs": INPUTS, "identifier": IDENTIFIERS, "labels": LABELS}
+        return {key: batch[name][0].tolist() for key, name in names.items()}
     if form.kind == "arc":
         raise DataError(
             f"{run} solves ARC, whose tasks the network knows by their identifiers in the data set: one that is typed"

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 from scipy import sparse
 
-from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
-from plimsoll.recipes.recommend.ranking import mean_metrics
+from plimsoll.recipes.recommend.interactions import HeldOut, Interactions, beginnings
 from plimsoll.units import MIB
 
 Sparse = Any
@@ -33,8 +33,6 @@ DECAY = 0.5
 """Items of a history that have a weight, and the factor of the weight per step back."""
 NEIGHBOUR_BYTES = 256 * MIB
 """Memory for cosines, at 8 bytes each. If that is not enough for all, each item keeps its highest ones."""
-BLOCK_BYTES = 64 * MIB
-"""Memory for the scores of a block of users."""
 ROWS_TOGETHER = 256
 """Items whose neighbours are computed at a time."""
 
@@ -52,29 +50,14 @@ class Baselines:
             split: Split whose held-out items, and all after them, are not counted; None to count everything.
             asked: The only items that histories will have, which saves the cosines of the others.
         """
-        self.interactions = interactions
-        self.split: HeldOut | None = split
+        self._users = interactions.users
         self._asked = asked
         self._size = interactions.items + 1
         firsts = interactions.offsets[:-1]
         lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
-        self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        """First place of each user in the counted items; each user has at least one."""
-        places = np.repeat(firsts - self._starts[:-1], lengths) + np.arange(self._starts[-1])
-        self._counted = np.asarray(interactions.sequences[places])
-        """Items before the held-out ones, user by user."""
+        self._counted, self._starts = beginnings(interactions.sequences, firsts, lengths)
+        """Items before the held-out ones, user by user, and the first place of each user; each has at least one."""
         self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
-
-    def evaluate(self, *, keep_seen: bool = False) -> dict[str, dict[str, float]]:
-        """Returns the mean metrics of each baseline."""
-        assert self.split is not None, "nothing is held out"
-        return mean_metrics(
-            self.interactions,
-            self.split,
-            lambda histories: ((name, self.scores(name, histories)) for name in BASELINES),
-            users=max(1, BLOCK_BYTES // (4 * self._size)),
-            keep_seen=keep_seen,
-        )
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
         """Returns a score per item; higher is better. Column 0 is padding.
@@ -98,7 +81,7 @@ class Baselines:
         # Who took what, however often: (users, items + 1).
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
-        taken: Sparse = sparse.csr_matrix(parts, shape=(self.interactions.users, self._size))
+        taken: Sparse = sparse.csr_matrix(parts, shape=(self._users, self._size))
         taken.sum_duplicates()
         taken.data[:] = 1
 
@@ -138,19 +121,15 @@ class Baselines:
 
 
 def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour."""
-    kept = []
-    for number in range(cosines.shape[0]):
-        row = cosines[number]
-        others = row.indices != items[number]
-        near = row.indices[others]
-        values = row.data[others]
-        if len(near) > most:
-            top = np.argpartition(-values, most)[:most]
-            near = near[top]
-            values = values[top]
-        kept.append((near, values))
-    ends = np.cumsum([0, *(len(near) for near, _ in kept)])
-    near = np.concatenate([near for near, _ in kept])
-    values = np.concatenate([values for _, values in kept])
-    return sparse.csr_matrix((values, near, ends), shape=cosines.shape)
+    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour.
+
+    `cosines` is changed.
+    """
+    is_itself = cosines.indices == np.repeat(items, np.diff(cosines.indptr))
+    cosines.data[is_itself] = 0
+    for first, end in pairwise(cosines.indptr):
+        values = cosines.data[first:end]
+        if len(values) > most:
+            values[np.argpartition(-values, most)[most:]] = 0
+    cosines.eliminate_zeros()
+    return cosines

@@ -5,14 +5,12 @@ Its cost grows with the number of clusters plus the size of the largest, so a cl
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from math import ceil
 
 import numpy as np
 from jaxtyping import Float32, Int, Int32
 
-from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Clustering
 
 TIMES_MEAN = 4
@@ -47,15 +45,6 @@ def clustered(
         warnings.simplefilter("ignore")  # that some points are the same: clusters without members are not counted
         labels = means.fit_predict(directions)
     return _without_large(labels, directions, largest or TIMES_MEAN * ceil(items / clusters))
-
-
-def require_clustering(how: Clustering) -> None:
-    """Raises an error if scikit-learn is needed and missing. Called before anything is read."""
-    if how == "kmeans" and importlib.util.find_spec("sklearn") is None:
-        raise DataError(
-            "--clustering kmeans needs scikit-learn, which is not installed: `pip install scikit-learn` brings it, and"
-            " --clustering frequency does without"
-        )
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:

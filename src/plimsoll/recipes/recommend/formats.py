@@ -123,7 +123,6 @@ def header_of(line: str) -> tuple[list[str], str]:
 
 def _words(path: Path, form: Form) -> Iterator[Record]:
     """Yields the records of a file of words: MovieLens' .dat, pairs or sequences."""
-    users = set[str]()
     encoding = "latin-1" if form == "movielens-dat" else "utf-8-sig"
     with opened(path, encoding=encoding) as file:
         for number, line in enumerate(file, 1):
@@ -132,9 +131,6 @@ def _words(path: Path, form: Form) -> Iterator[Record]:
                 continue
             if form == "sequences":
                 user, *items = fields
-                if user in users:
-                    raise _broken(path, number, f"the user {user}, whose items stand on a line above already")
-                users.add(user)
                 for item in items:
                     yield number, user, item, ABSENT, ABSENT
             elif form == "pairs":

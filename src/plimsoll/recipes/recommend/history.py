@@ -19,12 +19,6 @@ def request_of(recipe: Recommend, run: str, text: str) -> dict[str, list[int]]:
     """
     names = recipe.interactions.names
     words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise DataError(
-            f"--history {text!r} names no item at place {words.index('') + 1} of {len(words)}: give some of the"
-            f" {len(names):,} of {recipe.data}, as the file that was prepared calls them, oldest first, like"
-            f" {','.join(names[:3])}"
-        )
     ids = {original: number for number, original in enumerate(names, 1)}
     if unknown := [word for word in words if word not in ids]:
         raise DataError(

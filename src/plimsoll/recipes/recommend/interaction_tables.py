@@ -23,9 +23,6 @@ REMARKS = {
 def prepared_text(answer: Mapping[str, Any]) -> str:
     counts = answer["counts"]
     seconds = format_seconds(answer["seconds"])
-    split = ""
-    if answer["clusters"] != answer["clusters_asked"]:
-        split = f" ({answer['clusters_asked']:,} were asked for; too large ones were split, and none is empty)"
     lines = [
         f"{answer['path']}: {answer['examples']:,} interactions of {answer['users']:,} users with {answer['items']:,}"
         f" items, {format_bytes(answer['bytes'])}, in {seconds} ({answer['examples_per_second']:,.0f} interactions/s)",
@@ -33,7 +30,7 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
         f" {counts['users_read']:,} users with {counts['items_read']:,} items",
         *_remarks(counts),
         f"  clusters: {answer['clusters']:,} by {answer['clustering']}, the largest of"
-        f" {answer['largest_cluster']:,} items{split}",
+        f" {answer['largest_cluster']:,} items",
     ]
     return "\n".join(lines)
 

@@ -127,6 +127,17 @@ class Interactions:
             raise DataError(f"{self.folder} is damaged, {problem}: copy it again, or prepare it again")
 
 
+def beginnings(
+    sequences: Int32[np.ndarray, " interactions"],
+    firsts: Int64[np.ndarray, " users"],
+    lengths: Int64[np.ndarray, " users"],
+) -> tuple[Int32[np.ndarray, " chosen"], Int64[np.ndarray, " users_and_1"]]:
+    """Returns so many items of each user, from the user's first place on, and where each user's begin among them."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
+    return np.asarray(sequences[places]), starts
+
+
 def is_interactions(folder: Path | str) -> bool:
     """Returns whether the folder has a set of interactions, complete or not."""
     return (Path(folder).expanduser() / SEQUENCES).is_file()

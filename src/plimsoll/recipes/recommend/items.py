@@ -52,20 +52,6 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
     return jax.device_put({"cluster": cluster, "place": place, "members": members})
 
 
-def round_robin(shape: ItemShape) -> dict[str, Array]:
-    """Returns item i in cluster (i - 1) mod clusters: the initial clusters, until others are given."""
-    item = jnp.arange(shape.items + 1, dtype=jnp.int32)
-    number = jnp.maximum(item - 1, 0)
-    cluster = jnp.arange(shape.clusters, dtype=jnp.int32)[:, None]
-    place = jnp.arange(shape.largest_cluster, dtype=jnp.int32)
-    member = 1 + cluster + place * shape.clusters
-    return {
-        "cluster": number % shape.clusters,
-        "place": number // shape.clusters,
-        "members": jnp.where(member <= shape.items, member, NO_ITEM),
-    }
-
-
 class Items:
     """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
 
@@ -104,12 +90,11 @@ class Items:
 
     def vectors(self, params: dict) -> dict[str, Float[Array, "_ width"]]:
         """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
-        table = params["items"]["embedding"]
-        compared = _as_they_are if self.shape.direct else self._adapted
-        vectors = {"items": compared(params, table)}
-        if self.shape.two_level:
-            vectors["clusters"] = compared(params, params["clusters"]["embedding"])
-        return vectors
+        parts = ["items", "clusters"] if self.shape.two_level else ["items"]
+        tables = {part: params[part]["embedding"].astype(jnp.float32) for part in parts}
+        if self.shape.direct:
+            return tables
+        return {part: self._adapted(params, table) for part, table in tables.items()}
 
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
@@ -152,18 +137,12 @@ class Items:
         return jnp.where(fixed["members"][:, 0] == NO_ITEM, -jnp.inf, scores)
 
     def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
-        rows = rows.astype(jnp.float32)
         if not self.shape.inner:
             return rows
         inner = params["adapter"]["inner"]
         outer = params["adapter"]["outer"]
         hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
         return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
-
-
-def _as_they_are(params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... item_width"]:
-    del params
-    return rows.astype(jnp.float32)
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:

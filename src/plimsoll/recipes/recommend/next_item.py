@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_sum
@@ -18,7 +19,7 @@ from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank_kept
 from plimsoll.recipes.recommend.item_reader import Reader, Side
 from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape
-from plimsoll.recipes.recommend.items import Items, round_robin
+from plimsoll.recipes.recommend.items import Items, members_of
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 NEAR = 10
@@ -43,7 +44,8 @@ class NextItem:
         if self.side is not None:
             trainable["side"] = self.side.init(jax.random.fold_in(reader_key, 1))
         if self.shape.two_level:
-            frozen["clusters"] = round_robin(self.shape)
+            # Items in turn, until the clusters of a data set take their place.
+            frozen["clusters"] = members_of(np.arange(-1, self.shape.items) % self.shape.clusters, self.shape)
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -15,10 +16,10 @@ import numpy as np
 from plimsoll.errors import DataError
 from plimsoll.files.facts import facts_of
 from plimsoll.recipes.family import content_of
-from plimsoll.recipes.recommend.clusters import clustered, require_clustering
+from plimsoll.recipes.recommend.clusters import clustered
 from plimsoll.recipes.recommend.embeddings import factorised
 from plimsoll.recipes.recommend.formats import form_of, rows
-from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED, write_interactions
+from plimsoll.recipes.recommend.interactions import LEAST_EVALUATED, beginnings, write_interactions
 from plimsoll.recipes.recommend.log import Log, collect, core, numbered, sorted_by_time, without_repeats
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, RecommendSet
 
@@ -30,7 +31,11 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     path = Path(options.interactions).expanduser()
     if out.expanduser().exists():
         raise DataError(f"{out} is there already: name another --out, or remove it")
-    require_clustering(options.clustering)
+    if options.clustering == "kmeans" and importlib.util.find_spec("sklearn") is None:
+        raise DataError(
+            "--clustering kmeans needs scikit-learn, which is not installed: `pip install scikit-learn` brings it, and"
+            " --clustering frequency does without"
+        )
 
     # Rows become users' sequences.
     form = form_of(options, path)
@@ -50,7 +55,6 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     description = {
         "form": form,
         "clustering": options.clustering,
-        "clusters_asked": clusters,
         "largest_cluster": int(np.bincount(cluster_of[1:]).max()),
         "counts": counts,
     }
@@ -95,8 +99,6 @@ def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str,
     if not options.keep_repeats:
         log, repeats = without_repeats(log)
     kept = core(log, options.k_core)
-    if not counts["interactions_read"]:
-        raise DataError(f"{path} is empty: it has no interactions")
     if not len(kept):
         raise DataError(
             f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
@@ -116,14 +118,12 @@ def _learned_from_training(
     """Returns clusters and embeddings, from training interactions only."""
     lengths = np.diff(offsets)
     trained = lengths - 2 * (lengths >= LEAST_EVALUATED)
-    places = np.repeat(offsets[:-1] - np.cumsum(trained) + trained, trained) + np.arange(trained.sum())
-    seen = sequences[places]
-    ends = np.concatenate([[0], np.cumsum(trained)])
+    seen, starts = beginnings(sequences, offsets[:-1], trained)
     popularity = np.bincount(seen, minlength=items + 1)[1:]
 
     vectors = np.zeros((items + 1, 1), np.float32)
     if options.embeddings == "factorisation" or options.clustering == "kmeans":
-        vectors = factorised(seen, ends, items=items, width=options.embedding_size, seed=options.seed)
+        vectors = factorised(seen, starts, items=items, width=options.embedding_size, seed=options.seed)
     cluster_of = clustered(
         options.clustering,
         clusters=clusters,

@@ -50,7 +50,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
         `baselines` those of each.
     """
-    from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
+    from plimsoll.recipes.recommend.baselines import BASELINES, Baselines  # SciPy loads behind it
 
     recipe = _recipe(trained)
     data = recipe.interactions
@@ -64,7 +64,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     if request.get("raw"):
         models["raw"] = scorer(trained, users=users, average=False)
 
-    answer: dict[str, Any] = {"keep_seen": keep_seen}
+    answer: dict[str, Any] = {"keep_seen": keep_seen, "baselines": {}}
+    answer |= {name: {} for name in models}
     for split in SPLITS:
         counts = Baselines(data, split)
 
@@ -72,12 +73,14 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             log_p = {name: score(histories) for name, score in models.items()}
             yield "mixed", mixture(log_p["model"], counts, histories, keep_seen=keep_seen)
             yield from log_p.items()
+            for name in BASELINES:
+                yield name, counts.scores(name, histories)
 
         metrics = mean_metrics(data, split, scored, users=users, keep_seen=keep_seen)
         answer[split] = metrics.pop("mixed")
-        for name, of_split in metrics.items():
-            answer.setdefault(name, {})[split] = of_split
-        answer.setdefault("baselines", {})[split] = counts.evaluate(keep_seen=keep_seen)
+        for name in models:
+            answer[name][split] = metrics.pop(name)
+        answer["baselines"][split] = metrics
     return answer
 
 
@@ -140,10 +143,9 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
     targets = data.targets("test")[: len(chosen)]
     counts = Baselines(data, "test", asked=np.concatenate(seen))
     scores = mixture(scorer(trained, users=len(chosen))(seen), counts, seen, keep_seen=False)
-    places = ranks(scores, targets, seen=seen)  # from here on what was seen scores minus infinity
+    places = ranks(scores, targets, seen=seen)
     return [
         {
-            "step": trained.step,
             "history": [data.described(int(item)) for item in items[-recipe.seq_len :]],
             "taken": data.described(int(target)),
             "place": int(place) + 1,
@@ -176,7 +178,7 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
                 "kind": "table",
                 "title": f"What comes next, user {number} of the test split",
                 "caption": f"After {history}. Really taken then: {taken['original']}, which stands {user['place']:,}."
-                f" of what was not taken before, by the checkpoint of step {user['step']:,}.",
+                f" of what was not taken before, by the checkpoint of step {trained.step:,}.",
                 "header": ["item", "place", "probability"],
                 "rows": rows,
             }

@@ -29,24 +29,14 @@ def ranks(
     """Returns the target's rank.
 
     Padding (column 0) and the items that a user has `seen`, but for the target, are no candidates.
-
-    `scores` may be changed.
     """
     own = scores[np.arange(len(targets)), targets]
-    without_seen(scores, seen)
     ahead = ~(scores < own[:, None])
     ahead[:, 0] = False
     for row, items in zip(ahead, seen or (), strict=seen is not None):
-        row[items] = False  # though the target may be as low as they are
+        row[items] = False
     ahead[np.arange(len(targets)), targets] = False
     return ahead.sum(axis=1)
-
-
-def without_seen(scores: Float[np.ndarray, "users items_and_1"], seen: Sequence[np.ndarray] | None) -> None:
-    """Writes minus infinity over the scores of padding and of what each user has seen."""
-    scores[:, 0] = -np.inf
-    for row, items in zip(scores, seen or (), strict=seen is not None):
-        row[items] = -np.inf
 
 
 def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.report.layout import columns
+
 MIXED, MODEL, RAW = "this run", "its model alone", "its raw weights"
 SPLITS = "validation", "test"
 
@@ -30,11 +32,11 @@ def recommendation_tables(answer: Mapping[str, Any]) -> str:
     ]
     for split in SPLITS:
         raw = {RAW: answer["raw"][split]} if "raw" in answer else {}
-        rows = {MIXED: answer[split], MODEL: answer["model"][split], **raw, **answer["baselines"][split]}
+        means = {MIXED: answer[split], MODEL: answer["model"][split], **raw, **answer["baselines"][split]}
         names = [name for name in answer[split] if name != "users"]
-        width = max(map(len, rows)) + 2
+        rows = [["", *names]]
+        for title, values in means.items():
+            rows.append([title, *(f"{values[name]:.4f}" for name in names)])
         lines += ["", f"  {split}, {answer[split]['users']:,} users"]
-        lines.append(f"  {'':<{width}}" + "".join(f"{name:>9}" for name in names))
-        for row, values in rows.items():
-            lines.append(f"  {row:<{width}}" + "".join(f"{values[name]:9.4f}" for name in names))
+        lines += columns(rows, align="l" + "r" * len(names))
     return "\n".join(lines)

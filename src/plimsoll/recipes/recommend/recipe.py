@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.data import require_sizes
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
@@ -143,10 +143,20 @@ class Recommend(AdamWRecipe):
         if model.is_dir():
             object.__setattr__(self, "pretrained", str(model.absolute()))
 
-        require_sizes(num_items=self.num_items, seq_len=self.seq_len, item_embedding_dim=self.item_embedding_dim)
-        require_sizes(width=self.width, layers=self.layers, heads=self.heads)
-        require_sizes(least=0, validation_users=self.validation_users, adapter_inner=self.adapter_inner)
-        require_sizes(least=0, side_layers=self.side_layers)
+        require_sizes(
+            num_items=self.num_items,
+            seq_len=self.seq_len,
+            item_embedding_dim=self.item_embedding_dim,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+        )
+        require_sizes(
+            least=0,
+            validation_users=self.validation_users,
+            adapter_inner=self.adapter_inner,
+            side_layers=self.side_layers,
+        )
         if not 0 < self.eval_interval < math.inf:
             raise RecipeError(f"--eval-interval must be above 0 epochs and finite, got {self.eval_interval:g}")
         if self.pretrained != NONE and (self.width or self.heads or self.layers != LAYERS):
@@ -246,8 +256,6 @@ class Recommend(AdamWRecipe):
     @cached_property
     def shape(self) -> ItemShape:
         if self.data:
-            import numpy as np
-
             data = self.interactions
             if self.num_items not in (None, data.items):
                 raise RecipeError(
@@ -256,7 +264,7 @@ class Recommend(AdamWRecipe):
                 )
             items = data.items
             clusters = data.clusters
-            largest = int(np.bincount(data.cluster_of[1:]).max())
+            largest = data.about["largest_cluster"]
         else:
             items = self.num_items or PLANNED_ITEMS
             clusters = round(items**0.5)
@@ -337,14 +345,7 @@ class Recommend(AdamWRecipe):
 
     @property
     def begins_with(self) -> str:
-        parts = []
-        if self._embeddings() is not None:
-            parts.append("the embeddings of --data")
-        if self.shape.two_level:
-            parts.append("the clusters of --data")
-        if self.published is not None:
-            parts.append("--pretrained")
-        return ", ".join(parts)
+        return "--data" if self.published is None else "--data, --pretrained"
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         data, rows = self.interactions, self.rows
@@ -355,13 +356,7 @@ class Recommend(AdamWRecipe):
 
             # Pickles, absent files, and tensors of another shape are refused before anything is planned.
             checked(find_folder(self.pretrained), self.published)
-        per_epoch = len(rows) / self.effective_batch
-        if per_epoch < 1:
-            raise DataError(
-                f"{self.data} has {len(rows):,} rows of users to train on, fewer than the {self.effective_batch:,} of"
-                " one batch: lower --batch-size"
-            )
-        steps = self.steps or max(1, int((self.epochs or DEFAULT_EPOCHS) * per_epoch))
+        steps, per_epoch = self.steps_over(len(rows), called=self.data, default_epochs=DEFAULT_EPOCHS)
         description = f"{data.users:,} users, {data.items:,} items, {len(data):,} interactions in {self.data}"
         say(
             f"data: {description}; {rows.labels:,} items to predict in {len(rows):,} rows; {steps:,} steps are"
@@ -401,19 +396,15 @@ class Recommend(AdamWRecipe):
 
         from plimsoll.recipes.recommend.rows import padded
 
-        data = self.interactions
         users = self._validated
-        targets = data.targets("validation")
+        length = self.seq_len + 1
         for first in range(0, len(users), examples):
-            # The last items of each history, then the one to predict.
+            # What comes before the item of test ends with that of validation, the one to predict.
             chosen = users[first : first + examples]
-            histories = [data.history(user, "validation") for user in chosen.tolist()]
-            ends = np.minimum([len(items) for items in histories], self.seq_len)
-            rows = padded([items[-self.seq_len :] for items in histories], length=self.seq_len + 1)
-            rows[np.arange(len(rows)), ends] = targets[first : first + len(chosen)]
-            batch = {"items": rows}
+            taken = [self.interactions.history(user, "test") for user in chosen.tolist()]
+            batch = {"items": padded(taken, length=length)}
             if self.longest_earlier:
-                batch[EARLIER] = padded([items[: -self.seq_len] for items in histories], length=self.longest_earlier)
+                batch[EARLIER] = padded([items[:-length] for items in taken], length=self.longest_earlier)
 
             filled = {name: np.resize(values, (examples, values.shape[1])) for name, values in batch.items()}
             yield filled | {COUNTED: np.arange(examples) < len(chosen)}

@@ -24,7 +24,7 @@ first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Rows by number, in the order of users. They take 12 bytes each, besides what `interactions` holds."""
+    """Rows by number, in the order of users, not padded. They take 12 bytes each, besides what `interactions` holds."""
 
     def __init__(self, interactions: Interactions, *, length: int) -> None:
         self.interactions = interactions
@@ -50,10 +50,8 @@ class TrainingRows(Sequence[np.ndarray]):
         return len(self._firsts)
 
     def __getitem__(self, index: Any) -> Any:
-        row = np.zeros(self.length + 1, np.int32)
-        first, size = self._firsts[index], self._sizes[index]
-        row[:size] = self.interactions.sequences[first : first + size]
-        return row
+        first = self._firsts[index]
+        return self.interactions.sequences[first : first + self._sizes[index]]
 
     def held_bytes(self) -> int:
         """Returns the bytes that are mapped or in memory, without names and embeddings."""
@@ -69,7 +67,7 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
     """
 
     def read(indices: np.ndarray) -> Batch:
-        return {ITEMS: np.stack([rows[index] for index in indices.tolist()])}
+        return {ITEMS: padded([rows[index] for index in indices.tolist()], length=rows.length + 1)}
 
     facts = {"rows": len(rows), "interactions": len(rows.interactions)}
     return permuted(read, len(rows), batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
