@@ -209,7 +209,7 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
     codes, outputs = stories("text.jsonl", tmp_path / "run", folders=folders).ended()
     assert codes == [2, 2], outputs
     for _, errors in outputs:
-        assert "do not read the same data. process 1 says: " in errors
+        assert f"do not read the same data. process 1 ({socket.gethostname()}) says: " in errors
         assert "text.jsonl has other content" in errors
         assert "Traceback" not in errors
     assert not RunFolder(tmp_path / "run").saved_steps()
@@ -467,7 +467,7 @@ def test_a_folder_that_one_does_not_see_is_refused_by_all_before_training(tmp_pa
 
     monkeypatch.setattr(distributed, "process", lambda: number.own)
     monkeypatch.setattr(distributed, "of_each", of_each)
-    monkeypatch.setattr(distributed, "of_first", lambda topic, answer: of_each(topic, answer())[0])
+    monkeypatch.setattr(distributed, "of_first", lambda topic, answer: of_each(topic, number.own or answer())[0])
     monkeypatch.setattr(distributed, "barrier", lambda place: of_each(place, True))
     folders = [RunFolder(tmp_path / "run"), RunFolder(tmp_path / ("run" if sees else "elsewhere"))]
     for folder in folders:
@@ -485,7 +485,7 @@ def test_a_folder_that_one_does_not_see_is_refused_by_all_before_training(tmp_pa
     if sees:
         assert refusals == [None, None]
     else:
-        assert all("process 1 (b: No such file or directory) cannot write there: name a --run" in of for of in refusals)
+        assert all("process 1 (b) says: No such file or directory. Name a --run" in of for of in refusals)
     assert not list(folders[0].checkpoints.iterdir())
 
 

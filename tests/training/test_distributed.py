@@ -118,7 +118,7 @@ def cards(monkeypatch):
         SimpleNamespace(process_index=index, id=10 * index + n)
         for n, index in [(n, i) for n in range(4) for i in (2, 0, 1)]
     ]
-    monkeypatch.setattr(jax, "devices", lambda: found)
+    monkeypatch.setattr(jax, "local_devices", lambda process: [it for it in found if it.process_index == process])
     monkeypatch.setattr(jax, "device_count", lambda: len(found))
 
 
@@ -210,7 +210,7 @@ def test_a_port_in_use_is_refused_by_the_process_that_is_to_listen(joining, fami
             pytest.skip(f"no such network here: {problem}")
         listening.listen()
         port = listening.getsockname()[1]
-        with pytest.raises(RunError, match=f"port {port} of --coordinator 127.0.0.1:{port} is in use"):
+        with pytest.raises(RunError, match=f"port {port} of --coordinator 127.0.0.1:{port} is not free"):
             distributed.join(f"127.0.0.1:{port}", 2, 0)
         distributed.join(f"127.0.0.1:{port}", 2, 1)
     assert joining.given is not None

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 import signal
@@ -48,14 +49,13 @@ from plimsoll.units import whole_number
 
 MAY_DIFFER = {"quiet", "run", "profiler_port"}
 """Options that need not be the same in all processes."""
-LAST_PORT, MOST_PROCESSES = 65_535, 100_000
+LAST_PORT = 65_535
 LOST = 3
 """Exit code where another process is gone."""
 SEEN = ".seen-"
 """How a file begins by which processes find out whether they see the same folder."""
 OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
 """Options of the other processes: what is told and traced is the first one's."""
-AGAIN = "What was saved is whole: start all processes of the run again, with the same options"
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,14 @@ def membership(
         RecipeError: Only some of the first three are given, or one is not valid.
     """
     if coordinator is None and processes is None and process is None:
-        target = None if chip is None or chip.lower() == "cpu" else chip_named(chip)
-        several_hosts = target is not None and target.platform == "tpu" and target.hosts > 1
+        target = chip_named(chip or "cpu")
+        several_hosts = target.platform == "tpu" and target.hosts > 1
         return Membership() if several_hosts or _in_cluster(variables) else None
     if coordinator is None or processes is None or process is None:
         raise RecipeError(
             "--coordinator HOST:PORT, --processes N and --process I go together: the first machine's address and a free"
             " port there, how many processes there are, and which of them this one is, from 0"
         )
-    if not 0 < processes <= MOST_PROCESSES:
-        raise RecipeError(f"--processes {processes:,} is not a number of processes from 1 to {MOST_PROCESSES:,}")
     host, _, port = coordinator.rpartition(":")
     if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
         raise RecipeError(
@@ -111,7 +109,7 @@ def membership(
         )
     if not 0 <= process < processes:
         raise RecipeError(
-            f"--process {process} is none of --processes {processes}: they are numbered from 0 to {processes - 1}"
+            f"--process {process} is none of --processes {processes}: give each of them its own number, counted from 0"
         )
     return Membership(coordinator, processes, process) if processes > 1 else None
 
@@ -125,6 +123,15 @@ def _in_cluster(variables: Mapping[str, str]) -> bool:
     return (started and any(several)) or "," in variables.get("TPU_WORKER_HOSTNAMES", "")
 
 
+def require_shared_folder(run: str | None) -> None:
+    """Raises RunError if a run is in a bucket."""
+    if is_address(run):
+        raise RunError(
+            f"--run {run} is an address, and several processes need a folder that all of them see: mount the bucket, or"
+            " name a shared folder"
+        )
+
+
 def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
     """Becomes the process that trains here, together with the others.
 
@@ -136,18 +143,18 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
     Raises:
         RunError: The run is in a bucket.
     """
-    if is_address(options.run):
-        raise RunError(
-            f"--run {options.run} is an address, and several processes need a folder that all of them see: mount the"
-            " bucket, or name a shared folder"
-        )
+    require_shared_folder(options.run)
     question = {
         **dataclasses.asdict(member),
         "recipe": to_dict(recipe),
-        "options": {field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
+        "options": vars(options),
     }
     target = chips.chip(options.chip or "cpu")
-    variables = environment.for_several(target.platform, pinned_bytes=pinned_at_most())
+    _become(question, environment.for_several(target.platform, pinned_bytes=pinned_at_most()))
+
+
+def _become(question: Mapping[str, Any], variables: Mapping[str, str]) -> NoReturn:
+    """Becomes the process that answers with `train_together`."""
     command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
     replace_process(command, variables, ())
 
@@ -165,34 +172,37 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     # Until training begins a signal ends this process at once: nothing is lost, and JAX waits where Python hears none.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
-    all_refuse = True
+    all_refuse = "session" not in question
     try:
         distributed.join(question["coordinator"], question["processes"], question["process"])
-        session = question.get("session") or _session(question)
-        all_refuse = False
-        if "session" not in question and jax.default_backend() == "cpu":
-            _compile(session)
-            _become_anew({**question, "session": session})
-        code = _train(session)
+        if all_refuse:
+            question["session"] = _session(question)
+            all_refuse = False
+            if jax.default_backend() == "cpu":
+                _compile_and_become_anew(question)
+        code = _train(question["session"])
         distributed.end(code, together=True)
 
     # Whatever is raised ends here: Python's own end would wait for the others, which wait for this one.
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         distributed.end(problem.exit_code, together=all_refuse)
-    except (OSError, MemoryError) as problem:
-        code = LOST
-        ended = ended_by_disk(problem) if isinstance(problem, OSError) else ended_by_memory(problem)
-        words = f"{ended}, on all processes of the run"
     except Exception as problem:
         code = LOST
-        said = " ".join(str(problem).split())[:200]
-        words = f"another process of this run is gone ({said}). {AGAIN}"
-        if allocator.refused(problem):
+        reason = " ".join(str(problem).split())[:200]
+        if isinstance(problem, OSError):
+            words = f"{ended_by_disk(problem)}, on all processes of the run"
+        elif allocator.refused(problem):
             words = f"{ended_by_memory(problem)}, on all processes of the run"
-        elif not distributed.is_of_others(problem):
+        elif distributed.is_of_others(problem):
+            words = (
+                f"another process of this run is gone ({reason}). What was saved is whole: start all processes of the"
+                " run again, with the same options"
+            )
+        else:
             traceback.print_exc()
-            code, words = 1, f"this process ends, and so do the others: {said}"
+            code = 1
+            words = f"this process ends, and so do the others: {reason}"
     print(f"error: {words}", file=sys.stderr)
     distributed.end(code, together=False)
 
@@ -218,29 +228,25 @@ def _session(question: Mapping[str, Any]) -> dict[str, Any]:
     raise_refusal(session, prefix="" if distributed.process() == 0 else "the first process says: ")
     folder = RunFolder(session["run"])
     _require_seen(folder, hosts)
-    _require_same_data(folder)
+    _require_same_data(folder, hosts)
     return session
 
 
-def _compile(session: Mapping[str, Any]) -> None:
-    """Compiles what the run's steps are, into the compile cache, as each process does for its own devices."""
-    from plimsoll.engine.program import load
+def _compile_and_become_anew(question: Mapping[str, Any]) -> NoReturn:
+    """Compiles the run's steps into the compile cache, for the devices of this process, and becomes a new process.
 
-    folder = RunFolder(session["run"])
+    On a CPU, what compiling has taken would be measured as training's.
+    """
+    from plimsoll.engine.program import load
+    from plimsoll.training import distributed
+
+    folder = RunFolder(question["session"]["run"])
     recipe = from_dict(folder.read("recipe.json"))
     plan = Plan.from_dict(folder.planned()["plan"])
     load(recipe, plan, steps=folder.read("data.json")["steps"])
-
-
-def _become_anew(question: Mapping[str, Any]) -> NoReturn:
-    """Becomes a new process of the same run: on a CPU, what compiling has taken would be measured as training's."""
-    from plimsoll.training import distributed
-
     distributed.leave()
-    sys.stdout.flush()
     os.dup2(sys.stdout.fileno(), 1)
-    command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    replace_process(command, os.environ, ())
+    _become(question, os.environ)
 
 
 def _train(session: dict[str, Any]) -> int:
@@ -249,13 +255,17 @@ def _train(session: dict[str, Any]) -> int:
     from plimsoll.training import distributed
 
     folder = RunFolder(session["run"])
-    if distributed.process() == 0:
-        with Interruption() as interruption:
-            return train_here(session | {"lock": folder.lock()}, interruption).code
     with tempfile.TemporaryDirectory(prefix="plimsoll-process-", ignore_cleanup_errors=True) as own:
-        _link_prepared(folder, Path(own))
+        if distributed.process() == 0:
+            session = session | {"lock": folder.lock()}
+        else:
+            # It writes here what nobody reads, beside links to what was prepared and to the checkpoints.
+            for path in folder.path.iterdir():
+                if path == folder.checkpoints or not path.name.startswith(OF_TRAINING):
+                    Path(own, path.name).symlink_to(path)
+            session = session | OF_THE_FIRST | {"run": own, "lock": None}
         with Interruption() as interruption:
-            return train_here(session | OF_THE_FIRST | {"run": own, "lock": None}, interruption).code
+            return train_here(session, interruption).code
 
 
 def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,53 +288,52 @@ def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(ready.command[-1])
 
 
-def _link_prepared(folder: RunFolder, own: Path) -> None:
-    """Links what was prepared, and the checkpoints, into a folder where this process writes what nobody reads."""
-    for path in folder.path.iterdir():
-        if not path.name.startswith(OF_TRAINING):
-            (own / path.name).symlink_to(path)
-    (own / "checkpoints").symlink_to(folder.checkpoints)
-
-
 def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
     """Raises RunError, in every process, where one does not see the folder of the run, or may not write there."""
     from plimsoll.training import distributed
 
-    word = distributed.of_first("word", lambda: secrets.token_hex(8))
-    mark = folder.checkpoints / f"{SEEN}{word}"
-    if distributed.process() == 0:
+    # The first one makes a folder there, and each puts a file into it.
+    def make_mark() -> str:
+        mark = folder.checkpoints / f"{SEEN}{secrets.token_hex(8)}"
         mark.mkdir()
-    distributed.barrier("marked")
+        return mark.name
+
+    mark = folder.checkpoints / distributed.of_first("mark", make_mark)
     problem = None
     try:
-        (mark / str(distributed.process())).touch(exist_ok=False)
+        (mark / str(distributed.process())).touch()
     except OSError as refusal:
         problem = refusal.strerror
-    problems = distributed.of_each("seen", problem)
+    complaints = _complaints("seen", problem, hosts)
     if distributed.process() == 0:
         shutil.rmtree(mark, ignore_errors=True)
-    blind = [f"process {number} ({hosts[number]}: {said})" for number, said in enumerate(problems) if said]
-    if blind:
+    if complaints:
         raise RunError(
-            f"{folder.path} is the folder of this run, and {', '.join(blind)} cannot write there: name a --run that all"
-            " machines see under the same path, such as NFS or a mounted bucket"
+            f"{folder.path} is the folder of this run, and not all processes can write there. {complaints}. Name a"
+            " --run that all machines see under the same path, such as NFS or a mounted bucket"
         )
 
 
-def _require_same_data(folder: RunFolder) -> None:
+def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
     """Raises DataError in every process, with those that read other data under the same name, or none."""
-    from plimsoll.training import distributed
-
     recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
         recipe.training_data_changed(Prepared(**folder.read("data.json")))
     except PlimsollError as problem:
         refusal = str(problem)
-    each = distributed.of_each("data", refusal)
-    refusals = [f"process {number} says: {message}" for number, message in enumerate(each) if message]
-    if refusals:
-        raise DataError(f"the processes of this run do not read the same data. {'; '.join(refusals)}")
+    if complaints := _complaints("data", refusal, hosts):
+        raise DataError(f"the processes of this run do not read the same data. {complaints}")
+
+
+def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
+    """Returns the problems of all processes, in each of them; empty if there is none."""
+    from plimsoll.training import distributed
+
+    problems = distributed.of_each(topic, problem)
+    return "; ".join(
+        f"process {number} ({hosts[number]}) says: {problem}" for number, problem in enumerate(problems) if problem
+    )
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,7 +348,7 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "--processes": question["processes"],
-        "python": ".".join(map(str, sys.version_info[:3])),
+        "python": platform.python_version(),
         **{name: installed_version(name) for name in PACKAGES},
         "the code of plimsoll": code.hexdigest()[:12],
         **{f"--{name}".replace("_", "-"): value for name, value in options.items()},

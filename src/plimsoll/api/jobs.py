@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plimsoll.api.accelerator import chip_named
+from plimsoll.api.cluster import require_shared_folder
 from plimsoll.api.plan import Say, budget_bytes
 from plimsoll.api.train import plan_for_training
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
-from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner.chips import Chip
 from plimsoll.recipes.base import Recipe
@@ -59,15 +59,25 @@ def job(
     Raises:
         RecipeError: It cannot be divided so, or something has to be said that it cannot know here.
         BudgetError: No plan fits.
+        RunError: The run is in a bucket.
     """
-    if is_address(options.run):
-        raise RecipeError(
-            f"--on {on} starts processes that share a folder, and --run {options.run} is an address: name a folder that"
-            " all nodes see"
-        )
-    before = _plan_there(options)
+    require_shared_folder(options.run)
+
+    # The plan that the run has and keeps, if it has one, says the chip and the budget.
+    folder = RunFolder(str(options.run))
+    before = folder.planned() if folder.has("plan.json") and not options.replan else None
     target = chip_named(options.chip or ("cpu" if before is None else before["plan"]["chip"]))
-    _require_target(options, target, on, budget_is_known=before is not None)
+    if target.platform == "tpu":
+        raise RecipeError(
+            f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
+        )
+    if target.platform == "cpu" and options.memory is None and before is None:
+        raise RecipeError(
+            f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
+            " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
+        )
+
+    # A process for each GPU, or for each node.
     if nodes is not None and nodes < 1:
         raise RecipeError(f"--nodes must be 1 or more, got {nodes}")
     tasks = target.devices if target.platform == "cuda" else (nodes or 1)
@@ -93,25 +103,6 @@ def job(
         gpus_per_node=tasks // count if target.platform == "cuda" else 0,
         process_bytes=budget if host is None else host["predicted_peak_bytes"],
     )
-
-
-def _require_target(options: TrainOptions, target: Chip, on: Scheduler, *, budget_is_known: bool) -> None:
-    """Raises RecipeError where a node cannot have such a chip, or its budget would be what is free here."""
-    if target.platform == "tpu":
-        raise RecipeError(
-            f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
-        )
-    if target.platform == "cpu" and options.memory is None and not budget_is_known:
-        raise RecipeError(
-            f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
-            " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
-        )
-
-
-def _plan_there(options: TrainOptions) -> Mapping[str, Any] | None:
-    """Returns the plan that the run has and keeps; None if there is none."""
-    folder = RunFolder(str(options.run))
-    return folder.planned() if folder.has("plan.json") and not options.replan else None
 
 
 def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Mapping[str, Any]:

@@ -8,15 +8,14 @@ checkpoint. Ray Train's JaxTrainer is not used: it runs a function in Ray's proc
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,14 @@ from plimsoll.api.jobs import Job
 from plimsoll.api.plan import Say
 from plimsoll.errors import PlimsollError, StoppedError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.processes.interruption import Interruption
 from plimsoll.processes.supervise import end_with
 from plimsoll.units import MIB, format_bytes
 
 PLACE_SECONDS = 60
 """Seconds that the cluster has to find room for all processes."""
 LOOK_SECONDS = 0.5
-"""Time between two looks at the processes."""
+"""Time between two looks for a signal, where no process prints."""
 START_SECONDS = 120
 """Seconds that the actors have to start where there is room, and the processes in them."""
 LEAVE_SECONDS = 90
@@ -51,12 +51,9 @@ LOST = 137
 
 
 class Worker:
-    """Actor on a node: it has one process train, and says what it prints and how it ends."""
+    """Actor on a node: it has one process train, and passes on what it prints and how it ends."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: deque[str] = deque()
-        self._reader: threading.Thread | None = None
+    _process: subprocess.Popen[str]
 
     def address(self) -> str:
         """Returns HOST:PORT of this node, with a port that is free now."""
@@ -77,28 +74,18 @@ class Worker:
             process_group=0,
             preexec_fn=partial(end_with, os.getpid()),
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self._process is not None
+    def follow(self) -> Iterator[str | int]:
+        """Yields each line that the process prints, and then its exit code."""
         assert self._process.stdout is not None
-        self._lines.extend(line.rstrip("\n") for line in self._process.stdout)
-
-    def look(self) -> tuple[list[str], int | None]:
-        """Returns the lines that were printed since the last look, and the exit code, None while it runs."""
-        assert self._process is not None
-        assert self._reader is not None
-        code = self._process.poll()
-        if code is not None:
-            self._reader.join(LOOK_SECONDS)
-        lines = [self._lines.popleft() for _ in range(len(self._lines))]
-        return lines, code if code is None or code >= 0 else 128 - code
+        for line in self._process.stdout:
+            yield line.rstrip("\n")
+        code = self._process.wait()
+        yield code if code >= 0 else 128 - code
 
     def stop(self) -> None:
         """Sends the process SIGTERM: it saves and ends."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGTERM)
 
 
 def require_ray() -> Any:
@@ -134,49 +121,56 @@ def train_on_ray(job: Job, say: Say) -> int:
             f"--on ray finds no Ray cluster ({type(problem).__name__}: {reason}): start one with `ray start --head`,"
             " and name it in RAY_ADDRESS where it is on another machine"
         ) from None
-    asked: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: asked.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return _until_done(ray, job, say, asked)
+        with Interruption() as interruption:
+            return _until_done(ray, job, say, interruption)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         ray.shutdown()
 
 
-def _until_done(ray: Any, job: Job, say: Say, asked: list[int]) -> int:
+def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int:
     """Starts the processes until they end by themselves, and returns the worst exit code."""
-    run, in_vain = RunFolder(job.run), 0
+    run = RunFolder(job.run)
+    saved = max(run.saved_steps(), default=0)
+    in_vain = 0
     while True:
-        saved = max(run.saved_steps(), default=0)
-        codes = _once(ray, job, say, asked)
-        ended = [number for number, code in enumerate(codes) if code > 128 and code - 128 not in asked]
-        killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
-        refused = any(code in OF_ITS_OWN for code in codes)
-        lost = killed or ([] if refused else ended)
-        if not lost or asked:
+        codes = _once(ray, job, say, interruption)
+        lost = _lost(codes)
+        if not lost or interruption.signal is not None:
             return max((code for code in codes if code != ENDED_BY_JAX), default=ENDED_BY_JAX)
-        newest = max(run.saved_steps(), default=0)
-        who = f"process{'es' * (len(lost) > 1)} {', '.join(map(str, lost))}"
-        in_vain = 0 if newest > saved else in_vain + 1
+
+        # All start again, unless they only go round.
+        before = saved
+        saved = max(run.saved_steps(), default=0)
+        in_vain = 0 if saved > before else in_vain + 1
+        numbers = ", ".join(map(str, lost))
+        who = f"{len(lost)} of {job.processes} processes on Ray (number {numbers})"
         if in_vain == LOST_IN_VAIN:
             raise StoppedError(
-                f"{who} of {job.processes} on Ray ended with {', '.join(str(codes[number]) for number in lost)}, and"
-                f" {in_vain} times in a row nothing was saved after step {saved:,}: they would only go round. Look at"
-                " what they printed, and at the memory of the nodes; the same command tries again"
+                f"{who} ended with {', '.join(str(codes[number]) for number in lost)}, and {in_vain} times in a row"
+                f" nothing was saved after step {saved:,}: they would only go round. Look at what they printed, and at"
+                " the memory of the nodes; the same command tries again"
             )
-        are = "are" if len(lost) > 1 else "is"
-        say(f"{who} of {job.processes} on Ray {are} lost: all start again from step {newest:,}")
+        say(f"{who} lost: all start again from step {saved:,}")
 
 
-def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
+def _lost(codes: Sequence[int]) -> list[int]:
+    """Returns the numbers of the processes that were lost: killed, or ended by JAX where none had its own reason."""
+    ended = [number for number, code in enumerate(codes) if code > 128]
+    killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
+    if killed or any(code in OF_ITS_OWN for code in codes):
+        return killed
+    return ended
+
+
+def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]:
     """Starts all processes once and follows them to their ends.
 
     Returns:
         Their exit codes, `LOST` of all where a node was lost before they had started.
     """
     group = _placed(ray, job)
-    remote = ray.remote(max_restarts=0, num_cpus=1, num_gpus=1 if job.gpus_per_node else 0)(Worker)
+    remote = ray.remote(max_concurrency=2, num_cpus=1, num_gpus=job.gpus_per_node // job.tasks_per_node)(Worker)
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
     workers = [
         remote.options(
@@ -184,29 +178,22 @@ def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
         ).remote()
         for number in range(job.processes)
     ]
-    folder, where = str(Path.cwd()), []
+    folder = str(Path.cwd())
     try:
-        if job.processes > 1:
-            address = ray.get(workers[0].address.remote(), timeout=START_SECONDS)
-            where = ["--coordinator", address, "--processes", str(job.processes)]
-        ray.get(
-            [
-                worker.start.remote([*job.command, *where, *(["--process", str(number)] if where else [])], folder)
-                for number, worker in enumerate(workers)
-            ],
-            timeout=START_SECONDS,
-        )
+        address = ray.get(workers[0].address.remote(), timeout=START_SECONDS)
+        words = [*job.command, "--coordinator", address, "--processes", str(job.processes), "--process"]
+        starts = [worker.start.remote([*words, str(number)], folder) for number, worker in enumerate(workers)]
+        ray.get(starts, timeout=START_SECONDS)
+        return _followed(ray, workers, say, interruption)
     except ray.exceptions.RayTaskError as problem:  # Python's own, there
         raise PlimsollError(
             f"--on ray could not start the processes of {job.run} in {folder} ({problem.cause}): every node needs that"
             " folder, and the same Python"
         ) from None
     except ray.exceptions.RayError as problem:  # an actor or its node is gone, or had no answer in time
-        said = " ".join(str(problem).split())[:200]
-        say(f"the processes of {job.run} could not be started on Ray ({type(problem).__name__}: {said})")
+        reason = " ".join(str(problem).split())[:200]
+        say(f"the processes of {job.run} could not be started on Ray ({type(problem).__name__}: {reason})")
         return [LOST] * job.processes
-    else:
-        return _followed(ray, workers, say, asked)
     finally:
         for worker in workers:
             ray.kill(worker)
@@ -215,47 +202,47 @@ def _once(ray: Any, job: Job, say: Say, asked: list[int]) -> list[int]:
 
 def _placed(ray: Any, job: Job) -> Any:
     """Returns a placement group that has a bundle on each node. Raises PlimsollError if the cluster has no room."""
-    bundle: dict[str, float] = {
+    bundle = {
         "CPU": job.tasks_per_node,
+        "GPU": job.gpus_per_node,
         "memory": job.tasks_per_node * (job.process_bytes + ACTOR_BYTES),
     }
-    if job.gpus_per_node:
-        bundle["GPU"] = job.gpus_per_node
-    importlib.import_module("ray.util.scheduling_strategies")
     group = ray.util.placement_group([bundle] * job.nodes, strategy="STRICT_SPREAD")
     if group.wait(PLACE_SECONDS):
         return group
     ray.util.remove_placement_group(group)
     raise PlimsollError(
-        f"--on ray asks for {job.nodes} node{'s' * (job.nodes > 1)} with {job.tasks_per_node} CPUs, {job.gpus_per_node}"
-        f" GPUs and {format_bytes(int(bundle['memory']))} each, and the cluster has not given them in {PLACE_SECONDS}"
-        " s (`ray status` says what it has). Name fewer --nodes, a smaller --memory, or start more nodes"
+        f"--on ray asks for --nodes {job.nodes} with {job.tasks_per_node} CPUs, {job.gpus_per_node} GPUs and"
+        f" {format_bytes(bundle['memory'])} each, and the cluster has not given them in {PLACE_SECONDS} s (`ray status`"
+        " says what it has). Name fewer --nodes, a smaller --memory, or start more nodes"
     )
 
 
-def _followed(ray: Any, workers: Sequence[Any], say: Say, asked: Sequence[int]) -> list[int]:
+def _followed(ray: Any, workers: Sequence[Any], say: Say, interruption: Interruption) -> list[int]:
     """Prints what the first process prints, and what others say of a failure. Returns the exit codes."""
-    codes: list[int | None] = [None] * len(workers)
-    told, since = False, None
-    while None in codes:
-        time.sleep(LOOK_SECONDS)
-        if asked and not told:
-            told = True
+    codes = [LOST] * len(workers)
+    running = {worker.follow.remote(): number for number, worker in enumerate(workers)}
+    deadline = math.inf
+    was_told = False
+    while running and time.monotonic() < deadline:
+        if interruption.signal is not None and not was_told:
+            was_told = True
             for worker in workers:
                 worker.stop.remote()
-        for number, worker in enumerate(workers):
-            if codes[number] is not None:
-                continue
-            lines: list[str] = []
+        ready, _ = ray.wait(list(running), timeout=LOOK_SECONDS)
+        for output in ready:
+            number = running[output]
             try:
-                lines, codes[number] = ray.get(worker.look.remote(), timeout=LEAVE_SECONDS)
+                line = ray.get(next(output))
             except ray.exceptions.RayError:  # the actor or its node is gone
-                codes[number] = LOST
-            for line in lines:
-                if number == 0 or line.startswith("error: "):
-                    say(line if number == 0 else f"process {number}: {line}")
-        if any(code for code in codes):
-            since = since or time.monotonic()
-            if time.monotonic() - since > LEAVE_SECONDS:  # they wait for one that is not there any more
-                return [LOST if code is None else code for code in codes]
-    return [code or 0 for code in codes]
+                line = LOST
+            if isinstance(line, int):
+                codes[number] = line
+                del running[output]
+                if line:  # the others may wait for one that is not there any more
+                    deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
+            elif number == 0:
+                say(line)
+            elif line.startswith("error: "):
+                say(f"process {number}: {line}")
+    return codes

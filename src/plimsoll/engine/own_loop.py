@@ -16,15 +16,13 @@ import numpy as np
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan, plain_compute
+from plimsoll.planner.chips import BACKEND
 from plimsoll.recipes.own.functions import BatchForm
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.own.task import require_sound
 from plimsoll.training import distributed
 from plimsoll.training.program import Functions, compiled
 from plimsoll.types import LossSum
-
-BACKENDS = {"cuda": "gpu"}
-"""Names that JAX has for the platforms of chips, where they differ."""
 
 
 class OwnLoop:
@@ -43,7 +41,7 @@ class OwnLoop:
         Raises:
             RecipeError: JAX runs on another platform here, or has 64-bit numbers.
         """
-        if BACKENDS.get(platform, platform) != jax.default_backend():
+        if BACKEND.get(platform, platform) != jax.default_backend():
             raise RecipeError(
                 f"this plan is for {plan.chip}, and JAX runs on {jax.default_backend()} in this process: plan for the"
                 " chip that is here (leave chip out), or call start and step where that chip is"
@@ -53,8 +51,11 @@ class OwnLoop:
                 "JAX has 64-bit numbers in this process, and the step that was planned has 32-bit ones: leave"
                 " jax_enable_x64 off where start and step are called"
             )
-        self._recipe, self._plan, self._form, self._steps = recipe, plan, form, steps
-        self._looked_at = False
+        self._recipe = recipe
+        self._plan = plan
+        self._form = form
+        self._steps = steps
+        self._is_checked = False
 
     def start(self, recipe: OwnRecipe, seed: int) -> Any:
         """Returns the state before the first step.
@@ -82,21 +83,18 @@ class OwnLoop:
                 first batch show that the loss is no sum over examples.
         """
         named = self._form.checked(batch, self._recipe.effective_batch)
-        if not self._looked_at:
-            _require_state(state)
-            self._require_sound(state, named)
+        if not self._is_checked:
+            self._check_once(state, named)
         try:
             state, report = self._step(state, named)
         except (TypeError, ValueError, RuntimeError):
             _require_state(state)
             raise
-        return state, _means(report)
+        return state, {name: _mean(value) if isinstance(value, LossSum) else value for name, value in report.items()}
 
     def params(self, state: Any) -> Any:
         """Returns the parameters in a state as the loss reads them."""
-        _require_state(state)
-        params = state["params"]
-        params = params | {"trainable": readable(params["trainable"])}
+        params = _params(state)
         return params["trainable"] if params.keys() == {"trainable"} else params
 
     @cached_property
@@ -113,12 +111,18 @@ class OwnLoop:
         rule = recipe.update_rule(self._steps, plan.storage)
         return Functions(recipe.task(plan.compute(jax.default_backend())), rule, plan, devices)
 
-    def _require_sound(self, state: Any, batch: Mapping[str, Any]) -> None:
+    def _check_once(self, state: Any, batch: Mapping[str, Any]) -> None:
+        params = _params(state)
         if self._recipe.effective_batch > 1 and self._plan.devices == 1:
             first = {name: leaf[:2] for name, leaf in batch.items()}
-            params = state["params"] | {"trainable": readable(state["params"]["trainable"])}
             require_sound(self._recipe.task(plain_compute()), first, params=params)
-        self._looked_at = True
+        self._is_checked = True
+
+
+def _params(state: Any) -> dict[str, Any]:
+    """Returns all parameters of a state, trained ones and others, as the loss reads them."""
+    _require_state(state)
+    return state["params"] | {"trainable": readable(state["params"]["trainable"])}
 
 
 def _require_state(state: Any) -> None:
@@ -133,10 +137,6 @@ def _require_state(state: Any) -> None:
             "an earlier step has taken this state: it is donated, so that two of them are never in memory. Go on with"
             " the state that the step returned: state, metrics = step(state, batch)"
         )
-
-
-def _means(report: Mapping[str, Any]) -> dict[str, jax.Array]:
-    return {name: _mean(value) if isinstance(value, LossSum) else value for name, value in report.items()}
 
 
 @jax.jit

@@ -8,7 +8,6 @@ HEARTBEAT_SECONDS where it is silent.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -56,7 +55,6 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
     giving_up = threading.Timer(CONNECT_SECONDS, _give_up, [place])  # JAX would end by an abort
-    giving_up.daemon = True
     giving_up.start()
     try:
         jax.distributed.initialize(
@@ -89,19 +87,15 @@ def _not_met(place: str, reason: str) -> str:
 def require_free(coordinator: str) -> None:
     """Raises RunError where something listens at the first process's port: JAX would end by a fault of memory."""
     port = int(coordinator.rpartition(":")[2])
-    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        with contextlib.suppress(OSError), socket.socket(family) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may still close
-            try:
-                listening.bind((everywhere, port))
-                listening.listen()
-            except OSError as problem:
-                if problem.errno != errno.EADDRINUSE:
-                    raise
-                raise RunError(
-                    f"port {port} of --coordinator {coordinator} is in use on this machine, where process 0 was to"
-                    " listen at it: give all processes another port"
-                ) from None
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
+    except OSError as problem:
+        raise RunError(
+            f"port {port} of --coordinator {coordinator} is not free on this machine, where process 0 was to listen at"
+            f" it ({problem.strerror}): give all processes another port"
+        ) from None
 
 
 def processes() -> int:
@@ -122,10 +116,7 @@ def devices(count: int) -> list[Any]:
             f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start as"
             " many as the plan has hosts, or add --replan and a --mesh or --chip of what is here"
         )
-    by_process: dict[int, list[Any]] = {}
-    for device in jax.devices():
-        by_process.setdefault(device.process_index, []).append(device)
-    return [device for number in sorted(by_process) for device in by_process[number][:each]]
+    return [device for number in range(processes()) for device in jax.local_devices(number)[:each]]
 
 
 def of_first(topic: str, answer: Callable[[], Any]) -> Any:
@@ -196,21 +187,24 @@ def require_alike(facts: Mapping[str, Any]) -> list[str]:
         RunError: Something differs; in every process, with what differs between which.
     """
     each = of_each("facts", dict(facts))
+    hosts = [own.pop("host") for own in each]
     first = each[0]
     differences = []
     for number, own in enumerate(each):
-        for name in dict.fromkeys([*first, *own]):
-            if name != "host" and own.get(name) != first.get(name):
+        for name in first | own:
+            value = own.get(name)
+            expected = first.get(name)
+            if value != expected:
                 differences.append(
-                    f"{name} is {own.get(name)!r} on process {number} ({own['host']}) and {first.get(name)!r} on"
-                    f" process 0 ({first['host']})"
+                    f"{name} is {value!r} on process {number} ({hosts[number]}) and {expected!r} on process 0"
+                    f" ({hosts[0]})"
                 )
     if differences:
         raise RunError(
             f"the processes of this run were not started alike: {'; '.join(differences)}. Start all of them with the"
             " same command and the same code"
         )
-    return [own["host"] for own in each]
+    return hosts
 
 
 def leave() -> None:
