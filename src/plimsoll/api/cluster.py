@@ -144,7 +144,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
-    question = {
+    question: dict[str, Any] = {
         **dataclasses.asdict(member),
         "recipe": to_dict(recipe),
         "options": vars(options),
