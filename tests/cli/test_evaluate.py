@@ -164,7 +164,6 @@ def test_no_runs_are_no_error(tmp_path, monkeypatch, capsys):
 GOLDEN_DATA = """\
 a.jsonl
   data                1 jsonl file, 69 B; documents: one line, one document
-  on disk             1 file, 69 B
   columns             story, id
   read                2 documents, 22 characters: all of it
   for validation      0 of these documents

@@ -77,7 +77,7 @@ REFUSED = {
     "sample runs/x --temperature -1": "--temperature | 0 or more | -1",
     "sample runs/x --temperature nan": "--temperature | nan",
     "sample runs/x --top-k -1": "--top-k | 0 or more | -1",
-    "plan stories --target-params 5k": "--target-params 5k | 141,408 | at least 141408",
+    "plan stories --target-params 5k": "--target-params 5k | 141,408 | --vocab-size",
     # Options that do not go together
     "plan code --target-params 300k --width 64": "--target-params 300,000 | --width 64",
     "plan code --epochs 2 --steps 600": "--steps 600 | --epochs 2",

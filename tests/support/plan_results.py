@@ -24,6 +24,7 @@ import optax
 from plimsoll.levers import attention, attention_blocks, offload, sharding
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.levers.registry import LEVERS
+from plimsoll.models import language
 from plimsoll.models.pretrained import language as pretrained_language
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
@@ -385,13 +386,13 @@ def _forgets_its_last_rows(hidden, weights, labels, *, chunk, **how):
     return _chunked_cross_entropy(hidden, weights, labels, chunk=chunk, **how)
 
 
-_chunked_cross_entropy = pretrained_language.chunked_cross_entropy
+_chunked_cross_entropy = language.chunked_cross_entropy
 
 FAULTS = {
     "padding is passed over": partial(patch.object, attention_blocks, "_ranges_meet", _passes_over_padding),
     "a window off by one": partial(patch.object, attention, "Seen", _one_position_more),
     "a chunked loss without its last rows": partial(
-        patch.object, pretrained_language, "chunked_cross_entropy", _forgets_its_last_rows
+        patch.object, language, "chunked_cross_entropy", _forgets_its_last_rows
     ),
 }
 

@@ -101,8 +101,8 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
     place = bisect(counts, target)
     nearest = counts[max(0, place - 1) : place + 1]
     return (
-        f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}: the nearest shapes have"
-        f" {' and '.join(f'{count:,}' for count in nearest)} parameters. Ask for one of these, or use another"
+        f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}: ask for"
+        f" {' or '.join(f'{count:,}' for count in nearest)} parameters, the nearest there are, or use another"
         " --vocab-size"
     )
 
