@@ -127,5 +127,5 @@ class Packing:
     def _tell(self, shard: Shard) -> None:
         if time.monotonic() - self._told > PROGRESS_SECONDS:
             self._told = time.monotonic()
-            words = f"{self.words}, {shard.tokens:,} more tokens"
-            self.progress(self._extent.share(shard.position), words)
+            tokens = sum(done.tokens for done in self.shards) + shard.tokens
+            self.progress(self._extent.share(shard.position), f"{tokens:,} tokens")
