@@ -40,8 +40,8 @@ class DoctorOptions:
     process: int | None = None
     """Number of this process, counted from 0; only with --coordinator."""
     empty_cache: bool = False
-    """Delete what the cache can make again, and check nothing. Learned predictions, runs of buckets and text that is
-    being tokenised are kept."""
+    """Delete what the cache can make again, and check nothing. Runs of buckets and text that is being tokenised are
+    kept."""
     json: Json = False
 
 

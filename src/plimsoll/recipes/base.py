@@ -421,7 +421,7 @@ class Recipe(metaclass=_Named):
     def begins_with(self) -> str:
         """Command-line option that loads initial weights for this recipe, like "--pretrained", for log messages.
 
-        "--init-from", which every recipe has, by default; it only names the option, also in runs that do not use it.
+        By default "--init-from". It only names the option, also in runs that do not use it.
         """
         return "--init-from"
 

@@ -90,7 +90,8 @@ class Text(AdamWRecipe):
     max_examples: Count | None = None
     """Most documents to use. By default all."""
     shuffle_buffer_size: Count = 10_000
-    """Windows of tokens that are shuffled together; 0 keeps the order of the text."""
+    """Windows of a stream that are shuffled together; text that was tokenised before is permuted whole. 0 or 1 keeps
+    the order of the text."""
     validation_tokens: Count = 1_000_000
     """Most held-out tokens to evaluate on. One document in 100 is held out, chosen by its hash."""
 
