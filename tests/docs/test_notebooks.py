@@ -29,8 +29,8 @@ def test_the_quickstart_runs_from_the_first_cell_to_the_last(tmp_path):
         return next(by_source[source] for source in by_source if words in source)
 
     assert "plan for functions on cpu" in shown(cell("plimsoll.plan("))
-    assert "of 600.0 MiB" in shown(cell("plimsoll.plan("), "text/html")
-    assert "predicted peak" in shown(cell("plimsoll.plan("), "text/html")
+    assert "of 600.0 MiB" in shown(cell("plimsoll.plan("))
+    assert "predicted peak" in shown(cell("plimsoll.plan("))
     assert "steps: 300 of 300, finished" in shown(cell("steps=300"))
     assert len(shown(cell("axes = rows"), "image/png")) > 1000
     assert "measured peak" in shown(cell("run.ledger"))

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from plimsoll.api import compare, launch
@@ -47,9 +46,6 @@ class Comparison(list[ComparedChip]):
 
     def __repr__(self) -> str:
         return compared_table(self)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(compared_table(self))}</pre>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
