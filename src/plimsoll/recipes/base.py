@@ -419,11 +419,8 @@ class Recipe(metaclass=_Named):
 
     @property
     def begins_with(self) -> str:
-        """Command-line option that loads initial weights for this recipe, like "--pretrained", for log messages.
-
-        By default "--init-from". It only names the option, also in runs that do not use it.
-        """
-        return "--init-from"
+        """Source of the initial weights that `begin` returns, like the option "--pretrained", for log messages."""
+        return "the recipe's own begin"
 
     @property
     def evaluation_options(self) -> tuple[str, ...]:
