@@ -102,7 +102,6 @@ CHOICES: dict[str, dict[str, Sequence[Any]]] = {
         "states": (16, 32, 64, 128),
         "seq_len": (128, 512, 1024, 2048, 4096, 8192, 16384),
         "tied": (True, True, True, False),
-        "selective": (False, False, False, False, True),
         "attention_every": (0, 0, 2),
         "attention_window": (128, 256),
         "chunk_size": (64, 256, 256),
@@ -115,7 +114,6 @@ CHOICES: dict[str, dict[str, Sequence[Any]]] = {
         "layers": (1, 2, 2, 4),
         "seq_len": (16, 32, 50),
         "softmax": ("two-level", "two-level", "full"),
-        "cluster_vectors": ("learned", "learned", "means"),
         "dropout": (0.0, 0.2, 0.5),
         "batch_size": (32, 64, 128, 256, 512),
         "freeze": (True, True, True, False),
@@ -243,8 +241,6 @@ def data_of(given: argparse.Namespace, preset: str, dice: random.Random, options
         if not options["attention_every"]:
             options.pop("attention_window")
     if preset == "recommend":
-        if options["softmax"] == "full":  # without clusters nothing stands for one
-            options.pop("cluster_vectors")
         if given.pretrained and dice.random() < 0.5:
             more["pretrained"] = given.pretrained
             for name in ("width", "layers"):

@@ -44,7 +44,7 @@ FOUND = {
 }
 
 GOLDEN = """\
-  versions            python 3.11.7, plimsoll 0.1.0, jax 1.0, jaxlib 1.0, flax 1.0, optax 1.0,
+  versions            python 3.11.7, plimsoll 0.1.0, jax 1.0, jaxlib 1.0, optax 1.0,
                       orbax-checkpoint 1.0, numpy 1.0, grain 1.0, tokenizers 1.0, datasets 1.0, h5py
                       1.0, pyarrow 1.0
   devices             1 on the backend cpu: cpu

@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[1]
 DISTRIBUTION = "plimsoll-jax"
 """Name of the distribution: the package called plimsoll in the registry is somebody else's."""
 PACKAGES = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
 )
 """Packages that compute, and those that make rows of data."""

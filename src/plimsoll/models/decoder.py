@@ -1,16 +1,16 @@
 """A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
 
-Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Flax NNX inside, pure functions over a pytree outside:
-`Decoder.init` and `Decoder.hidden`. The blocks are stacked along their first axis and scanned, so that compile time,
-and on a CPU rematerialisation, do not depend on the number of layers.
+Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Pure functions over dicts of arrays: `Decoder.init` makes them,
+`Decoder.hidden` reads them. The blocks are stacked along their first axis and scanned, so that compile time, and on a
+CPU rematerialisation, do not depend on the number of layers.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from itertools import count
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.activations import in_float32, stream, swiglu
@@ -29,16 +29,31 @@ INIT_SCALE = 0.02
 """Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
 
 
-class Linear(nnx.Module):
-    """`x @ kernel` in the plan's precision. Kernels are (in, out), which is the fast way round on a CPU."""
+class Layer(Protocol):
+    """What is stacked: one layer, or a group of them."""
 
-    def __init__(self, inner: int, cols: int, *, scale: float, compute: Compute, rngs: nnx.Rngs) -> None:
-        self.kernel = nnx.Param(scale * jax.random.normal(rngs.params(), (inner, cols)))
-        self.compute = compute
+    def init(self, keys: Iterator[Array]) -> dict:
+        """Returns the float32 weights of one, drawn with the next keys."""
+        ...
 
-    def __call__(self, x: Float[Array, "... inner"]) -> Float[Array, "... cols"]:
-        how = self.compute
-        return linear(x, self.kernel.get_value(), precision=how.precision, platform=how.platform)
+    def __call__(
+        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]: ...
+
+
+def draws(key: Array) -> Iterator[Array]:
+    """Yields a key for each matrix, in the order in which they are made."""
+    return (jax.random.fold_in(key, number) for number in count())
+
+
+def matrix(keys: Iterator[Array], inner: int, cols: int, *, scale: float = INIT_SCALE) -> dict:
+    """Returns a random kernel. Kernels are (in, out), which is the fast way round on a CPU."""
+    return {"kernel": scale * jax.random.normal(next(keys), (inner, cols))}
+
+
+def times(x: Float[Array, "... inner"], weights: dict, compute: Compute) -> Float[Array, "... cols"]:
+    """Returns `x @ kernel` in the plan's precision."""
+    return linear(x, weights["kernel"], precision=compute.precision, platform=compute.platform)
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
@@ -50,79 +65,92 @@ def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Flo
     return in_float32(normed, x, scale)
 
 
-class RMSNorm(nnx.Module):
-    """Root-mean-square norm with a learned scale."""
-
-    def __init__(self, width: int) -> None:
-        self.scale = nnx.Param(jnp.ones((width,)))
-
-    def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-        return rms_norm(x, self.scale[...])
+def norm_start(width: int) -> dict:
+    """Returns the learned scale of a norm."""
+    return {"scale": jnp.ones((width,))}
 
 
-class Block(nnx.Module):
+def feed_start(keys: Iterator[Array], shape: DecoderShape) -> dict:
+    """Returns the weights of `fed`."""
+    width, inner = shape.width, shape.inner
+    return {
+        "feed_norm": norm_start(width),
+        "gate": matrix(keys, width, inner),
+        "up": matrix(keys, width, inner),
+        "down": matrix(keys, inner, width, scale=residual_scale(shape)),
+    }
+
+
+def fed(weights: dict, x: Float[Array, "... width"], compute: Compute) -> Float[Array, "... width"]:
+    """Returns x + SwiGLU(norm(x))."""
+    normed = rms_norm(x, weights["feed_norm"]["scale"])
+    gate, up = (keep(times(normed, weights[name], compute)) for name in ("gate", "up"))
+    return x + times(swiglu(gate, up), weights["down"], compute)
+
+
+def residual_scale(shape: DecoderShape) -> float:
+    """Returns the standard deviation of matrices that write into the residual stream."""
+    return INIT_SCALE / (2 * shape.layers) ** 0.5
+
+
+class Block:
     """x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
-    def __init__(self, shape: DecoderShape, compute: Compute, rngs: nnx.Rngs) -> None:
-        d, f = shape.width, shape.inner
-        residual = INIT_SCALE / (2 * shape.layers) ** 0.5
-        options = {"compute": compute, "rngs": rngs}
-        self.heads, self.window, self.compute = shape.heads, shape.attention_window, compute
-        self.attention_norm, self.feed_norm = RMSNorm(d), RMSNorm(d)
-        self.query, self.key, self.value = (Linear(d, d, scale=INIT_SCALE, **options) for _ in range(3))
-        self.out = Linear(d, d, scale=residual, **options)
-        self.gate, self.up = (Linear(d, f, scale=INIT_SCALE, **options) for _ in range(2))
-        self.down = Linear(f, d, scale=residual, **options)
+    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+
+    def init(self, keys: Iterator[Array]) -> dict:
+        width = self.shape.width
+        return {
+            "attention_norm": norm_start(width),
+            "query": matrix(keys, width, width),
+            "key": matrix(keys, width, width),
+            "value": matrix(keys, width, width),
+            "out": matrix(keys, width, width, scale=residual_scale(self.shape)),
+        } | feed_start(keys, self.shape)
 
     def __call__(
-        self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
-        query, key, value = self.projected(x, angles)
-        return self.after_attention(x, causal_attention(query, key, value, compute=self.compute, window=self.window))
+        query, key, value = self.projected(weights, x, angles)
+        window = self.shape.attention_window
+        mixed = causal_attention(query, key, value, compute=self.compute, window=window)
+        return self.after_attention(weights, x, mixed)
 
-    def projected(self, x: Array, angles: Array) -> tuple[Array, Array, Array]:
+    def projected(self, weights: dict, x: Array, angles: Array) -> tuple[Array, Array, Array]:
         """Returns query, key and value of (batch, heads, length, width of a head), the first two rotated."""
-        normed = self.attention_norm(x)
+        normed = rms_norm(x, weights["attention_norm"]["scale"])
 
-        def split(y: Array) -> Array:
-            return keep(y).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
+        def split(name: str) -> Array:
+            y = keep(times(normed, weights[name], self.compute))
+            return y.reshape(*x.shape[:2], self.shape.heads, -1).swapaxes(1, 2)
 
-        query, key, value = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
+        query, key, value = split("query"), split("key"), split("value")
         return rotate(query, angles), rotate(key, angles), value
 
-    def after_attention(self, x: Array, mixed: Array) -> Array:
+    def after_attention(self, weights: dict, x: Array, mixed: Array) -> Array:
         """Returns the block's output for `x`, from the mixed values of its heads."""
-        return fed(self, x + keep(self.out(mixed.swapaxes(1, 2).reshape(x.shape))))
-
-
-def fed(block: Any, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
-    """Returns x + SwiGLU(norm(x)), with the block's `feed_norm`, `gate`, `up` and `down`."""
-    normed = block.feed_norm(x)
-    return x + block.down(swiglu(keep(block.gate(normed)), keep(block.up(normed))))
+        written = times(mixed.swapaxes(1, 2).reshape(x.shape), weights["out"], self.compute)
+        return fed(weights, x + keep(written), self.compute)
 
 
 class Decoder:
     """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `block` is the class of the stacked modules, with the signatures of `Block`.
+    `layer` is what is stacked, by default a `Block`.
     """
 
-    def __init__(self, shape: DecoderShape, compute: Compute, block: Callable[..., nnx.Module] = Block) -> None:
-        self.shape, self.compute, self._block_class = shape, compute, block
-        abstract = nnx.eval_shape(lambda: block(shape, compute, nnx.Rngs(0)))
-        self._block, _ = nnx.split(abstract)
+    def __init__(self, shape: DecoderShape, compute: Compute, layer: Layer | None = None) -> None:
+        self.shape, self.compute = shape, compute
+        self.layer = Block(shape, compute) if layer is None else layer
 
     def init(self, key: Array) -> dict:
         """Returns float32 parameters; the blocks' leaves have a leading axis of layers."""
         embedding_key, block_key, head_key = jax.random.split(key, 3)
-        shape = self.shape
-
-        def one_block(key: Array) -> dict:
-            return nnx.to_pure_dict(nnx.state(self._block_class(shape, self.compute, nnx.Rngs(params=key))))
-
+        shape, layer_keys = self.shape, jax.random.split(block_key, self.shape.blocks)
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
-            "blocks": jax.lax.map(one_block, jax.random.split(block_key, shape.blocks)),
+            "blocks": jax.lax.map(lambda key: self.layer.init(draws(key)), layer_keys),
             "norm": jnp.ones((shape.width,)),
         }
         if not shape.tied:
@@ -149,11 +177,7 @@ class Decoder:
         self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """Applies one layer, with its own weights: no axis of layers."""
-        return by_rows(self.opened_block(params)(x, angles))
-
-    def opened_block(self, params: dict) -> Any:
-        """Returns the module of a layer's own weights."""
-        return nnx.merge(self._block, params)
+        return by_rows(self.layer(params, x, angles))
 
     def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
         """Applies the final norm to the output of the last block."""

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -274,7 +275,9 @@ def plan_of(computed: Mapping[str, Any]) -> Plan:
 def _versions() -> str:
     """Returns a digest of what an answer depends on: libraries, our own source, the processor."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy"):
+    ours = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
+    of_users = ("flax", "equinox")  # their models may be made of these
+    for name in (*ours, *(name for name in of_users if importlib.util.find_spec(name))):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())

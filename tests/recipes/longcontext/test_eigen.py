@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_examples import LENGTH, SCANNED, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
 from plimsoll.errors import RecipeError
+from plimsoll.models.decoder import draws
 from plimsoll.optimizers.adamw import decayed
-from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Eigenvalues, Mixer, beginning, form_of
+from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Mixer, beginning, eigenvalues, form_of
 from plimsoll.recipes.longcontext.eigen_shape import eigen_inner
 from plimsoll.recipes.longcontext.positions import by_position, stretches
 from plimsoll.recipes.longcontext.task import LongTokens
@@ -39,10 +39,10 @@ def loss_of(shape, compute=SCANNED):
 @cache
 def mixer_of(shape):
     """Of one layer: what it writes; a number made of that, with its gradients for weights and inputs."""
-    graph, _ = nnx.split(nnx.eval_shape(lambda: Mixer(shape, Compute(), nnx.Rngs(0))))
+    mixer = Mixer(shape, Compute())
 
     def both(weights, x):
-        written, pull = jax.vjp(lambda weights, x: nnx.merge(graph, weights)(x)[0], weights, x)
+        written, pull = jax.vjp(lambda weights, x: mixer(weights, x)[0], weights, x)
         return written, *pull(jnp.cos(jnp.arange(written.size, dtype=jnp.float32)).reshape(written.shape))
 
     return jax.jit(both)
@@ -139,8 +139,7 @@ def test_an_eigenvalue_never_leaves_the_unit_disc(nu, theta):
 
 @cache
 def _rates():
-    graph, _ = nnx.split(nnx.eval_shape(lambda: Eigenvalues(TINY)))
-    return jax.jit(lambda nu, theta: nnx.merge(graph, {"nu": nu, "theta": theta})())
+    return jax.jit(lambda nu, theta: eigenvalues({"nu": nu, "theta": theta}, TINY))
 
 
 @pytest.mark.parametrize("nu", [-np.inf, -1e9, 1e9, np.inf])
@@ -152,7 +151,8 @@ def test_gradients_are_finite_where_an_eigenvalue_was_driven_to_an_end(nu):
 
 def test_eigenvalues_begin_spread_over_their_ring():
     shape = replace(TINY, states=4000, r_min=0.9, r_max=0.999, max_phase=0.5)
-    rate, phase = (np.asarray(each) for each in Eigenvalues(shape)())
+    start = {"nu": jnp.zeros(shape.states), "theta": jnp.zeros(shape.states)}
+    rate, phase = (np.asarray(each) for each in eigenvalues(start, shape))
     square, (low, high) = np.exp(-2 * rate), (0.9**2, 0.999**2)
     assert low <= square.min() < square.max() <= high + 1e-6
     assert 0 <= phase.min() < phase.max() <= 0.5
@@ -162,10 +162,10 @@ def test_eigenvalues_begin_spread_over_their_ring():
 
 
 def test_a_step_of_adam_turns_no_state_far_over_the_tokens_that_it_remembers():
-    eigenvalues = Eigenvalues(replace(TINY, states=64, r_min=0.99, r_max=0.9999))
-    eigenvalues.theta[...] = jnp.full(64, 100.0)  # many steps, so that single precision shows them
-    rate, phase = (np.asarray(each, np.float64) for each in eigenvalues())
-    turned = (phase - beginning(eigenvalues.shape)[1]) / rate
+    shape = replace(TINY, states=64, r_min=0.99, r_max=0.9999)
+    many_steps = {"nu": jnp.zeros(64), "theta": jnp.full(64, 100.0)}  # so that single precision shows them
+    rate, phase = (np.asarray(each, np.float64) for each in eigenvalues(many_steps, shape))
+    turned = (phase - beginning(shape)[1]) / rate
     assert turned == pytest.approx(25.0, abs=0.01)  # a quarter, of what is forgotten at a token
 
 
@@ -188,9 +188,10 @@ def test_states_stay_in_single_precision_under_bfloat16_activations_and_remember
     """A state that keeps 0.9999 of itself would keep all of it in bfloat16, and sum up thousands of tokens."""
     shape = replace(TINY, r_min=0.9999, r_max=0.99995)
     compute = Compute(precision="bfloat16", further=HALF)
-    graph, weights = nnx.split(Mixer(shape, compute, nnx.Rngs(0)))
+    mixer = Mixer(shape, compute)
+    weights = mixer.init(draws(jax.random.key(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2048, shape.width)), jnp.bfloat16)
-    mix = jax.jit(lambda weights, x: nnx.merge(graph, weights)(x))
+    mix = jax.jit(mixer)
     (written, states), (wide, expected) = mix(weights, x), mix(weights, jnp.float32(x))
     assert (written.dtype, states.dtype, wide.dtype) == (jnp.bfloat16, jnp.complex64, jnp.float32)
     assert_near(states, expected, 0.01)

@@ -15,16 +15,16 @@ positions is needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Complex, Float, Float64
 
 from plimsoll.levers.activations import in_float32
 from plimsoll.levers.remat import keep
-from plimsoll.models.decoder import INIT_SCALE, Block, Linear, RMSNorm, fed
+from plimsoll.models.decoder import Block, fed, feed_start, matrix, norm_start, rms_norm, times
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
@@ -40,24 +40,18 @@ the second loses all of it. Beyond them nu is not followed."""
 State = Complex[Array, "batch states"]
 
 
-class Eigenvalues(nnx.Module):
-    """nu and theta of `states` complex numbers, as what was learned beyond where they began.
+def eigenvalues(weights: dict, shape: EigenShape) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
+    """Returns -log |lambda| and the phase in radians, from nu and theta: what was learned beyond where they began.
 
     A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
     that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
     """
 
-    def __init__(self, shape: EigenShape) -> None:
-        self.shape = shape
-        self.nu, self.theta = (nnx.Param(jnp.zeros((shape.states,))) for _ in range(2))
-
-    def __call__(self) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
-        """Returns -log |lambda| and the phase in radians."""
-        rate, phase = beginning(self.shape)
-        least, most = (math.log(end) for end in FORGETS_WITHIN)
-        grown = jnp.clip(np.log(rate).astype(np.float32) + self.nu[...] / SLOWER, least, most)
-        unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
-        return jnp.exp(grown), jnp.asarray(phase, jnp.float32) + unit * self.theta[...]
+    rate, phase = beginning(shape)
+    least, most = (math.log(end) for end in FORGETS_WITHIN)
+    grown = jnp.clip(np.log(rate).astype(np.float32) + weights["nu"] / SLOWER, least, most)
+    unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
+    return jnp.exp(grown), jnp.asarray(phase, jnp.float32) + unit * weights["theta"]
 
 
 def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
@@ -71,33 +65,40 @@ def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float6
     return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
 
 
-class Mixer(nnx.Module):
+class Mixer:
     """The recurrence between its two linear maps, and its gate."""
 
-    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
-        d, k = shape.width, shape.states
-        options = {"compute": compute, "rngs": rngs}
-        self.eigenvalues = Eigenvalues(shape)
-        self.enter = Linear(d, 2 * k, scale=(2 * d) ** -0.5, **options)
-        self.leave = Linear(2 * k, d, scale=(4 * k * shape.layers) ** -0.5, **options)
-        self.gate = Linear(d, d, scale=INIT_SCALE, **options)
-        self.skip = nnx.Dict(scale=nnx.Param(jnp.zeros((d,))))  # D: a factor for each feature
-        self.chunk = shape.chunk_size
+    def __init__(self, shape: EigenShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
         self.form: Form = form_of(shape, compute)
 
+    def init(self, keys: Iterator[Array]) -> dict:
+        shape = self.shape
+        width, pairs = shape.width, 2 * shape.states
+        return {
+            "eigenvalues": {"nu": jnp.zeros((shape.states,)), "theta": jnp.zeros((shape.states,))},
+            "enter": matrix(keys, width, pairs, scale=(2 * width) ** -0.5),
+            "leave": matrix(keys, pairs, width, scale=(2 * pairs * shape.layers) ** -0.5),
+            "gate": matrix(keys, width, width),
+            "skip": {"scale": jnp.zeros((width,))},  # D: a factor for each feature
+        }
+
     def __call__(
-        self, x: Float[Array, "batch length width"], before: State | None = None
+        self, weights: dict, x: Float[Array, "batch length width"], before: State | None = None
     ) -> tuple[Float[Array, "batch length width"], State]:
         """Returns what the layer writes, and the states after the last token; `before` are those before the first,
         else zero."""
-        rate, phase = self.eigenvalues()
+        rate, phase = eigenvalues(weights["eigenvalues"], self.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
-        real, imaginary = jnp.split(keep(self.enter(x)).astype(jnp.float32), 2, axis=-1)
+        entered = keep(times(x, weights["enter"], self.compute)).astype(jnp.float32)
+        real, imaginary = jnp.split(entered, 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
-        result = states(coefficient, inputs, before, form=self.form, chunk=self.chunk)
-        read = keep(self.leave(jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)))
-        return in_float32(gated, x, self.skip["scale"][...], keep(self.gate(x)), read), result[:, -1]
+        result = states(coefficient, inputs, before, form=self.form, chunk=self.shape.chunk_size)
+        left = jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)
+        read = keep(times(left, weights["leave"], self.compute))
+        gate = keep(times(x, weights["gate"], self.compute))
+        return in_float32(gated, x, weights["skip"]["scale"], gate, read), result[:, -1]
 
 
 def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
@@ -112,41 +113,48 @@ def form_of(shape: EigenShape, compute: Compute) -> Form:
     return "steps" if compute.platform == "cpu" else "matmul"
 
 
-class EigenBlock(nnx.Module):
+class EigenBlock:
     """x + mixer(norm(x)), then x + feed-forward(norm(x))."""
 
-    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
-        d, f = shape.width, shape.inner
-        options = {"compute": compute, "rngs": rngs}
-        self.mixer_norm, self.feed_norm = RMSNorm(d), RMSNorm(d)
-        self.mixer = Mixer(shape, compute, rngs)
-        self.gate, self.up = (Linear(d, f, scale=INIT_SCALE, **options) for _ in range(2))
-        self.down = Linear(f, d, scale=INIT_SCALE / (2 * shape.layers) ** 0.5, **options)
+    def __init__(self, shape: EigenShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+        self.mixer = Mixer(shape, compute)
 
-    def __call__(self, x: Float[Array, "batch length width"], angles: Array) -> Float[Array, "batch length width"]:
-        """Returns the layer's output from a state of zero; `angles` are for layers that attend."""
-        return self.onward(x, None)[0]
-
-    def onward(
-        self, x: Float[Array, "batch length width"], before: State | None
-    ) -> tuple[Float[Array, "batch length width"], State]:
-        """Returns the layer's output from the states before the first token, and the states after the last one."""
-        mixed, after = self.mixer(self.mixer_norm(x), before)
-        return fed(self, x + mixed), after
-
-
-class Group(nnx.Module):
-    """Layers of recurrences, and one at their end that attends: what is stacked where `attention_every` is given."""
-
-    def __init__(self, shape: EigenShape, compute: Compute, rngs: nnx.Rngs) -> None:
-        self.recurrent = [f"recurrent_{number}" for number in range(shape.attention_every - 1)]
-        for name in self.recurrent:
-            setattr(self, name, EigenBlock(shape, compute, rngs))
-        self.attending = Block(shape, compute, rngs)
+    def init(self, keys: Iterator[Array]) -> dict:
+        mixing = {"mixer_norm": norm_start(self.shape.width), "mixer": self.mixer.init(keys)}
+        return mixing | feed_start(keys, self.shape)
 
     def __call__(
-        self, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+        self, weights: dict, x: Float[Array, "batch length width"], angles: Array
     ) -> Float[Array, "batch length width"]:
-        for name in self.recurrent:
-            x = getattr(self, name)(x, angles)
-        return self.attending(x, angles)
+        """Returns the layer's output from a state of zero; `angles` are for layers that attend."""
+        return self.onward(weights, x, None)[0]
+
+    def onward(
+        self, weights: dict, x: Float[Array, "batch length width"], before: State | None
+    ) -> tuple[Float[Array, "batch length width"], State]:
+        """Returns the layer's output from the states before the first token, and the states after the last one."""
+        normed = rms_norm(x, weights["mixer_norm"]["scale"])
+        mixed, after = self.mixer(weights["mixer"], normed, before)
+        return fed(weights, x + mixed, self.compute), after
+
+
+class Group:
+    """Layers of recurrences, and one at their end that attends: what is stacked where `attention_every` is given."""
+
+    def __init__(self, shape: EigenShape, compute: Compute) -> None:
+        self.recurrent = {
+            f"recurrent_{number}": EigenBlock(shape, compute) for number in range(shape.attention_every - 1)
+        }
+        self.attending = Block(shape, compute)
+
+    def init(self, keys: Iterator[Array]) -> dict:
+        recurrent = {name: block.init(keys) for name, block in self.recurrent.items()}
+        return recurrent | {"attending": self.attending.init(keys)}
+
+    def __call__(
+        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+    ) -> Float[Array, "batch length width"]:
+        for name, block in self.recurrent.items():
+            x = block(weights[name], x, angles)
+        return self.attending(weights["attending"], x, angles)

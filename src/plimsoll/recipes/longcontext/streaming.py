@@ -16,7 +16,7 @@ from jaxtyping import Array, Complex, Float, Int
 from plimsoll.models.decoder import Block, Decoder
 from plimsoll.models.rotary import angles_at
 from plimsoll.models.sampling import sampled_id
-from plimsoll.recipes.longcontext.eigen import EigenBlock
+from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.recipes.writing import texts, write
@@ -49,34 +49,37 @@ class Stream:
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
         """Returns what `Decoder.hidden` does for the tokens that follow those remembered, and the memory after them."""
-        position = memory["position"]
+        position, layer = memory["position"], self.decoder.layer
 
         def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
             weights, before = both
-            block = self.decoder.opened_block(weights)
-            if isinstance(block, EigenBlock):
-                return block.onward(x, before)
+            if isinstance(layer, EigenBlock):
+                return layer.onward(weights, x, before)
+            assert isinstance(layer, Group)
             after = {}
-            for name in block.recurrent:
-                x, after[name] = getattr(block, name).onward(x, before[name])
-            x, after["attending"] = self._attended(block.attending, x, before["attending"], position)
+            for name, block in layer.recurrent.items():
+                x, after[name] = block.onward(weights[name], x, before[name])
+            attended = self._attended(layer.attending, weights["attending"], x, before["attending"], position)
+            x, after["attending"] = attended
             return x, after
 
         x, blocks = jax.lax.scan(one_block, self.decoder.embedded(params, ids), (params["blocks"], memory["blocks"]))
         return self.decoder.normed(params, x), {"position": position + ids.shape[1], "blocks": blocks}
 
-    def _attended(self, block: Block, x: Array, before: dict[str, Array], position: Array) -> tuple[Array, Any]:
+    def _attended(
+        self, block: Block, weights: dict, x: Array, before: dict[str, Array], position: Array
+    ) -> tuple[Array, Any]:
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
-        projected = block.projected(x, angles_at(position + new, self.shape.head_width))
+        projected = block.projected(weights, x, angles_at(position + new, self.shape.head_width))
         query, key, value = (y.astype(jnp.float32) for y in projected)
         keys = jnp.concatenate([before["keys"], key], axis=2)
         values = jnp.concatenate([before["values"], value], axis=2)
         apart = self.window + new[:, None] - jnp.arange(keys.shape[2], dtype=jnp.int32)
         seen = (apart >= 0) & (apart < self.window) & (apart <= position + new[:, None])
         scores = jnp.einsum("bhqw,bhkw->bhqk", query * self.shape.head_width**-0.5, keys, precision="highest")
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        mixed = jnp.einsum("bhqk,bhkw->bhqw", weights, values, precision="highest")
-        x = block.after_attention(x, mixed.astype(x.dtype))
+        shares = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        mixed = jnp.einsum("bhqk,bhkw->bhqw", shares, values, precision="highest")
+        x = block.after_attention(weights, x, mixed.astype(x.dtype))
         return x, {"keys": keys[:, :, -self.window :], "values": values[:, :, -self.window :]}
 
 
