@@ -55,11 +55,6 @@ def test_at_temperature_0_every_token_is_the_argmax_of_a_direct_forward_pass(dec
     assert ids == likeliest_after(decoder, params, prompt + ids, len(prompt))
 
 
-def test_of_a_long_prompt_the_last_window_counts(draw):
-    long, last = list(range(30)), list(range(30))[-LENGTH:]
-    assert draw(long) == draw(last)
-
-
 def test_it_stops_at_end_of_text(draw):
     ids = draw([3])
     assert draw([3], end=ids[5]) == ids[: ids.index(ids[5])]

@@ -74,8 +74,7 @@ def test_frozen_weights_take_the_bytes_that_are_claimed(bits, bytes_per_weight):
     assert kept["blocks"]["bias"].dtype == jnp.float32
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("bits", "precision"), [(8, "float32"), (4, "bfloat16")])
 def test_a_frozen_dot_is_the_dot_with_what_the_codes_mean(bits, precision):
     whole, x = packed(jnp.asarray(kernel()), bits), jnp.asarray(kernel(32, 256, seed=1))
     how = {"precision": precision, "platform": "cpu"}
@@ -163,9 +162,9 @@ def test_codes_are_chosen_by_the_exact_largest_of_a_group():
     assert float(found.scales[0, 0]) > largest * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("bits", [16, 8, 4])
-@pytest.mark.parametrize("axis", [-2, -1])
-@pytest.mark.parametrize("tile", [64 * 64, 64 * 150])
+@pytest.mark.parametrize(
+    ("bits", "axis", "tile"), [(16, -2, 64 * 64), (8, -1, 64 * 64), (4, -2, 64 * 150), (4, -1, 64 * 150)]
+)
 def test_tiles_of_a_kernel_make_the_product_of_the_whole(bits, axis, tile):
     whole, x = jnp.asarray(kernel(320, 192)), jnp.asarray(kernel(8, 320 if axis == -2 else 192, seed=1))
     held = whole.astype(jnp.bfloat16) if bits == 16 else packed(whole, bits)

@@ -42,7 +42,7 @@ def loss_of(chunk, *, remat="block", dropout=0.0, shape=SHAPE, length=21):
 
 
 @pytest.mark.slow_except("4-0.3")
-@pytest.mark.parametrize(("chunk", "dropout"), [(4, 0.3), (7, 0.0), (32, 0.0)])  # of 21: with a rest, without, more
+@pytest.mark.parametrize(("chunk", "dropout"), [(4, 0.3), (32, 0.0)])  # of 21: with a rest, more
 def test_chunks_change_neither_loss_nor_gradients_nor_what_is_dropped(chunk, dropout):
     task, whole = loss_of(0, dropout=dropout)
     params, keys = jax.jit(task.init)(jax.random.key(0)), jax.vmap(jax.random.key)(jnp.arange(2))
