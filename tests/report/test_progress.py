@@ -89,8 +89,7 @@ def test_a_bar_is_drawn_four_times_a_second_at_most_and_starts_no_thread(termina
     shown.close()
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])
-@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize(("error", "is_terminal"), [(BrokenPipeError(), False), (OSError(5, "I/O error"), True)])
 def test_a_terminal_that_goes_away_does_not_stop_the_run(error, is_terminal, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
