@@ -73,7 +73,7 @@ def test_a_flipped_bit_is_refused_before_it_is_loaded(copied):
 
 
 def test_the_fingerprint_is_of_the_newest_whole_checkpoint(copied):
-    found = answer("fingerprint", copied.path, by=plimsoll)
+    found = answer("fingerprint", copied.path)
     assert found["fingerprint"] == newest_fingerprint(copied.path)
     assert found["step"] == 24
     flip_a_bit(copied.checkpoint(24))
@@ -90,7 +90,7 @@ def test_the_same_seed_writes_the_same_text(tiny_run):
     options = ("--prompt", "the cat", "--tokens", 12)
     one = answer("sample", tiny_run, *options)
     assert one["tokens"] == 12 or one["ended"]
-    printed = plimsoll("sample", tiny_run, *options)
+    printed = called("sample", tiny_run, *options)
     assert printed.stdout.splitlines() == ("the cat" + one["text"]).splitlines()
 
 

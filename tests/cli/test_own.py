@@ -146,12 +146,13 @@ def test_a_killed_run_continues_to_the_same_state_and_other_code_does_not(folder
     assert stands_at(killed) == stands_at(whole)
 
 
-def test_a_mistake_that_only_tracing_finds_is_one_paragraph(folder):
+def test_a_mistake_that_only_tracing_finds_is_one_paragraph(folder, capsys):
     path = folder / "wrong.py"
     path.write_text((EXAMPLES / "plain_jax.py").read_text().replace('params["out"]["bias"]', 'params["oat"]["bias"]'))
-    done = plimsoll("plan", path, "--memory", "1GiB", "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    error = done.stderr[done.stderr.index("error: ") :]
+    assert main(["plan", str(path), "--memory", "1GiB", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    error = printed.err[printed.err.index("error: ") :]
     assert error.startswith("error: loss of wrong.py failed: KeyError: 'oat'\n  wrong.py, line ")
     assert len(error.splitlines()) == 2
 

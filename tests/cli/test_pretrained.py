@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from commands import answer, plimsoll
+from commands import answer
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
@@ -20,7 +20,7 @@ from plimsoll.types import Compute
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "folder"
-    written = answer("export", tiny_run, "--merged", folder, by=plimsoll)["merged"]
+    written = answer("export", tiny_run, "--merged", folder)["merged"]
     assert written["out"] == str(folder)
     assert written["parameters"] == read_shape(folder).parameters()
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]

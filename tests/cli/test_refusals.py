@@ -243,10 +243,6 @@ def test_a_folder_that_cannot_be_made_leaves_none_above_it(capsys, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_a_micro_batch_that_does_not_divide_is_refused(capsys):
-    require_one_paragraph(refused(capsys, "plan", "code", "--micro-batch", 7), "--micro-batch 7", "64 examples")
-
-
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(capsys, tmp_path):
     from plimsoll.data.text.opening import python_sources
     from plimsoll.data.text.tokenizer import train_byte_bpe
