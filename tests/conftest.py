@@ -110,8 +110,10 @@ def _strict_promotion(request):
         return
     import jax
 
+    jax.config.update("jax_disable_most_optimizations", True)  # in `make test-by-hand`, too
     with jax.numpy_dtype_promotion("strict"):
         yield
+    jax.config.update("jax_disable_most_optimizations", "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from plimsoll.training.checkpoints import FROZEN, read_leaves
 from pretrained_folders import LLAMA, write
 from small_runs import best_evaluation, newest_checkpoint
 
-PINNED = shlex.split("--micro-batch 16 --remat none --loss-chunk 0 --precision float32")
+PINNED = shlex.split("--side-layers 1 --micro-batch 16 --remat none --loss-chunk 0 --precision float32")
 """So that little is compiled."""
 
 
