@@ -85,8 +85,9 @@ def test_an_evaluation_has_the_loss_of_the_untouched_base_beside_that_of_the_ada
     recipe = from_dict(json.loads((trained / "run/recipe.json").read_text()))
     base, total, count = PretrainedNextToken(SHAPE, Compute()), 0.0, 0.0
     params = {"trainable": load(trained / "model", SHAPE, bits=16)}
+    loss_of = jax.jit(lambda params, batch: base.loss(params, None, batch, None, train=False)[0])
     for batch in recipe.validation(trained / "run", examples=2):
-        loss, *_ = jax.jit(lambda params, batch: base.loss(params, None, batch, None, train=False))(params, batch)
+        loss = loss_of(params, batch)
         total, count = total + float(loss.total), count + float(loss.weight)
     assert found["base_loss"] == pytest.approx(total / count, rel=1e-5)
     assert found["tokens"] == count

@@ -148,7 +148,7 @@ def test_evaluation_is_the_same_twice(recipe, task, params):
     assert loss(batch, keys[0]) == loss(batch, keys[1])  # nothing is dropped, so nothing depends on the keys
 
 
-@pytest.mark.parametrize("name", ["equinox_mlp", "etth1", "plain_jax"])
+@pytest.mark.parametrize("name", ["equinox_mlp", "plain_jax"])
 def test_a_users_loss_learns_the_same_however_the_batch_is_split(name):
     recipe = OWN[name]()
     task, batch = recipe.task(Compute()), random_batch(recipe, EXAMPLES)
