@@ -40,6 +40,10 @@ def pytest_configure(config):
     plain = "slow" in chosen or chosen == "quick"  # not in `make test-by-hand`
     if plain and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
+    if plain:
+        # LLVM's dearest passes are most of a compile, and change neither buffers nor the order of operations. For the
+        # processes that tests start, too.
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     is_first_process = hasattr(config, "cache") and not hasattr(config, "workerinput")
@@ -106,11 +110,10 @@ def _strict_promotion(request):
         return
     import jax
 
-    # LLVM's dearest passes are half of a small compile, and change neither buffers nor the order of operations.
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", True)  # in `make test-by-hand`, too
     with jax.numpy_dtype_promotion("strict"):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,9 @@
 
 import json
 
-import h5py
 import numpy as np
 import pytest
 
-from control_files import write_control
 from plimsoll.api.pins import levers_of
 from plimsoll.api.train import prepare_data
 from plimsoll.cli.main import main
@@ -23,9 +21,7 @@ from report_examples import PLANNED
 CUT = "cut out"
 
 
-@pytest.mark.parametrize(
-    "error", [KeyError("a"), TypeError("b"), ZeroDivisionError(), RecursionError(), ValueError("c")]
-)
+@pytest.mark.parametrize("error", [KeyError("a"), ZeroDivisionError(), RecursionError()])
 def test_what_an_altered_file_raises_is_told_as_that(error):
     with (
         pytest.raises(PlimsollError, match=f"it is not as plimsoll writes it .{type(error).__name__}"),
@@ -36,7 +32,7 @@ def test_what_an_altered_file_raises_is_told_as_that(error):
         raise RunError("its own words")
 
 
-@pytest.mark.parametrize("field", ["plan", "micro_batch", "chip", "budget_bytes", "phases"])
+@pytest.mark.parametrize("field", ["plan", "micro_batch", "budget_bytes"])
 def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys, field):
     folder = RunFolder(tmp_path / "run")
     folder.create()
@@ -55,7 +51,6 @@ def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"remat": CUT}, "is not a plan, it does not say remat: write"),
         ({"accumulation": CUT, "prefetch": CUT}, "is not a plan, it does not say prefetch, accumulation: write"),
         ({"micro_batch": "8"}, "says micro_batch '8', which is no value of it"),
         ({"accumulation": None}, "says accumulation None, which is no value of it"),
@@ -68,18 +63,6 @@ def test_a_plan_file_is_refused_by_the_name_that_is_wrong(tmp_path, changes, wor
     with pytest.raises(RecipeError) as refused:
         levers_of(str(path), preset("stories"), {})
     assert words in str(refused.value)
-
-
-def test_hdf5_that_is_damaged_inside_is_refused_by_every_reader(tmp_path, capsys):
-    """Whichever byte of its structure is another: half a dozen kinds of errors of h5py become one."""
-    path = write_control(tmp_path / "w.h5", rows=120, chunk=16)
-    with h5py.File(path) as file:
-        structure = file["controls"].id.get_offset() or 4000
-    content, random = path.read_bytes(), np.random.default_rng(0)
-    for at in random.integers(0, min(structure, len(content)), 40):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
-        assert main(["inspect", str(path)]) in (0, 2), at
-    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_what_a_users_row_raises_is_told_by_its_line(tmp_path):

@@ -2,9 +2,7 @@
 
 import ast
 import graphlib
-import os
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,6 +67,16 @@ def imports(tree, *, top_level_only=False):
             yield from imports(node, top_level_only=top_level_only)
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports_of(path):
+    return frozenset(imports(tree_of(path)))
+
+
 def rooms_of(names):
     """The rooms and loose modules of ours that are imported."""
     return {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "plimsoll"}
@@ -98,12 +106,12 @@ def test_no_arrow_of_the_table_runs_up():
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_a_module_imports_only_what_its_room_may(path):
-    assert forbidden(room_of(path), set(imports(ast.parse(path.read_text())))) == set()
+    assert forbidden(room_of(path), imports_of(path)) == set()
 
 
 @pytest.mark.parametrize("room", [*MAY_IMPORT, *LOOSE])
 def test_what_the_table_allows_is_used(room):
-    used = {name for path in modules() if room_of(path) == room for name in imports(ast.parse(path.read_text()))}
+    used = {name for path in modules() if room_of(path) == room for name in imports_of(path)}
     assert (MAY_IMPORT | LOOSE)[room] - rooms_of(used) == set()
 
 
@@ -111,7 +119,7 @@ def test_no_modules_import_one_another_in_a_circle():
     known = {dotted(path): path for path in modules()}
     arrows = {}
     for module, path in known.items():
-        names = set(imports(ast.parse(path.read_text())))
+        names = imports_of(path)
         arrows[module] = {
             name if name in known else name.rpartition(".")[0] for name in names if name.startswith("plimsoll.")
         } & known.keys() - {module}
@@ -134,7 +142,7 @@ def test_the_page_of_the_house_is_this_table():
     page = (SOURCE.parents[1] / "docs/house.md").read_text("utf-8")
     for room, others in (MAY_IMPORT | LOOSE).items():
         path = SOURCE / room / "__init__.py"
-        tree = ast.parse((path if path.exists() else SOURCE / f"{room}.py").read_text("utf-8"))
+        tree = tree_of(path if path.exists() else SOURCE / f"{room}.py")
         purpose = (ast.get_docstring(tree) or "").partition("\n")[0].replace("|", "\\|")
         allowed = ", ".join(f"`{other}`" for other in sorted(others)) or "none"
         assert f"| `{room}` | {purpose} | {allowed} |" in page
@@ -151,28 +159,5 @@ def answers_at_once(path):
 
 @pytest.mark.parametrize("path", [path for path in modules() if answers_at_once(path)], ids=name_of)
 def test_what_answers_at_once_imports_nothing_heavy(path):
-    names = {name.split(".")[0] for name in imports(ast.parse(path.read_text()), top_level_only=True)}
+    names = {name.split(".")[0] for name in imports(tree_of(path), top_level_only=True)}
     assert names & HEAVY == set()
-
-
-def loaded_after(statement):
-    program = f"import sys\n{statement}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
-
-
-def test_the_command_line_starts_without_jax_numpy_or_tyro():
-    assert not loaded_after("import plimsoll.cli.main") & (HEAVY | {"numpy", "tyro", "rich"})
-
-
-def test_every_recipe_is_read_without_anything_heavy():
-    statement = "from plimsoll.recipes.registry import PRESETS, preset\nfor name in PRESETS: preset(name)"
-    assert not loaded_after(statement) & HEAVY
-
-
-def test_planning_and_preparing_stay_free_of_jax():
-    """`train` becomes the training process by exec, and its memory is the budget's business from then on."""
-    statement = "import plimsoll.api.launch, plimsoll.cli.train, plimsoll.recipes.text.recipe as c; c.code().shape"
-    assert "jax" not in loaded_after(statement)

@@ -177,7 +177,7 @@ for line in sys.stdin:
 
 
 def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
-    """Real processes: 600 questions each, 20 different ones, every answer of several KB."""
+    """Real processes: 300 questions each, 20 different ones, every answer of several KB."""
     program = """
     import json, os, sys
     from pathlib import Path
@@ -186,7 +186,7 @@ def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
 
     folder, compiler = Path(os.environ["PLIMSOLL_CACHE"]), json.loads(os.environ["ARGUMENTS"])["compiler"]
     with Pool([Child([sys.executable, "-c", compiler], os.environ, about={}, answers=folder / "answers")]) as child:
-        for number in range(600):
+        for number in range(300):
             micro = number * 7 % 20 + 1
             assert child.measure([plan(micro_batch=micro)]) == [micro] * 2000
     """

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from plimsoll import errors
-from plimsoll.cli import main as cli
 from plimsoll.errors import (
     BudgetError,
     CheckpointError,
@@ -25,11 +24,6 @@ def test_refusals_exit_with_2_and_a_run_that_stopped_itself_with_3():
     assert {kind.exit_code for kind in every_error() if not issubclass(kind, StoppedError)} == {2}
     assert {StoppedError.exit_code, DeviceLostError.exit_code} == {3}
     assert len(every_error()) >= 6
-
-
-def test_a_budget_error_carries_its_numbers():
-    problem = BudgetError("no", budget_bytes=5, floor_bytes=None)
-    assert (problem.budget_bytes, problem.floor_bytes, str(problem)) == (5, None, "no")
 
 
 @pytest.mark.parametrize("kind", [PlimsollError, RecipeError, CheckpointError, StoppedError])
@@ -61,22 +55,3 @@ def test_an_unknown_attribute_is_suggested_or_listed():
         "a run has no 'metricks': did you mean metrics?"
     )
     assert str(errors.unknown_attribute("a run", "zzz", ["metrics", "_hidden"])) == "a run has no 'zzz'; it has metrics"
-
-
-def test_unknown_commands_and_bad_options_are_refused_without_a_traceback(capsys):
-    assert cli.main(["trian"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: there is no command 'trian': did you mean train? There are plan, train"
-    )
-    assert cli.main(["plan", "stories", "--sequence-length", "4"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert "--sequence-length" in said
-    assert "\n" not in said.strip()
-
-
-@pytest.mark.parametrize("words", [["plan", "storys"], ["plan", "stories", "--batch-size", "0"]])
-def test_a_recipe_that_is_wrong_is_refused_by_name_and_value(words, capsys):
-    assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    assert "did you mean stories?" in said or "--batch-size must be 1 or more, got 0" in said

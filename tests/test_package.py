@@ -1,6 +1,5 @@
 """What goes with the package: type information, licences, the works it stands on, one version everywhere."""
 
-import ast
 import re
 import tomllib
 from pathlib import Path
@@ -13,12 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-def test_it_is_typed():
+def test_it_is_typed_and_licences_are_there():
     assert (ROOT / "src/plimsoll/py.typed").is_file()
     assert "Typing :: Typed" in PROJECT["classifiers"]
-
-
-def test_licences_are_there():
     assert all((ROOT / name).is_file() for name in PROJECT["license-files"])
 
 
@@ -28,17 +24,10 @@ def test_every_python_that_it_says_is_allowed():
     assert said == {f"3.{minor}" for minor in range(lowest, beyond)}
 
 
-def test_the_extras_are_those_of_the_design():
-    assert {"cuda12", "cuda13", "tpu", "wandb", "ray"} <= set(PROJECT["optional-dependencies"])
-
-
 def imported_packages():
     """Top-level packages that the source imports, at the top of a file or inside a function."""
-    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    qualified = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    return {name.partition(".")[0] for name in plain | qualified}
+    texts = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
+    return {name for text in texts for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)}
 
 
 def test_dependencies_are_what_is_imported_and_what_the_page_lists():
@@ -61,11 +50,6 @@ def test_every_paper_that_the_code_names_is_in_the_notice():
     }
     assert len(named) > 20
     assert {paper for paper in named if paper not in notice} == set()
-
-
-def test_the_citation_and_the_changelog_have_the_version():
-    assert f"version: {PROJECT['version']}" in (ROOT / "CITATION.cff").read_text("utf-8")
-    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 INSTALLERS = r"(?:pip3?|pipx|uv(?: pip| tool)?|conda|mamba|poetry) (?:install|add)|uvx"
@@ -101,15 +85,12 @@ def test_nobody_is_told_to_install_what_is_not_ours():
     [
         ("`pip install plimsoll`", False),
         ("pip install 'plimsoll[cuda12]'", False),
-        ("pip install --upgrade plimsoll==0.0.1", False),
-        ("uv pip install plimsoll", False),
+        ("uv pip install --upgrade plimsoll==0.0.1", False),
         ('run([python, "-m", "pip", "install", "plimsoll"])', False),
         ('f"needs ray: `pip install"\n    " \'plimsoll[ray]\'`"', False),
         ("pip install 'plimsoll-jax[cuda12]'", True),
-        ("pip install plimsoll-jax==0.2.0", True),
         ("pip install -e . && plimsoll plan code", True),
         ("pip install plimsoll_jax-0.1.0-py3-none-any.whl", True),
-        ("pip install ./plimsoll", True),
         ("`pip install matplotlib`, then plimsoll draws", True),
         ("import plimsoll; plimsoll.plan('code')", True),
     ],
@@ -129,6 +110,8 @@ def test_extras_that_pages_name_are_there():
     assert named <= set(PROJECT["optional-dependencies"])
 
 
-def test_the_distribution_has_one_name():
+def test_the_distribution_has_one_name_and_pages_its_version():
     assert PROJECT["name"] == DISTRIBUTION
     assert PROJECT["scripts"] == {"plimsoll": "plimsoll.cli.main:main"}
+    assert f"version: {PROJECT['version']}" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")

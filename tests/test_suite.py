@@ -1,7 +1,6 @@
 """What the tests promise of themselves: each case that has a mark is there, and the user's folders stay as they are."""
 
 import pytest
-from hypothesis import settings
 
 from collected import COLLECTED
 from plimsoll.processes.environment import cache_folder
@@ -24,8 +23,3 @@ def test_cases_that_are_not_slow_are_there(request):
 def test_commands_write_into_a_cache_of_the_test_runs_own(request):
     """`PLIMSOLL_CACHE` is set for every process that a test starts: the user's folder stays as it is."""
     assert cache_folder() == request.config.cache.mkdir("plimsoll")
-
-
-def test_few_examples_are_tried_in_make_test_and_more_in_test_all():
-    assert settings.get_profile("usual").max_examples == 20
-    assert settings.get_profile("thorough").max_examples == 100

@@ -1,12 +1,11 @@
 """The values that meet between rooms survive JSON, because they meet between processes."""
 
-import dataclasses
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planned import Ledger, Plan
+from plimsoll.planned import Plan
 from plimsoll.types import Compute
 
 plans = st.builds(
@@ -53,9 +52,3 @@ def test_a_plan_that_was_written_before_a_lever_was_there_has_it_off():
     older = plan.to_dict()
     assert older.pop("layerwise") == 0
     assert Plan.from_dict(older) == plan
-
-
-def test_a_ledger_adds_up_and_prints_as_json():
-    ledger = Ledger(budget_bytes=100, predicted={"process": 40, "parameters": 8}, phase="train")
-    assert ledger.predicted_peak_bytes == 48
-    assert json.loads(json.dumps(dataclasses.asdict(ledger)))["predicted"] == {"process": 40, "parameters": 8}

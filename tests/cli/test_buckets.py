@@ -213,25 +213,25 @@ def test_in_python_a_run_in_a_bucket_is_trained_and_only_read_elsewhere(text_fil
     assert names(Bucket(address)) == before
 
 
-def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(
-    tmp_path, long_command, monkeypatch, capsys
-):
+@pytest.fixture
+def refused(tmp_path, long_command, monkeypatch, capsys):
+    """The one line with which a run at an address is refused; nothing is made."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    assert main([*long_command, "--run", "file:///dev/null/x"]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("error: file:///dev/null/x cannot be ")
-    assert len(printed.err.splitlines()) == 1
-    assert list(tmp_path.rglob("*.json")) == []
+
+    def line(address):
+        assert main([*long_command, "--run", address]) == 2
+        assert list(tmp_path.rglob("*.json")) == []
+        (refusal,) = capsys.readouterr().err.splitlines()
+        return refusal
+
+    return line
+
+
+def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(refused):
+    assert refused("file:///dev/null/x").startswith("error: file:///dev/null/x cannot be ")
 
 
 @pytest.mark.skipif(not HAS_S3, reason="needs `pip install 'plimsoll-jax[test-buckets]'`")
-def test_a_bucket_without_permission_is_refused_before_anything_is_made(
-    tmp_path, long_command, bucket, monkeypatch, capsys
-):
-    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+def test_a_bucket_without_permission_is_refused_before_anything_is_made(refused, bucket):
     with forbidding():
-        assert main([*long_command, "--run", f"{bucket}/mine"]) == 2
-    printed = capsys.readouterr()
-    assert "(permission denied: " in printed.err
-    assert len(printed.err.splitlines()) == 1
-    assert list(tmp_path.rglob("*.json")) == []
+        assert "(permission denied: " in refused(f"{bucket}/mine")

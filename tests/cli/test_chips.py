@@ -30,22 +30,15 @@ def test_the_table_has_every_chip_and_says_which_compilers_are_missing(capsys):
     (t4,) = (line.split() for line in text.splitlines() if line.startswith("t4 "))
     assert t4 == ["t4", "1", "1", "13.8", "GiB", "8.1", "-", "-", "65", "300", "-"]
     assert "tpu compiler        not installed: `plimsoll chips --install tpu`" in text
-    assert "Two cards were measured" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_one_chip_says_where_every_figure_is_from(capsys):
+def test_one_chip_says_where_every_figure_is_from_and_a_family_lists_its_sizes(capsys):
     text = printed(capsys, "tpu-v5e-8")
     assert text.startswith("tpu-v5e-8 (tpu), devices: 8, hosts: 1\n")
     assert text.count("from: ") == 6
     assert "357.6 GiB of each host" in text
-
-
-def test_this_machine_has_no_catalogued_rates(capsys):
     assert "measured when it is planned for" in printed(capsys, "cpu")
-
-
-def test_a_family_lists_its_sizes(capsys):
     lines = printed(capsys, "tpu-v4").splitlines()
     assert [line.split()[:3] for line in lines if line.startswith("tpu-v4-64 ")] == [["tpu-v4-64", "32", "8"]]
     assert not any(line.startswith("h100") for line in lines)

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.api import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
-from plimsoll.units import GIB
+from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
 
@@ -47,9 +47,8 @@ def test_json_is_one_object(asked, capsys):
     assert main(["plan", "stories", "--compare", "h200,t4", "--json"]) == 0
     fits, refused = json.loads(capsys.readouterr().out)["compared"]
     assert (fits["fits"], fits["plan"]["plan"]["chip"]) == (True, "h200")
+    assert (fits["left_bytes"], fits["tokens_per_second"]) == (512 * MIB, 32_768)
     assert (refused["fits"], refused["floor_bytes"]) == (False, 2 * GIB)
-
-
-def test_where_nothing_fits_the_table_is_printed_and_the_code_is_2(asked, capsys):
-    assert main(["plan", "stories", "--compare", "t4"]) == 2
+    assert refused["why_not"].startswith("no plan")
+    assert main(["plan", "stories", "--compare", "t4"]) == 2  # the table is printed
     assert "no plan for stories fits" in capsys.readouterr().out

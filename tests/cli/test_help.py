@@ -1,63 +1,97 @@
-"""Help and the package itself answer at once: neither imports JAX."""
+"""Help and the package itself answer at once: neither imports JAX, and each heavy package waits until it is needed."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from plimsoll.cli.main import COMMANDS, usage
 
-HEAVY = {"jax", "jaxlib", "grain", "orbax", "datasets", "pyarrow", "tokenizers", "numpy", "typeguard"}
+SUPPORT = Path(__file__).parents[1] / "support"
+STEP_BY_STEP = """
+import contextlib, importlib, io, pathlib, pkgutil, sys
+
+before = set(sys.modules)
 
 
-def python(program):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+def loaded():
+    return {name.partition(".")[0] for name in sys.modules}
 
 
-HELP = """
-import contextlib, io, sys
+# The package alone is the standard library.
+import plimsoll
+
+dir(plimsoll)
+new = {name.partition(".")[0] for name in set(sys.modules) - before} - {"plimsoll", "importlib"}
+assert not new - set(sys.stdlib_module_names), new
+assert [name for name in sys.modules if name.startswith("plimsoll.")] == []
+
+# Help.
 from plimsoll.cli.main import COMMANDS, main
+
+heavy = {"jax", "jaxlib", "flax", "optax", "grain", "orbax", "datasets", "pyarrow", "tokenizers"}
+assert not loaded() & (heavy | {"numpy", "tyro", "rich"})
 for name in COMMANDS:
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         assert main([name, "--help"]) == 0
-    assert f"plimsoll {{name}}" in printed.getvalue(), name
-    assert not {heavy!r} & set(sys.modules), (name, {heavy!r} & set(sys.modules))
+    assert f"plimsoll {name}" in printed.getvalue(), name
+    assert not loaded() & (heavy | {"numpy", "typeguard"}), (name, sorted(loaded()))
+
+# What a training process imports for its log.
+from plimsoll import report
+
+names = [module.name for module in pkgutil.walk_packages(report.__path__, "plimsoll.report.")]
+assert {"plimsoll.report.progress", "plimsoll.report.page.run"} <= set(names)
+for name in names:
+    importlib.import_module(name)
+drawing = {"tqdm", "tensorboardX", "wandb", "matplotlib", "jinja2"}
+assert not loaded() & (heavy | drawing | {"numpy"}), sorted(loaded())
+
+# Recipes.
+from plimsoll.recipes.registry import PRESETS, preset
+
+for name in PRESETS:
+    preset(name)
+assert not loaded() & heavy, loaded() & heavy
+
+# Planning and training: `train` becomes the training process, whose memory is the budget's business from then on.
+import plimsoll.api.launch, plimsoll.cli.train, plimsoll.recipes.text.recipe
+
+plimsoll.recipes.text.recipe.code().shape
+with_jax = {"widened", "rematerialised", "Hdf5"}  # are called where a loss and its data are
+assert all(getattr(plimsoll, name) is not None for name in set(plimsoll.__all__) - with_jax)
+assert issubclass(plimsoll.BudgetError, plimsoll.PlimsollError)
+assert plimsoll.preset("code").width == 128
+assert "jax" not in loaded()
+
+# Progress without a terminal, a tracker, and at last a picture.
+shown = plimsoll.report.progress.Progress(10, stream=io.StringIO())
+shown.update(1, {"loss": 1.0, "elapsed_seconds": 1.0})
+shown.close()
+assert not loaded() & {"jax", "tqdm", "tensorboardX"}
+tracked = plimsoll.report.trackers.Tracked(folder=pathlib.Path(sys.argv[1]), name="x", config={})
+plimsoll.report.trackers.open_tracker("tensorboard", tracked).close()
+assert not loaded() & {"torch", "tensorflow", "jax", "matplotlib", "PIL"}
+from report_examples import PLANNED
+
+picture = plimsoll.report.picture
+picture.save_picture(sys.argv[2], picture.figure_of(picture.waterfall(PLANNED)))
+assert not {"matplotlib.pyplot", "jax"} & set(sys.modules)
 """
 
 
-def test_the_help_of_every_command_imports_no_jax():
-    done = python(HELP.format(heavy=HEAVY))
+def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+    command = [sys.executable, "-c", STEP_BY_STEP, str(tmp_path), str(tmp_path / "plan.png")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_usage_names_every_command():
     assert all(f"plimsoll {name}" in usage() for name in COMMANDS)
-
-
-def test_importing_the_package_imports_nothing_else():
-    done = python(
-        "import sys; before = set(sys.modules); import plimsoll; dir(plimsoll)\n"
-        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - {'plimsoll', 'importlib'}\n"
-        "assert not new - set(sys.stdlib_module_names), new\n"
-        "assert [name for name in sys.modules if name.startswith('plimsoll.')] == []\n"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_planning_and_training_are_reached_without_jax():
-    done = python(
-        "import sys, plimsoll\n"
-        "with_jax = {'widened', 'rematerialised', 'Hdf5'}  # are called where a loss and its data are\n"
-        "assert all(getattr(plimsoll, name) is not None for name in set(plimsoll.__all__) - with_jax)\n"
-        "assert issubclass(plimsoll.BudgetError, plimsoll.PlimsollError)\n"
-        "assert plimsoll.preset('code').width == 128\n"
-        "assert 'jax' not in sys.modules\n"
-    )
-    assert done.returncode == 0, done.stderr
+    assert max(map(len, usage().splitlines())) <= 80
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -24,16 +24,11 @@ def batches(recipe, folder=None, count=3):
         source.close()
 
 
-def test_batches_are_dicts_of_batch_by_sequence(recipe):
-    for batch in batches(recipe):
-        assert {name: array.shape for name, array in batch.items()} == {"input_ids": (8, 32), "labels": (8, 32)}
-        np.testing.assert_array_equal(batch["labels"][:, :-1], batch["input_ids"][:, 1:])
-
-
 def test_a_folder_a_run_and_neither_give_the_same_batches(recipe, tiny_run, tmp_path):
     expected = batches(recipe)
     for folder in (tmp_path / "new", tiny_run):
         for batch, same in zip(batches(recipe, folder), expected, strict=True):
+            assert {name: array.shape for name, array in batch.items()} == {"input_ids": (8, 32), "labels": (8, 32)}
             np.testing.assert_array_equal(batch["input_ids"], same["input_ids"])
 
 

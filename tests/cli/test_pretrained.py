@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from commands import answer, called, plimsoll
-from plimsoll.cli.main import main
+from commands import answer
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
@@ -21,7 +20,7 @@ from plimsoll.types import Compute
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "folder"
-    written = answer("export", tiny_run, "--merged", folder, by=plimsoll)["merged"]
+    written = answer("export", tiny_run, "--merged", folder)["merged"]
     assert written["out"] == str(folder)
     assert written["parameters"] == read_shape(folder).parameters()
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
@@ -101,16 +100,3 @@ def test_sampling_writes_what_the_run_writes(tiny_run, exported):
     run, folder = answer("sample", tiny_run, *options), answer("sample", "--pretrained", exported, *options)
     assert folder["text"] == run["text"]
     assert folder["tokens"] == run["tokens"]
-
-
-def test_a_sample_prints_the_prompt_first(exported):
-    done = called("sample", "--pretrained", exported, "--prompt", "the cat", "--tokens", 5)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("the cat")
-
-
-def test_help_is_of_what_was_asked_for(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["evaluate", "--pretrained", "--help"])
-    assert stopped.value.code == 0
-    assert "--frozen-bits" in capsys.readouterr().out

@@ -117,7 +117,7 @@ def killed(told, text_file):
 
 
 @pytest.mark.slow
-def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
+def test_what_is_told_to_one_is_saved_by_all_at_the_same_step_and_the_first_alone_writes(told):
     run, codes, outputs = told
     assert codes == [143, 143], outputs
     assert newest(run) == last_step(run)
@@ -125,10 +125,7 @@ def test_what_is_told_to_one_is_saved_by_all_at_the_same_step(told):
     assert outputs[1] == ("", "")
     assert json.loads((run / "plan.json").read_text())["hosts"] == 2
 
-
-@pytest.mark.slow
-def test_only_the_first_writes_into_the_run(told):
-    run = told[0]
+    # Only the first writes into the run.
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
@@ -370,43 +367,26 @@ distributed.end(0, together=True)
 """
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """Folder in which two processes saved, and what each of them told."""
-    folder = tmp_path_factory.mktemp("saved")
-    codes, outputs = Several(["-c", SAVING, str(folder)], devices=1).ended()
+@pytest.mark.slow
+def test_what_two_save_each_reads_again_and_weights_that_are_given_are_split_between_them(tmp_path):
+    codes, outputs = Several(["-c", SAVING, str(tmp_path)], devices=1).ended()
     assert codes == [0, 0], outputs
-    return RunFolder(folder), [json.loads(out.splitlines()[-1]) for out, _ in outputs]
-
-
-@pytest.mark.slow
-def test_what_two_save_each_reads_again_and_one_alone_too(two):
-    folder, told = two
     numbers = np.arange(64.0) * 3
-    for number, of_process in enumerate(told):
-        half = slice(32 * number, 32 * number + 32)
-        assert of_process["read"] == [1, {"at": 3}, numbers[half].tolist(), [3] * 10]
-        assert "step 2: ['split'] is not finite, so nothing was saved" in of_process["refusal"]
-    assert folder.saved_steps() == [1]
-    leaves = dict(read_leaves(folder.checkpoint(1)))
-    assert leaves["['split']"].tolist() == numbers.tolist()
-
-
-@pytest.mark.slow
-def test_weights_that_are_given_are_split_between_processes_and_nothing_is_sent(two):
     given = np.linspace(-2, 2, 64, dtype=np.float32)
     as_bits = given.astype(jax.numpy.bfloat16).view(np.uint16)
-    for number, told in enumerate(two[1]):
-        half = slice(32 * number, 32 * number + 32)
+    for number, (out, _) in enumerate(outputs):
+        told, half = json.loads(out.splitlines()[-1]), slice(32 * number, 32 * number + 32)
+        assert told["read"] == [1, {"at": 3}, numbers[half].tolist(), [3] * 10]
+        assert "step 2: ['split'] is not finite, so nothing was saved" in told["refusal"]
         kept = list(range(64))[half]
         assert told["begun"] == {"kept": kept, "bits": as_bits[half].tolist(), "given": given[half].tolist()}
         assert told["average"] == given[half].tolist()
+        assert np.allclose(told["items"], [[0.48, 0.64], [1, 1]])  # an item without a row keeps the random one
 
-
-@pytest.mark.slow
-def test_items_without_a_row_keep_the_random_one_of_a_table_that_is_split_between_processes(two):
-    for told in two[1]:
-        assert np.allclose(told["items"], [[0.48, 0.64], [1, 1]])
+    # One alone reads it, too.
+    folder = RunFolder(tmp_path)
+    assert folder.saved_steps() == [1]
+    assert dict(read_leaves(folder.checkpoint(1)))["['split']"].tolist() == numbers.tolist()
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -434,17 +414,13 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
         (("host:1", None, None), "go together"),
         (("host", 2, 0), "is not HOST:PORT"),
         (("host:99999999", 2, 0), "with a port of at most 65,535"),
-        (("host:\u00b2", 2, 0), "is not HOST:PORT"),
         (("host:1", 2, 2), "--process 2 is none of --processes 2"),
     ],
 )
-def test_half_an_address_is_refused(given, words):
+def test_half_an_address_is_refused_and_one_process_is_alone(given, words):
+    assert membership("host:1", 1, 0, variables={}) is None
     with pytest.raises(RecipeError, match=words):
         membership(*given, variables={})
-
-
-def test_one_process_is_alone():
-    assert membership("host:1", 1, 0, variables={}) is None
 
 
 def test_a_bucket_is_refused_for_several(tmp_path):

@@ -40,6 +40,9 @@ def test_the_page_lies_in_the_run_unless_it_is_told_otherwise(tiny_run, tmp_path
     page = (run / "report.html").read_text()
     assert "<b>run" not in page
     assert "&lt;b&gt;run &amp; co" in page
+    out = tmp_path / "plan.html"
+    assert main(["report", "--plan", str(tiny_run / "plan.json"), "--out", str(out)]) == 0
+    assert "A plan that was never run" in out.read_text()
 
 
 def test_a_damaged_checkpoint_costs_what_needs_it_and_no_more(tiny_run, tmp_path):
@@ -54,25 +57,10 @@ def test_a_damaged_checkpoint_costs_what_needs_it_and_no_more(tiny_run, tmp_path
     assert "Learning rate" in page
 
 
-def test_a_plan_that_was_never_run(tiny_run, tmp_path):
-    out = str(tmp_path / "plan.html")
-    assert main(["report", "--plan", str(tiny_run / "plan.json"), "--out", out]) == 0
-    assert "A plan that was never run" in (tmp_path / "plan.html").read_text()
-
-
 def test_a_folder_that_may_not_be_written_to_is_said_before_anything_is_asked(tiny_run, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PlimsollError, match="you may not write there: name a file"):
         command.report([str(tiny_run)])
-
-
-def test_a_narrow_terminal_changes_nothing(tiny_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    done = called("report", tiny_run, "--no-model", "--out", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
-    done = called("report", tiny_run, "--oout", tmp_path / "page.html")
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_process_that_is_larger_than_its_bound_already_says_so():

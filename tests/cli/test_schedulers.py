@@ -33,6 +33,9 @@ def planned(monkeypatch):
     return asked
 
 
+SBATCH = "time=2:00:00 exclusive comment='a b'"
+
+
 def fake_sbatch(folder, monkeypatch, script):
     path = folder / "bin/sbatch"
     path.parent.mkdir()
@@ -59,11 +62,15 @@ def directives(run):
 
 def test_the_budget_becomes_the_memory_of_a_node_and_the_script_is_submitted(planned, tmp_path, monkeypatch, capsys):
     fake_sbatch(tmp_path, monkeypatch, 'echo "$@" > "$0.said"; echo "7;here"')
-    assert on_slurm("--nodes", "2", "--memory", "4GiB", "--sbatch", "time=2:00:00 exclusive", run=tmp_path / "run") == 0
+    assert on_slurm("--nodes", "2", "--memory", "4GiB", "--sbatch", SBATCH, run=tmp_path / "run") == 0
     asked = directives(tmp_path / "run")
     assert planned == [("cpu", 2)]
     assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "TERM@120")
-    assert (asked["time"], asked["requeue"], asked["open-mode"]) == ("2:00:00 --exclusive", "", "append")
+    assert (asked["time"], asked["requeue"], asked["open-mode"]) == (
+        "2:00:00 --exclusive '--comment=a b'",
+        "",
+        "append",
+    )
     assert "gpus-per-node" not in asked
     script = tmp_path / "run.slurm/job.sh"
     assert (tmp_path / "bin/sbatch.said").read_text() == f"--parsable {script}\n"
@@ -78,11 +85,6 @@ def test_a_node_is_asked_for_its_budgets_or_what_planning_takes():
     assert few == 4 * GIB
     assert many == 8 * few
     assert slurm.node_bytes(jobs.Job(**job, tasks_per_node=1, process_bytes=MIB)) == 3 * GIB + slurm.STARTING_BYTES
-
-
-def test_options_of_sbatch_are_their_names_and_values():
-    assert slurm.options_of_sbatch("time=2:00:00 comment='a b'") == "--time=2:00:00 '--comment=a b'"
-    assert slurm.options_of_sbatch("") == ""
 
 
 def test_sixteen_gpus_are_two_nodes_with_a_task_for_each_gpu(planned, tmp_path, capsys):
@@ -106,20 +108,17 @@ def test_the_script_starts_what_was_typed_without_what_is_for_the_scheduler(plan
     assert subprocess.run(["bash", "-n", "my run.slurm/job.sh"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("code", "saves", "requeued"), [(143, True, True), (143, False, False), (3, True, False), (0, True, False)]
-)
+@pytest.mark.parametrize(("code", "saves", "requeued"), [(143, True, True), (143, False, False), (3, True, False)])
 def test_the_job_is_requeued_only_where_it_was_stopped_and_has_saved_a_step_further(
     planned, tmp_path, code, saves, requeued
 ):
     run = tmp_path / "run"
     assert on_slurm("--memory", "1GiB", "--no-submit", run=run) == 0
     (tmp_path / "bin").mkdir()
-    folder = run / "checkpoints"
-    (folder / "step-00000004").mkdir(parents=True)
-    (folder / "step-00000004/manifest.json").touch()
-    (folder / "step-00000010").mkdir()  # it is being written
-    more = f"touch {folder}/step-00000010/manifest.json" if saves else "true"
+    saved(run, 4)
+    being_written = run / "checkpoints/step-00000010"
+    being_written.mkdir()
+    more = f"touch {being_written}/manifest.json" if saves else "true"
     for name, script in {"srun": f"{more}; exit {code}", "scontrol": f'echo "$@" > {tmp_path}/said'}.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)

@@ -195,8 +195,12 @@ def assert_batches_equal(actual, expected):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_restored_source_continues_where_it_stopped(make_source):
-    uninterrupted = take(make_source(), BATCHES)
+@pytest.fixture(scope="module")
+def uninterrupted(make_source):
+    return take(make_source(), BATCHES)
+
+
+def test_a_restored_source_continues_where_it_stopped(make_source, uninterrupted):
     stopped = make_source()
     states = []
     for _ in range(BATCHES):
@@ -219,12 +223,8 @@ def test_a_source_may_go_back_to_an_earlier_state(make_source):
     assert_batches_equal(take(source, 3), first)
 
 
-def test_the_same_seed_gives_the_same_batches(make_source):
-    assert_batches_equal(take(make_source(), BATCHES), take(make_source(), BATCHES))
-
-
-def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahead(make_source):
-    for batch in take(make_source(), BATCHES):
+def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahead(uninterrupted):
+    for batch in uninterrupted:
         if "tokens" in batch:  # inputs and labels in one, and in the type they have on disk
             assert (batch["tokens"].shape, batch["tokens"].dtype, len(batch)) == ((4, 25), np.uint16, 1)
             continue

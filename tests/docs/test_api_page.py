@@ -54,8 +54,3 @@ def test_examples_call_what_is_there_with_arguments_that_it_takes(name):
                     continue
                 given = [None] * (len(call.args) + method)
                 inspect.signature(target).bind(*given, **{word.arg: None for word in call.keywords if word.arg})
-
-
-def test_a_name_that_an_example_misspells_would_be_noticed():
-    with pytest.raises(TypeError):
-        inspect.signature(plimsoll.Run.sample).bind(None, lenght=3)

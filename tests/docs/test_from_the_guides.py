@@ -1,5 +1,6 @@
 """Every plimsoll command on a page of the docs can be typed: it is parsed here, and not run."""
 
+import dataclasses
 import shlex
 from itertools import takewhile
 
@@ -19,13 +20,13 @@ from plimsoll.cli.pretrained import names_pretrained
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.sample import SampleOptions, SamplePretrained
 from plimsoll.cli.verbs import ExportOptions, RankOptions, SolveOptions
+from plimsoll.errors import RecipeError
 from plimsoll.recipes import registry
 from plimsoll.recipes.registry import preparations
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 from recipe_packages import installed_into
 
-GUIDES = ROOT / "docs/from-the-guides.md"
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
     "evaluate": EvaluateOptions,
@@ -42,8 +43,9 @@ SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 
 PREPARED = [preparation.example for preparation in preparations().values()]
 SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values(), *PREPARED]]
-FOUND = [(page.name, words) for page in PAGES for words in commands(page)]
-FOUND += [("help", shlex.split(text)[1:]) for text in SHOWN]
+FOUND = {tuple(words): page.name for page in PAGES for words in commands(page)}
+FOUND |= {tuple(shlex.split(text)[1:]): "help" for text in SHOWN}
+"""Commands, each once, to the last place that has it."""
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +75,8 @@ def package(place, monkeypatch):
 
 
 @pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(("page", "words"), FOUND, ids=[" ".join([page, *words]) for page, words in FOUND])
-def test_every_command_in_the_docs_parses(page, words, place, monkeypatch):
+@pytest.mark.parametrize("words", FOUND, ids=[" ".join([page, *words]) for words, page in FOUND.items()])
+def test_every_command_in_the_docs_parses(words, place, monkeypatch):
     monkeypatch.chdir(place)
     name, *rest = words
     assert name in COMMANDS or name.startswith("-")
@@ -101,7 +103,12 @@ def require_parsed(name, rest):
 
 
 def test_the_guide_is_translated_command_by_command():
-    assert sum(page == GUIDES.name for page, _ in FOUND) >= 20
+    assert len(commands(ROOT / "docs/from-the-guides.md")) >= 20
+
+
+def parsed(flags):
+    _, recipe, rest = take_recipe(["stories", *flags.split()], command="train")
+    return parse(TrainOptions, rest, program="plimsoll train stories", recipe=recipe)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +120,33 @@ def test_the_guide_is_translated_command_by_command():
     ],
 )
 def test_the_guides_flags_keep_their_meaning(flags, batch, numerics):
-    _, recipe, _ = take_recipe(["stories"], command="train")
-    options = parse(TrainOptions, flags.split(), program="plimsoll train", recipe=recipe)
+    options = parsed(flags)
     assert (options.recipe.effective_batch, options.levers.numerics) == (batch, numerics)
 
 
 def test_the_guides_eight_bit_flag_pins_the_optimizers_state():
-    _, recipe, _ = take_recipe(["stories"], command="train")
-    options = parse(TrainOptions, ["--use-8bit-optimizer"], program="plimsoll train", recipe=recipe)
-    assert options.levers.pins() == {"optimizer_bits": 8}
+    assert parsed("--use-8bit-optimizer").levers.pins() == {"optimizer_bits": 8}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--checkpoint-dir runs/x",
+        "--checkpoint_dir=runs/x",
+        "--checkpoint-dir=runs/x --resume",
+        "--resume --output_dir runs/x",
+    ],
+)
+def test_the_folder_of_checkpoints_is_the_run_and_resuming_is_what_happens_anyway(flags):
+    assert dataclasses.replace(parsed(flags), run=None) == parsed("")
+    assert parsed(flags).run == "runs/x"
+
+
+@pytest.mark.parametrize("flags", ["--resume step_1000.pt", "--resume=step_1000.pt"])
+def test_a_checkpoint_that_is_named_is_not_silently_left_out(flags):
+    with pytest.raises(RecipeError, match=r"got 'step_1000\.pt'"):
+        parsed(flags)
+
+
+def test_a_value_with_underscores_and_an_equals_sign_stays_what_it_is():
+    assert parsed("--dataset-id my_texts=1").recipe.dataset_id == "my_texts=1"

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from compiled_bytes import temporary_bytes
-from for_cuda import answer_for_cuda
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, kernel
 from plimsoll.levers.records.blocks import without_cudnn
@@ -58,22 +57,24 @@ def assert_near(actual, expected, tolerance):
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize("length", [1, 7, 100])
-@pytest.mark.parametrize("chunk", [0, 3, 16, 1000])  # whole, of every size, and beyond the end
+@pytest.mark.parametrize(
+    ("length", "chunk"),  # whole, of every size, and beyond the end
+    [(1, 3), (7, 3), (7, 1000), (100, 0), (100, 16)],
+)
 def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
     arrays = heads(length)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
     assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 2e-6)
 
 
-@pytest.mark.parametrize("chunk", [0, 3, 16, 100])  # of 37: whole, and with keys that were only added to fill a block
+@pytest.mark.parametrize("chunk", [0, 16])  # of 37: whole, and with keys that were only added to fill a block
 def test_nor_do_they_where_every_position_is_seen(chunk):
     arrays = heads(37)
     attend = partial(attention.attention, compute=replace(CPU, attention_chunk=chunk))
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, causal=False), arrays), 2e-6)
 
 
-@pytest.mark.parametrize(("window", "chunk"), [(2, 3), (16, 16), (33, 16), (33, 0), (99, 3), (500, 16)])
+@pytest.mark.parametrize(("window", "chunk"), [(2, 3), (33, 16), (33, 0), (500, 16)])
 def test_a_window_hides_what_lies_before_it(window, chunk):
     arrays = heads(100)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=window)
@@ -93,44 +94,35 @@ SEGMENTS = np.array([[0] * 20 + [1] * 1 + [2] * 50 + [3] * 29, [0] * 100], np.in
 """Documents of two rows of 100: several, one of a single position among them, and one alone."""
 
 
-@pytest.mark.slow_except(
-    "2-segments-0",
-    "4-segments-16",
-    "1-segments-window-37",
-    "2-segments-window-cap-scale-16",
-    "1-segments-window-cap-scale-0",
-    "4-cap-37",
-    "1-scale-16",
-)
-@pytest.mark.parametrize("chunk", [0, 16, 37])
+WINDOWED = {"segments": SEGMENTS, "window": 12}
+EVERYTHING = {"segments": SEGMENTS, "window": 30, "cap": 0.5, "scale": 0.7}
+
+
 @pytest.mark.parametrize(
-    "how",
+    ("key_heads", "chunk", "how"),
     [
-        {"segments": SEGMENTS},
-        {"segments": SEGMENTS, "window": 12},
-        {"cap": 0.5},
-        {"scale": 0.7},
-        {"segments": SEGMENTS, "window": 30, "cap": 0.5, "scale": 0.7},
+        (2, 0, {"segments": SEGMENTS}),
+        (4, 16, {"segments": SEGMENTS}),
+        (1, 37, WINDOWED),
+        (2, 16, EVERYTHING),
+        (1, 0, EVERYTHING),
+        (4, 37, {"cap": 0.5}),
+        (1, 16, {"scale": 0.7}),
     ],
-    ids=lambda how: "-".join(how),
 )
-@pytest.mark.parametrize("key_heads", [1, 2, 4])
-def test_documents_caps_scales_and_shared_keys(how, chunk, key_heads):
+def test_documents_caps_scales_and_shared_keys(key_heads, chunk, how):
     query, key, value = heads(100, heads=4)
     arrays = [query, key[:, :key_heads], value[:, :key_heads]]
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), **how)
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, **how), arrays), 3e-6)
 
 
-@pytest.mark.parametrize("chunk", [0, 16])
-@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize(("windowed", "chunk"), [(False, 16), (True, 0), (True, 16)])
 def test_whether_there_is_a_window_may_be_known_only_at_run_time(windowed, chunk):
     arrays = heads(100)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=12)
-    known = with_gradients(partial(attend, windowed=windowed), arrays)
     found = jax.jit(lambda flag: with_gradients(partial(attend, windowed=flag), arrays))(np.array(windowed))
     assert_near(found, with_gradients(partial(dense, window=12 * windowed), arrays), 2e-6)
-    assert_near(found, known, 1e-6)
 
 
 def test_blocks_that_share_no_document_are_not_computed():
@@ -199,18 +191,13 @@ GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu"
     [
         (GPU, 1024, 64, "cudnn"),
         (GPU, 77, 128, "cudnn"),
-        (replace(GPU, precision="float16"), 1024, 64, None),
         (replace(GPU, precision="float32"), 1024, 64, None),
-        (replace(GPU, precision="tf32"), 1024, 64, None),
         (replace(GPU, attention_chunk=128), 1024, 64, None),
-        (GPU, 1024, 256, None),
         (GPU, 1024, 12, None),
         (GPU, 1024, 8, "cudnn"),
         (GPU, 1024, 136, None),
         (TPU, 384, 64, "splash"),
         (TPU, 129, 64, None),
-        (TPU, 1024, 64, "splash"),
-        (TPU, 1000, 64, None),
         (replace(TPU, precision="float32"), 1024, 64, None),
         (replace(CPU, precision="bfloat16"), 1024, 64, None),
     ],
@@ -219,7 +206,7 @@ def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, ex
     assert kernel(compute, length=length, width=width) == expected
 
 
-@pytest.mark.parametrize(("rows", "window"), [(slice(0, 2), 0), (slice(1, 2), 0), (slice(0, 2), 12), (slice(1, 2), 12)])
+@pytest.mark.parametrize(("rows", "window"), [(slice(0, 2), 12), (slice(1, 2), 0), (slice(1, 2), 12)])
 def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows, window):
     """Here it is given away by its scale: the kernel is replaced by one whose values are doubled."""
 
@@ -263,19 +250,11 @@ def test_a_plan_says_why_attention_is_not_cudnns(changes, words):
     assert without_cudnn(**{"precision": "bfloat16", "chunk": 0, "width": 64} | changes) == words
 
 
-def test_a_tpus_kernel_computes_the_same():
-    arrays = [jnp.asarray(x) for x in heads(256, batch=1, width=64)]
-    attend = partial(attention._splash, interpret=True)
-    assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 1e-4)
-
-
-def test_a_tpus_kernel_knows_documents_and_caps():
-    arrays = [jnp.asarray(x) for x in heads(256, batch=2, width=64)]
-    segments = np.array([[0] * 100 + [1] * 156, [0] * 256], np.int32)
-    attend = partial(attention._splash, interpret=True, segments=segments, cap=2.0)
-    assert_near(
-        with_gradients(attend, arrays), with_gradients(partial(dense, segments=segments, cap=2.0), arrays), 1e-4
-    )
+@pytest.mark.parametrize("how", [{}, {"cap": 2.0, "segments": np.repeat([[0, 1], [2, 2]], [100, 156], axis=1)}])
+def test_a_tpus_kernel_computes_the_same_and_knows_documents_and_caps(how):
+    arrays = [jnp.asarray(x) for x in heads(256, width=64)]
+    attend = partial(attention._splash, interpret=True, **how)
+    assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, **how), arrays), 1e-4)
 
 
 def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
@@ -289,38 +268,6 @@ def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
     assert "tpu_custom_call" in lowered(TPU)
     assert "x512x512xf32" not in lowered(TPU)
     assert "tpu_custom_call" not in lowered(replace(TPU, precision="float32"))
-
-
-@pytest.mark.slow
-def test_for_an_nvidia_gpu_the_step_holds_the_kernel_and_no_scores():
-    """Where its compiler is installed. Without it the plain form is traced, which keeps as little.
-
-    Adding in one order, a kernel does hold the gradients of the scores (test_attention_cudnn.py)."""
-    found = answer_for_cuda(FOR_A_GPU)
-    assert found["bfloat16"]["cudnn"]
-    assert not found["float16"]["cudnn"]
-    assert found["bfloat16"]["temp_bytes"] < found["float16"]["temp_bytes"] / 3
-
-
-FOR_A_GPU = """
-import json
-import jax, jax.numpy as jnp
-from jax.sharding import SingleDeviceSharding
-from plimsoll.levers.attention import causal_attention
-from plimsoll.planner import chips, topology
-from plimsoll.types import Compute
-
-place = SingleDeviceSharding(topology.devices(chips.chip("h100"))[0])
-shape = jax.ShapeDtypeStruct((2, 4, 1024, 64), jnp.float32, sharding=place)
-found = {}
-for precision in ("bfloat16", "float16"):
-    compute = Compute(platform="gpu", precision=precision, deterministic=False)
-    loss = lambda *arrays: jnp.sum(causal_attention(*arrays, compute=compute) ** 2)
-    lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape)
-    stats = lowered.compile().memory_analysis()
-    found[precision] = {"cudnn": "cudnn$fmha" in lowered.as_text(), "temp_bytes": stats.temp_size_in_bytes}
-print(json.dumps(found))
-"""
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])

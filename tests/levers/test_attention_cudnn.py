@@ -92,18 +92,16 @@ def of_numpy(monkeypatch):
     monkeypatch.setattr(attention_cudnn, "pull", pull)
 
 
-@pytest.mark.slow_except(
-    "False-128-None-1073741824-0-8",
-    "False-128-None-40000-64-8",
-    "True-100-None-1073741824-0-8",
-    "True-100-lengths1-300000-0-8",
-    "True-100-lengths1-40000-64-1",
-    "True-100-lengths1-3000-16-8",
-)
-@pytest.mark.parametrize("times", [1, 8])
-@pytest.mark.parametrize(("limit", "block"), [(2**30, 0), (300_000, 0), (40_000, 64), (3_000, 16)])
 @pytest.mark.parametrize(
-    ("causal", "length", "lengths"), [(True, 100, None), (True, 100, (90, 1, 37, 64)), (False, 128, None)]
+    ("causal", "length", "lengths", "limit", "block", "times"),
+    [
+        (False, 128, None, 2**30, 0, 8),
+        (False, 128, None, 40_000, 64, 8),
+        (True, 100, None, 2**30, 0, 8),
+        (True, 100, (90, 1, 37, 64), 300_000, 0, 8),
+        (True, 100, (90, 1, 37, 64), 40_000, 64, 1),
+        (True, 100, (90, 1, 37, 64), 3_000, 16, 8),
+    ],
 )
 def test_the_pieces_of_a_backward_pass_add_up_to_the_whole(
     of_numpy, monkeypatch, limit, block, causal, length, lengths, times
@@ -121,8 +119,9 @@ def test_the_pieces_of_a_backward_pass_add_up_to_the_whole(
     def loss(attend, *given):
         return jnp.sum(jnp.where(where, attend(*given, count, call), 0) * towards)
 
-    found = jax.grad(lambda *given: loss(cudnn_attention, *given), argnums=(0, 1, 2))(*given)
-    wanted = jax.grad(lambda *given: loss(plain, *given), argnums=(0, 1, 2))(*given)
+    found, wanted = (
+        jax.jit(jax.grad(partial(loss, attend), argnums=(0, 1, 2)))(*given) for attend in (cudnn_attention, plain)
+    )
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=5e-5 * times)
     assert max(CALLS) <= max(limit, scores_bytes(1, 16)) + 4 * BATCH * HEADS * length

@@ -28,6 +28,18 @@ def example(lengths, *, heads=4, key_heads=2, width=8):
     return arrays, towards, segments
 
 
+def with_gradients(attend, arrays, towards):
+    """Result, and the gradients for a cotangent."""
+
+    @jax.jit
+    def both(*arrays):
+        mixed, pull = jax.vjp(attend, *arrays)
+        return mixed, *pull(towards)
+
+    with jax.numpy_dtype_promotion("standard"):
+        return both(*arrays)
+
+
 LENGTHS = {
     "several rows": [[3, 17, 1, 11], [32], [30, 2]],
     "the last one is cut short": [[9, 23]],
@@ -41,12 +53,11 @@ def test_it_is_attention_in_blocks(lengths, monkeypatch):
     monkeypatch.setattr("plimsoll.levers.attention_documents.SMALLEST", 2)
     arrays, towards, segments = example(lengths)
     blocks = partial(causal_attention, compute=Compute(attention_chunk=8), segments=segments)
-    with jax.numpy_dtype_promotion("standard"):
-        mixed, pull = jax.vjp(lambda *arrays: by_documents(*arrays, segments, by_xla), *arrays)
-        expected, expected_pull = jax.vjp(blocks, *arrays)
-        np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-5)
-        for one, other in zip(pull(towards), expected_pull(towards), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    mixed, *gradients = with_gradients(lambda *arrays: by_documents(*arrays, segments, by_xla), arrays, towards)
+    expected, *expected_gradients = with_gradients(blocks, arrays, towards)
+    np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_what_lies_behind_a_document_is_neither_read_nor_written():
@@ -57,7 +68,5 @@ def test_what_lies_behind_a_document_is_neither_read_nor_written():
         behind = jnp.arange(query.shape[1])[None, :, None, None] >= length
         return jnp.where(behind, jnp.nan, by_xla(query, key, value, length))
 
-    with jax.numpy_dtype_promotion("standard"):
-        mixed, pull = jax.vjp(lambda *arrays: by_documents(*arrays, segments, undefined_behind), *arrays)
-        assert jnp.all(jnp.isfinite(mixed))
-        assert all(jnp.all(jnp.isfinite(gradient)) for gradient in pull(towards))
+    found = with_gradients(lambda *arrays: by_documents(*arrays, segments, undefined_behind), arrays, towards)
+    assert all(jnp.all(jnp.isfinite(one)) for one in found)

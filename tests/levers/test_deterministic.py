@@ -50,7 +50,6 @@ class Lowered:
 @pytest.mark.parametrize(
     ("platform", "deterministic", "options"),
     [
-        ("cpu", True, AS_BEFORE),
         ("cpu", False, AS_BEFORE),
         ("tpu", True, None),
         ("gpu", True, program.AS_PLANNED | IN_ORDER),

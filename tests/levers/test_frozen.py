@@ -74,8 +74,7 @@ def test_frozen_weights_take_the_bytes_that_are_claimed(bits, bytes_per_weight):
     assert kept["blocks"]["bias"].dtype == jnp.float32
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("bits", "precision"), [(8, "float32"), (4, "bfloat16")])
 def test_a_frozen_dot_is_the_dot_with_what_the_codes_mean(bits, precision):
     whole, x = packed(jnp.asarray(kernel()), bits), jnp.asarray(kernel(32, 256, seed=1))
     how = {"precision": precision, "platform": "cpu"}
@@ -100,16 +99,6 @@ def test_no_activation_is_kept_for_a_gradient_that_nobody_wants():
 
     whole = jnp.asarray(kernel(256, 256))
     assert temporaries(frozen_dot, packed(whole, 8), learned=False) < temporaries(dot, whole, learned=True) / 2
-
-
-def test_packed_layers_are_cut_by_a_scan_like_arrays():
-    layers = packed(jnp.asarray(np.stack([kernel(64, 64, seed=n) for n in range(3)])), 4)
-    x = jnp.asarray(kernel(8, 64, seed=9))
-    how = {"precision": "float32", "platform": "cpu"}
-    scanned, _ = jax.lax.scan(lambda x, one: (frozen_dot(x, one, **how), None), x, layers)
-    for one in np.asarray(widened(layers)):
-        x = dot(x, one, **how)
-    np.testing.assert_allclose(scanned, x, rtol=1e-5)
 
 
 def test_codes_of_eight_bits_by_hand():
@@ -163,9 +152,9 @@ def test_codes_are_chosen_by_the_exact_largest_of_a_group():
     assert float(found.scales[0, 0]) > largest * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("bits", [16, 8, 4])
-@pytest.mark.parametrize("axis", [-2, -1])
-@pytest.mark.parametrize("tile", [64 * 64, 64 * 150])
+@pytest.mark.parametrize(
+    ("bits", "axis", "tile"), [(16, -2, 64 * 64), (8, -1, 64 * 64), (4, -2, 64 * 150), (4, -1, 64 * 150)]
+)
 def test_tiles_of_a_kernel_make_the_product_of_the_whole(bits, axis, tile):
     whole, x = jnp.asarray(kernel(320, 192)), jnp.asarray(kernel(8, 320 if axis == -2 else 192, seed=1))
     held = whole.astype(jnp.bfloat16) if bits == 16 else packed(whole, bits)

@@ -22,7 +22,7 @@ SMALL = DecoderShape(vocab=128, width=64, layers=3, heads=2, inner=128, tied=Tru
 WIDE = DecoderShape(vocab=256, width=256, layers=6, heads=4, inner=768, tied=True)
 COMPRESSED = Storage(optimizer_bits=8, weight_bits=24)
 BLOCKS = Compute(remat="block", loss_chunk=32)
-STEPS = 20
+STEPS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -54,31 +54,19 @@ def trained(shape, optimizer, *, layerwise, steps):
     return jax.device_get(state), told
 
 
-@pytest.fixture(scope="module")
-def both(request):
-    """The same training with the whole update and layer by layer, and its clip."""
-    clip_norm, passes, tied = request.param
-    with jax.numpy_dtype_promotion("standard"):
-        whole, layered = (
-            trained(replace(SMALL, tied=tied), rule(clip_norm), layerwise=n, steps=STEPS) for n in (0, passes)
-        )
-    return clip_norm, whole, layered
-
-
-@pytest.mark.slow_except("0.5-2-tied")
+@pytest.mark.slow_cases("unclipped-1-untied")
 @pytest.mark.parametrize(
-    "both",
-    [(None, 1, True), (0.5, 2, True), (0.5, 2, False), (1e6, 2, True)],
-    ids=["unclipped-1-tied", "0.5-2-tied", "0.5-2-untied", "1e6-2-tied"],
-    indirect=True,
+    ("clip_norm", "passes", "tied"), [(0.5, 2, True), (None, 1, False)], ids=["0.5-2-tied", "unclipped-1-untied"]
 )
-def test_training_is_that_of_the_whole_update_to_rounding(both):
-    clip_norm, (whole, told_whole), (layered, told) = both
+def test_training_is_that_of_the_whole_update_to_rounding(clip_norm, passes, tied):
+    shape = replace(SMALL, tied=tied)
+    whole, told_whole = trained(shape, rule(clip_norm), layerwise=0, steps=STEPS)
+    layered, told = trained(shape, rule(clip_norm), layerwise=passes, steps=STEPS)
     assert jax.tree.structure(layered) == jax.tree.structure(whole)  # a run may go from one to the other
     for one, other in zip(jax.tree.leaves(layered), jax.tree.leaves(whole), strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert clip_norm is None or (max(t["gradient_norm"] for t in told) > clip_norm) == (clip_norm < 1)
+    assert clip_norm is None or max(t["gradient_norm"] for t in told) > clip_norm
     for one, other in zip(told, told_whole, strict=True):
         assert one.keys() == other.keys()
         assert {name: float(value) for name, value in one.items()} == pytest.approx(

@@ -7,13 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.extend import core as jex
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import plimsoll
-from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.frozen import frozen_dot
@@ -95,11 +92,11 @@ def trained(plan, steps, recipe=RECIPE):
 
 @pytest.fixture(scope="module")
 def both():
-    return trained(PLAN, 20), trained(HOSTED, 20)
+    return trained(PLAN, 8), trained(HOSTED, 8)
 
 
 @pytest.mark.slow
-def test_twenty_steps_with_the_state_on_the_host_are_those_on_the_device(both):
+def test_steps_with_the_state_on_the_host_are_those_on_the_device(both):
     """Up to rounding: the compiler fuses a loop over pieces otherwise."""
     (_, _, device, device_losses), (_, _, host, host_losses) = both
     np.testing.assert_allclose(host_losses, device_losses, rtol=1e-6)
@@ -124,12 +121,16 @@ def evaluate_of(trained, batch):
     return compiled(program.evaluate)(evaluated(state), batch)["loss"].total.item()
 
 
-@settings(max_examples=examples(25), deadline=None)
-@given(
-    rows=st.integers(1, 70),
-    inner=st.sampled_from([(), (3,), (2, 5)]),
-    piece=st.integers(1, 80),
-    hosted=st.booleans(),
+@pytest.mark.parametrize(
+    ("rows", "inner", "piece", "hosted"),
+    [
+        (1, (), 5, True),
+        (7, (3,), 3, True),
+        (64, (2, 5), 40, True),
+        (70, (3,), 33, True),
+        (70, (), 80, True),
+        (9, (3,), 6, False),
+    ],
 )
 def test_every_row_is_changed_once_wherever_it_lies(rows, inner, piece, hosted):
     """Exact: integers."""
@@ -155,7 +156,7 @@ def test_every_row_is_changed_once_wherever_it_lies(rows, inner, piece, hosted):
 def test_large_leaves_of_the_optimizer_and_the_average_lie_on_the_host_and_nothing_else(both):
     _, (program, _, state, _) = both
     wanted = memory_kinds(program.state, "optimizer")
-    assert kinds(state) == jax.tree.leaves(wanted), "after twenty steps as before the first"
+    assert kinds(state) == jax.tree.leaves(wanted), "after some steps as before the first"
     for path, kind in jax.tree_util.tree_flatten_with_path(wanted)[0]:
         assert kind == DEVICE or path[0].key in ("optimizer", "ema")
     small = [leaf.size for leaf, kind in zip(jax.tree.leaves(state), kinds(state), strict=True) if kind == DEVICE]
@@ -174,11 +175,7 @@ def test_the_device_holds_fewer_bytes_by_the_kinds_of_memory_of_the_compiled_ste
     assert temporaries[1] < 1.05 * temporaries[0]
     marked = [lies.memory_kind for lies in jax.tree.leaves(hosted.input_shardings[0][0])]
     assert marked == kinds(state)
-
-
-def test_the_state_is_still_donated(both):
-    _, (program, step, _, _) = both
-    assert step.memory_analysis().alias_size_in_bytes == tree_bytes(program.state)
+    assert hosted.memory_analysis().alias_size_in_bytes == tree_bytes(program.state), "the state is still donated"
 
 
 def test_a_checkpoint_gives_back_what_lay_where(both, tmp_path):
@@ -216,20 +213,17 @@ class Adapted(type(RECIPE)):
 ADAPTED = Adapted(**{field.name: getattr(RECIPE, field.name) for field in fields(RECIPE)})
 
 
-@pytest.fixture(scope="module", params=[("block", 32), ("none", 4)], ids=["block, 32 bits", "unrolled, NF4"])
-def plan_of_frozen(request):
-    remat, bits = request.param
-    return replace(PLAN, remat=remat, frozen_bits=bits)
+PLAN_OF_FROZEN = replace(PLAN, remat="block", frozen_bits=4)
 
 
 @pytest.fixture(scope="module")
-def frozen_on_the_host(plan_of_frozen):
-    return trained(replace(plan_of_frozen, offload="frozen"), 4, ADAPTED)
+def frozen_on_the_host():
+    return trained(replace(PLAN_OF_FROZEN, offload="frozen"), 4, ADAPTED)
 
 
 @pytest.mark.slow
-def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(plan_of_frozen, frozen_on_the_host):
-    plain, all_on_the_host = (trained(replace(plan_of_frozen, offload=name), 4, ADAPTED) for name in ("none", "all"))
+def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on_the_host):
+    plain, all_on_the_host = (trained(replace(PLAN_OF_FROZEN, offload=name), 4, ADAPTED) for name in ("none", "all"))
     _, _, device, losses = plain
     assert losses[-1] != losses[0]
     batch = {name: values[: PLAN.micro_batch] for name, values in next(batches(1)).items()}
@@ -277,32 +271,34 @@ def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_ba
 WIDTH, LAYERS = 128, 3
 
 
-def own(**given):
-    """A user's recipe: a scan over frozen layers with learned scales beside them."""
+def frozen_layers(key):
+    kernels = jax.random.normal(key, (LAYERS, WIDTH, WIDTH)) / WIDTH
+    return {"trainable": {"scale": jnp.ones((LAYERS, WIDTH))}, "frozen": {"kernels": kernels}}
 
-    def init(key):
-        kernels = jax.random.normal(key, (LAYERS, WIDTH, WIDTH)) / WIDTH
-        return {"trainable": {"scale": jnp.ones((LAYERS, WIDTH))}, "frozen": {"kernels": kernels}}
 
-    def loss(params, batch, *, compute):
-        how = {"precision": compute.precision, "platform": compute.platform}
+def loss_of_frozen_layers(params, batch, *, compute):
+    """A scan over frozen layers with learned scales beside them."""
+    how = {"precision": compute.precision, "platform": compute.platform}
 
-        def block(x, layer):
-            return x + jnp.tanh(layer["scale"] * frozen_dot(x, layer["kernel"], **how))
+    def block(x, layer):
+        return x + jnp.tanh(layer["scale"] * frozen_dot(x, layer["kernel"], **how))
 
-        step = plimsoll.rematerialised(block, compute.remat)
-        layers = {"scale": params["trainable"]["scale"], "kernel": params["frozen"]["kernels"]}
-        x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), batch["x"], layers)
-        return jnp.sum(jnp.square(x - batch["x"][:, ::-1])), x.size
-
-    return plimsoll.recipe(
-        init=init, loss=loss, data=lambda: {"x": np.ones((8, WIDTH), np.float32)}, optimizer=optax.adam(1e-3),
-        batch_size=4, steps=3, **given,
-    )  # fmt: skip
+    step = plimsoll.rematerialised(block, compute.remat)
+    layers = {"scale": params["trainable"]["scale"], "kernel": params["frozen"]["kernels"]}
+    x, _ = jax.lax.scan(lambda x, layer: (step(x, layer), None), batch["x"], layers)
+    return jnp.sum(jnp.square(x - batch["x"][:, ::-1])), x.size
 
 
 def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_the_host():
-    recipe = own(supported=("remat", "remat_offload", "frozen_offload"))
+    recipe = plimsoll.recipe(
+        init=frozen_layers,
+        loss=loss_of_frozen_layers,
+        data=lambda: {"x": np.ones((8, WIDTH), np.float32)},
+        optimizer=optax.adam(1e-3),
+        batch_size=4,
+        steps=3,
+        supported=("remat", "remat_offload", "frozen_offload"),
+    )
     traced = {}
     for remat in ("block", "offload"):
         task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)

@@ -10,7 +10,7 @@ import pytest
 
 import toy_lever
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
-from plimsoll.api.pins import levers_of, require_levers, require_supported
+from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.api.rungs import rungs
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse
@@ -88,10 +88,9 @@ def test_the_search_tries_it_and_chooses_it_where_its_bytes_are_needed(toy):
     assert tight.ledger.predicted_peak_bytes <= refused.value.floor_bytes - MIB
 
 
-def space(**changes):
-    about = {"supported": ("remat", "loss_chunk", "norms")} | changes
+def space():
     compiler = FakeCompiler()
-    return combinations(problem(GIB, **about), compiler.rates(), compiler.static)
+    return combinations(problem(GIB, supported=("remat", "loss_chunk", "norms")), compiler.rates(), compiler.static)
 
 
 def test_what_its_record_says_it_goes_with_is_all_that_is_asked():
@@ -126,28 +125,20 @@ def test_it_is_left_alone_where_the_numbers_or_the_recipe_do_not_allow_it(toy, c
     assert {plan.norms for _, plan in compiler.asked} <= {"float32"}
 
 
-def test_a_plan_has_it_and_survives_json(toy):
+def test_a_plan_has_it_shows_it_and_survives_json(toy):
     pulled = plan().with_levers(norms="bfloat16")
     again = Plan.from_dict(json.loads(json.dumps(pulled.to_dict())))
     assert again == pulled
     assert hash(again) == hash(pulled)
     assert (again.to_dict()["norms"], again.levers["norms"], again.numerics) == ("bfloat16", "bfloat16", "mixed")
     assert replace(pulled, micro_batch=2, accumulation=8).norms == "bfloat16"
+    with pytest.raises(TypeError, match=r"a plan has no lever norm: the file or package of its recipe"):
+        Plan.from_dict(pulled.to_dict() | {"norm": "bfloat16"})
     assert same_step(pulled) != same_step(plan())
     assert plan_of(json.loads(json.dumps(_compiled_levers(pulled)))).norms == "bfloat16"
-
-
-def test_a_plan_file_without_it_or_with_a_value_or_a_lever_that_nobody_knows_is_refused(toy, tmp_path):
-    values = plan(micro_batch=4, accumulation=4).to_dict()
-    recipe = replace(STORIES, gradient_accumulation_steps=1)
-    path = tmp_path / "plan.json"
-    for changed, words in [({"norms": "int8"}, "says norms 'int8'"), ({}, "it does not say norms")]:
-        others = {name: value for name, value in values.items() if name != "norms"}
-        path.write_text(json.dumps({"plan": others | changed}))
-        with pytest.raises(RecipeError, match=words):
-            levers_of(str(path), recipe, {})
-    with pytest.raises(TypeError, match=r"a plan has no lever norm: the file or package of its recipe"):
-        Plan.from_dict(values | {"norm": "bfloat16"})
+    assert "norms" not in lever_rows(plan())
+    assert lever_rows(pulled)["norms"] == "bfloat16"
+    assert plan_words(pulled).endswith("norms bfloat16")
 
 
 def test_a_model_sees_it(toy):
@@ -168,13 +159,6 @@ def test_a_ladder_has_its_rung(toy):
     assert names.index("bfloat16") < names.index("norms-16") < names.index("optimizer-8")
     rung = ladder[names.index("norms-16")]
     assert (rung.numerics, rung.words, rung.pins["norms"]) == ("mixed", "norms in bfloat16", "bfloat16")
-
-
-def test_tables_show_it_where_it_is_pulled(toy):
-    assert "norms" not in lever_rows(plan())
-    pulled = plan().with_levers(norms="bfloat16")
-    assert lever_rows(pulled)["norms"] == "bfloat16"
-    assert plan_words(pulled).endswith("norms bfloat16")
 
 
 def test_a_record_that_contradicts_itself_is_refused(toy):

@@ -113,7 +113,7 @@ def psums(function, tree):
 
 def test_sums_that_go_together_are_few_and_the_same():
     tree = {
-        "small": [jnp.arange(n * 3.0).reshape(n, 3) for n in range(1, 30)],
+        "small": [jnp.arange(n * 3.0).reshape(n, 3) for n in range(1, 10)],
         "large": jnp.arange(2.0**20),
         "half": jnp.ones((4, 5), jnp.bfloat16),
         "counted": jnp.int32(7),
@@ -121,7 +121,7 @@ def test_sums_that_go_together_are_few_and_the_same():
     }
     each, by_leaf = psums(over_copies, tree)
     few, together = psums(partial(over_copies, in_few=True), tree)
-    assert each == 33
+    assert each == 13
     assert few == 4  # the large one, the small ones with the loss, and two further types
     assert jax.tree.structure(together) == jax.tree.structure(tree)
     same = jax.tree.map(lambda a, b: a.dtype == b.dtype and bool((a == b).all()), together, by_leaf)
@@ -142,37 +142,23 @@ def test_in_a_mesh_each_micro_batch_takes_some_of_every_devices_own_examples(mon
     assert two[..., 0].tolist() == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
 
 
-@pytest.fixture(scope="module")
-def spread():
+@pytest.mark.slow
+def test_three_steps_on_eight_devices_are_those_of_one_and_each_holds_its_share():
     """A process with eight devices trains the same three steps whole and split; this one has a single device."""
     script = Path(__file__).parents[1] / "support/spread_steps.py"
     environment = os.environ | {"XLA_FLAGS": PLAIN_CODE}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fsdp", ["1", "4", "8"])
-def test_parameters_after_three_steps_agree_with_one_device(spread, fsdp):
-    assert spread[fsdp]["difference"] < 1e-6
-
-
-@pytest.mark.slow
-def test_each_device_really_holds_its_share(spread):
+    spread = json.loads(done.stdout.splitlines()[-1])
+    assert all(spread[fsdp]["difference"] < 1e-6 for fsdp in ("1", "4", "8")), spread
     assert spread["1"]["held_bytes"] == spread["1"]["whole_bytes"]
     for fsdp in ("4", "8"):
         assert spread[fsdp]["held_bytes"] == spread[fsdp]["predicted_bytes"]
         assert spread[fsdp]["held_bytes"] < spread[fsdp]["whole_bytes"] / int(fsdp) * 1.1
 
-
-@pytest.mark.slow
-def test_the_compiler_needs_less_per_device_when_the_state_is_split(spread):
+    # The compiler needs less.
     assert spread["8"]["argument_bytes"] < spread["4"]["argument_bytes"] < spread["1"]["argument_bytes"]
     assert spread["8"]["temp_bytes"] < spread["1"]["temp_bytes"]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("examples", ["1", "6", "8", "16"])
-def test_attention_is_that_of_one_device_whether_they_share_the_examples_equally_or_not(spread, examples):
-    assert spread["attention"][examples] < 1e-6
+    # Attention, whether devices share the examples equally or not.
+    assert all(spread["attention"][examples] < 1e-6 for examples in ("1", "6", "8", "16")), spread["attention"]

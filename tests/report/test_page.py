@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
+from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
@@ -13,7 +14,7 @@ from plimsoll.report.page.recorded import columns_of
 from plimsoll.report.page.run import run_page
 from plimsoll.report.palette import DARK, LIGHT, SERIES
 from plimsoll.report.picture import Chart, Line, inline
-from plimsoll.units import GIB, MIB, format_bytes
+from plimsoll.units import GIB, MIB
 from reading_pages import ANY_TEXT, Seen, lines_of, text_of
 from report_examples import LEDGER, PLANNED
 
@@ -50,15 +51,6 @@ def test_charts_are_described_and_have_the_colours_of_the_page(name, pages):
     assert {*re.findall(r"var\(--([a-z]+)\)", pages[name])} <= LIGHT.keys() == DARK.keys()
 
 
-def test_every_number_of_the_ledger_is_on_the_page(pages):
-    words = text_of(pages["page-run.txt"])
-    for name, sizes in LEDGER["components"].items():
-        measured = format_bytes(sizes["measured"]) if sizes["measured"] else "-"
-        assert f"{name} {format_bytes(sizes['predicted'])} {measured}" in words
-    for peak in (LEDGER["predicted"]["peak_bytes"], LEDGER["measured"]["peak_bytes"], LEDGER["budget_bytes"]):
-        assert format_bytes(peak) in words
-
-
 CHARTS = ["Memory under the budget", "Parts of the peak", "Loss", "Learning rate", "Throughput"]
 
 
@@ -66,7 +58,6 @@ CHARTS = ["Memory under the budget", "Parts of the peak", "Loss", "Learning rate
     ("changes", "missing", "words"),
     [
         ({}, [], "Measured peak 1.4 GiB of 2.0 GiB, 70.3 % of the budget (1.5 GiB predicted)."),
-        ({"left_out": ["what it drives: no file"]}, [], "what it drives: no file"),
         ({"planned": None, "ledger": {}}, ["Parts of the peak"], "There is none yet."),
         ({"columns": {}, "learning_rate": None}, [*CHARTS[:1], *CHARTS[2:]], "No step was logged yet."),
         ({"ledger": LEDGER | {"measured": {"peak_bytes": 3 * GIB}}}, [], "OVER THE BUDGET by 1.0 GiB"),
@@ -113,22 +104,18 @@ def hostile(word):
     ).html(footer=word)
 
 
-EXPECTED = {tag for tag, _ in Seen(hostile("x")).tags}
+@cache
+def tags_of(word):
+    return {tag for tag, _ in Seen(hostile(word)).tags}
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(6))
 @given(ANY_TEXT)
+@example("<script>alert(1)</script>")
 def test_no_text_from_a_run_becomes_markup(text):
-    assert {tag for tag, _ in Seen(hostile(text or "x")).tags} <= EXPECTED
+    assert tags_of(text or "x") <= tags_of("x")
 
 
-def test_the_name_of_a_script_is_shown_and_not_run():
-    page = hostile("<script>alert(1)</script>")
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
-
-
-@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.floats(), min_size=1, max_size=6), st.booleans())
 def test_whatever_a_run_has_logged_is_drawn_or_left_out(values, choice):
     line = Line(name="loss", xs=range(len(values)), ys=values)

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,7 @@ from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.report.picture import figure_of, frontier_chart, require_place, save_picture, waterfall
 from plimsoll.report.tables import plan_table
-from report_examples import PLANNED, SOURCES
+from report_examples import PLANNED
 
 
 def test_golden_words_in_the_picture():
@@ -60,18 +57,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is_drawn(tmp_path, mo
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write everywhere
     with pytest.raises(PlimsollError, match=r"plan\.png cannot be written, you may not write there: name a file"):
         require_place(tmp_path / "plan.png")
-
-
-def test_matplotlib_is_imported_only_to_draw_and_pyplot_never(tmp_path):
-    code = (
-        "import sys; from plimsoll.report import picture; early = 'matplotlib' in sys.modules;"
-        "sys.path.insert(0, 'tests/support'); from report_examples import PLANNED;"
-        "picture.save_picture(sys.argv[1], picture.figure_of(picture.waterfall(PLANNED)));"
-        "sys.exit(early or 'matplotlib.pyplot' in sys.modules or 'jax' in sys.modules)"
-    ).replace("tests/support", str(Path(__file__).parents[1] / "support"))
-    environment = os.environ | {"PYTHONPATH": SOURCES}
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "plan.png")], env=environment)
-    assert done.returncode == 0
 
 
 def test_a_plan_is_printed_even_where_the_disk_is_full(tmp_path, monkeypatch, capsys):

@@ -21,7 +21,7 @@ TINY = shlex.split(
 """Every lever pinned, so that little is compiled."""
 
 PUZZLES = shlex.split(
-    "--width 32 --heads 1 --batch-size 8 --steps 4 --warmup-steps 2 --validation-examples 20"
+    "--width 32 --layers 1 --heads 1 --low-cycles 1 --batch-size 8 --steps 4 --warmup-steps 2 --validation-examples 20"
     " --micro-batch 8 --remat none --precision float32 --prefetch 0 --async-save False"
 )
 """Every lever that a recipe of puzzles has, pinned."""
@@ -48,7 +48,7 @@ IN_PROCESS = ("evaluate", "export", "fingerprint", "inspect", "rank", "report", 
 def called(*arguments, cwd=None):
     """The same in the test's process, and so are the workers that the command starts: JAX is imported already.
 
-    Only for IN_PROCESS. Each of them has one test, at least, that starts it as a user does.
+    Only for IN_PROCESS. `evaluate`, `report` and `rank` have a test that starts them as a user does.
     """
     words = [os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in arguments]
     assert words[0] in IN_PROCESS

@@ -6,5 +6,5 @@ FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_co
 PLAIN_CODE = "" if version("jaxlib") >= "0.11" else FLAGS
 """Takes two thirds off the CPU time in which XLA compiles small programs: without the newer emitters, and in one piece
 of LLVM's instead of one a core. Buffers of their steps differ by less than 1 %, mostly by less
-than 0.01 %. plimsoll's commands, and `make test-by-hand`, compile as users' do. jaxlib 0.11 does not have the
-first, and ends a process that sets it."""
+than 0.01 %. `make test-by-hand` compiles without them. jaxlib 0.11 does not have the first, and ends a process that
+sets it."""
