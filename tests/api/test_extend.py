@@ -32,12 +32,12 @@ from puzzle_files import write_split
 from report_examples import PLANNED
 
 
-@settings(max_examples=examples(40))
 def saved(checkpoint):
     checkpoint.mkdir()
     finish(checkpoint)
 
 
+@settings(max_examples=examples(40))
 @given(
     kind=st.sampled_from([AdamW, AdamATan2]),
     warmup=st.integers(0, 30),
@@ -97,6 +97,9 @@ def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
     folder.write("ledger.json", {"notes": [*extend.notes(folder, prepared)]})
     assert extend.notes(folder, prepared) == (), "a note is written once"
 
+    folder = begun(tmp_path / "new", CODE, taken=0)
+    assert prepare_data(folder, longer(CODE, 900), print).steps == 900
+
 
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -131,11 +134,6 @@ def test_steps_are_suggested_for_the_epochs_that_were_asked_for(tmp_path, kind):
     folder = begun(tmp_path / "run", recipe, taken=10, prepared=prepared)
     with pytest.raises(RunError, match=rf"run of {longest[0]} steps.*give --steps {longest[1]} instead"):
         prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
-
-
-def test_a_run_that_has_taken_no_step_gets_any_length(tmp_path):
-    folder = begun(tmp_path / "run", CODE, taken=0)
-    assert prepare_data(folder, longer(CODE, 900), print).steps == 900
 
 
 @pytest.mark.parametrize("kept", range(4))
@@ -192,9 +190,7 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
         with pytest.raises(RunError, match=r"add --replan .* checkpoints stay, and it goes on from step 600"):
             folder.planned()
 
-
-def test_a_plan_whose_values_are_none_of_their_levers_is_damaged(tmp_path):
-    folder = begun(tmp_path / "run", CODE, taken=600)
+    # Values that are none of their levers, too.
     plan = {**plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
     read = {"budget_bytes": 2, "predicted_peak_bytes": 1, "phase": "train", "phases": {}, "components": {}}
     whole = {**read, "source": "compiled", "plan": plan, "examples_per_step": 8}

@@ -14,32 +14,14 @@ from plimsoll.planner.estimate import (
     sample,
     spare_bytes,
 )
-from plimsoll.planner.speed import sent_bytes, step_seconds
-from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.planner.types import Analysis, Static
 from plimsoll.units import GIB, MIB
 
-STATE = STATIC.state_bytes
-RATES = Rates(
-    flops={"float32": 1e11, "bfloat16": 2e11},
-    copy_bytes=1e10,
-    first_touch_bytes=2e9,
-    loop_seconds=1e-3,
-    source="made up",
-)
+POD = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
 
 
 def priced(plan, temp, *, extra=0):
     return ledger(plan, problem(GIB), static=STATIC, analysis=analysis(temp, extra=extra), rehearsal=REHEARSAL)
-
-
-def test_a_carry_is_a_component_of_its_own_and_part_of_what_is_saved():
-    carrying = replace(STATIC, carry_bytes=40 * MIB)
-    assert carrying.state_bytes == STATE + 40 * MIB
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    without, found = (ledger(plan(), problem(GIB), static=static, **of) for static in (STATIC, carrying))
-    assert found.predicted["carry"] == 40 * MIB
-    for phase in ("start", "train", "evaluate"):
-        assert found.phases[phase] == without.phases[phase] + 40 * MIB
 
 
 def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
@@ -49,15 +31,8 @@ def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
     assert found.predicted_peak_bytes == 400 * MIB
 
 
-def test_weights_that_are_read_at_the_start_are_held_twice_there_alone():
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    reading = replace(STATIC, initial_bytes=40 * MIB)
-    without, found = (ledger(plan(), problem(GIB), static=static, **of).phases for static in (STATIC, reading))
-    assert found == without | {"start": without["start"] + 40 * MIB}
-
-
 @pytest.mark.parametrize(
-    ("devices", "fsdp", "hosts", "copies"), [(8, 8, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 8, 2, 1)]
+    ("devices", "fsdp", "hosts", "copies"), [(1, 1, 1, 1), (8, 8, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 8, 2, 1)]
 )
 def test_of_weights_that_are_read_a_process_holds_twice_what_its_copies_of_the_state_do(devices, fsdp, hosts, copies):
     of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
@@ -74,60 +49,13 @@ def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
     assert min(found.predicted.values()) >= 0
 
 
-@given(flops=st.floats(1e6, 1e15), more=st.floats(1.001, 100), temp=st.integers(0, 2**36))
-def test_more_arithmetic_takes_longer(flops, more, temp):
-    one, other = (step_seconds(plan(), analysis(temp, flops=f), STATIC, RATES) for f in (flops, flops * more))
-    assert other > one > 0
-
-
-@given(temp=st.integers(0, 2**36), more=st.integers(2**20, 2**36))
-def test_more_temporaries_never_make_it_faster(temp, more):
-    one, other = (step_seconds(plan(), analysis(t), STATIC, RATES) for t in (temp, temp + more))
-    assert other > one
-
-
-def test_more_micro_batches_of_the_same_size_cost_their_loop():
-    few, many = plan(accumulation=4), plan(accumulation=8)
-    same = replace(analysis(STATIC.parameter_bytes), flops=0)
-    difference = step_seconds(many, same, STATIC, RATES) - step_seconds(few, same, STATIC, RATES)
-    assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))
-
-
-def on_a_pod(plan, temp, *, host_budget=None, peak=0):
-    pod = problem(
-        GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, host_budget_bytes=host_budget, effective_batch=64
-    )
-    shared = replace(STATIC, batch_bytes=MIB, whole_state_bytes=STATE)
-    analysed = replace(analysis(temp), peak_bytes=peak)
-    return ledger(plan, pod, static=shared, analysis=analysed, rehearsal=REHEARSAL)
-
-
 def test_kernels_that_a_clock_chooses_are_given_what_a_card_took_for_them():
     """GPU.md: 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
-    exact, chosen = (on_a_pod(replace(plan(), deterministic=kept), 5_000 * MIB).predicted for kept in (True, False))
+    how = {"static": STATIC, "analysis": analysis(5_000 * MIB), "rehearsal": REHEARSAL}
+    exact, chosen = (ledger(plan(deterministic=kept), POD, **how).predicted for kept in (True, False))
     more = chosen.pop("kernels chosen by the clock")
     assert chosen == exact
     assert 0.0101 * sum(exact.values()) < more < 0.012 * sum(exact.values())
-
-
-def test_the_larger_of_the_compilers_two_figures_counts():
-    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 70 * MIB).predicted["step temporaries"] == 70 * MIB
-    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 30 * MIB).predicted["step temporaries"] == 50 * MIB
-
-
-def test_a_host_that_is_too_small_does_not_fit_whatever_the_device_has():
-    found = on_a_pod(plan(async_save=True), MIB, host_budget=120 * MIB)
-    assert found.predicted_peak_bytes < found.budget_bytes
-    assert not found.fits
-
-
-@given(fsdp=st.sampled_from([1, 2, 4, 8, 16, 32]), accumulation=st.integers(1, 64))
-def test_splitting_the_state_sends_more_and_nothing_is_sent_alone(fsdp, accumulation):
-    one = plan(accumulation=accumulation)
-    shared = replace(STATIC, parameter_bytes=STATIC.parameter_bytes // fsdp)
-    sent = sent_bytes(replace(one, fsdp=fsdp), shared, devices=32)
-    assert sent >= sent_bytes(one, STATIC, devices=32) * 0.999
-    assert sent_bytes(one, STATIC, devices=1) == 0
 
 
 LARGE = Static(
@@ -141,11 +69,10 @@ WORK = Analysis(
 
 
 def test_what_a_chips_layout_adds_to_the_state_is_in_every_phase():
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
     exact = replace(WORK, alias_bytes=LARGE.state_bytes, output_bytes=LARGE.state_bytes)
     padded = replace(WORK, alias_bytes=LARGE.state_bytes + 2 * MIB, output_bytes=LARGE.state_bytes + 2 * MIB)
     known = {"static": LARGE, "rehearsal": REHEARSAL}
-    plain, found = (ledger(plan(), pod, analysis=each, **known) for each in (exact, padded))
+    plain, found = (ledger(plan(), POD, analysis=each, **known) for each in (exact, padded))
     assert found.phases == {name: size + 2 * MIB for name, size in plain.phases.items()}
     assert found.predicted["padding of the state"] == 2 * MIB
     assert "padding of the state" not in plain.predicted
@@ -171,25 +98,17 @@ def test_every_phase_on_one_cpu_in_mib():
             "evaluate": 114 + 42 + 9 + 3,
             "save": save,
         }
+        assert found.predicted["carry"] == 2 * MIB
         assert found.needed_bytes - found.predicted_peak_bytes == 64 * MIB
 
 
-@pytest.mark.parametrize(
-    ("predicted", "spare"), [(0, 64 * MIB), (1216 * MIB, 64 * MIB), (1900 * MIB, 100 * MIB), (95 * MIB + 1, 64 * MIB)]
-)
+@pytest.mark.parametrize(("predicted", "spare"), [(0, 64), (1216, 64), (1900, 100)])
 def test_what_stays_free_grows_with_what_is_predicted(predicted, spare):
     """It is 64 MiB or, if that is more, a twentieth of the budget that is needed."""
-    assert spare_bytes(predicted) == spare
+    assert spare_bytes(predicted * MIB) == spare * MIB
     step = replace(WORK, temp_bytes=4 * GIB)
     large = ledger(plan(), problem(GIB), static=LARGE, analysis=step, rehearsal=REHEARSAL)
     assert large.needed_bytes == large.predicted_peak_bytes + spare_bytes(large.predicted_peak_bytes)
-
-
-@given(predicted=st.integers(0, 2**45))
-def test_the_peak_takes_at_most_its_share_of_the_budget_that_is_needed(predicted):
-    needed = predicted + spare_bytes(predicted)
-    assert predicted <= 0.95 * needed + 1
-    assert needed - predicted >= 64 * MIB
 
 
 def test_a_margin_is_added_to_the_phases_that_a_plan_decides_about():
@@ -226,14 +145,14 @@ def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts, fsdp):
 )
 def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, host):
     """A device holds four batches of 5; its host a process of 114, data of 3, and what four devices left there."""
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
-    found = ledger(plan(offload=offload), pod, static=LARGE, analysis=WORK, rehearsal=REHEARSAL)
+    found = ledger(plan(offload=offload), POD, static=LARGE, analysis=WORK, rehearsal=REHEARSAL)
     assert in_mib(found.phases) == {
         "start": device + 7, "train": device + 4 * 5 + 52, "evaluate": device + 4 * 5 + 9
     }  # fmt: skip
     assert found.spare_bytes == 0
     assert found.host is not None
     assert found.host.phase == "save"
+    assert found.host.pinned_bytes == 4 * (host + 6) * MIB
     moved = {"offloaded state": 4 * host} if host else {}
     assert in_mib(found.host.predicted) == {
         "process": 114, **moved, "data": 3, "save buffers": 6, "state copy while saving": 150
@@ -241,9 +160,8 @@ def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, h
 
 
 def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_too():
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
     known = {"static": replace(LARGE, whole_state_bytes=2 * MIB), "analysis": WORK, "rehearsal": REHEARSAL}
-    saving, waiting = (ledger(plan(async_save=beside), pod, **known).host for beside in (True, False))
+    saving, waiting = (ledger(plan(async_save=beside), POD, **known).host for beside in (True, False))
     assert saving is not None
     assert waiting is not None
     temporaries = {"process": 114, "data": 3, "step temporaries": 4 * 6}
@@ -255,10 +173,9 @@ def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_
 
 def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():
     """Four devices of 42 MiB each, of a whole state of 150; of 200, what the four hold."""
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
     for whole, copied in [(150, 150), (200, 4 * 42)]:
         static = replace(LARGE, whole_state_bytes=whole * MIB)
-        host = ledger(plan(), pod, static=static, analysis=WORK, rehearsal=REHEARSAL).host
+        host = ledger(plan(), POD, static=static, analysis=WORK, rehearsal=REHEARSAL).host
         assert host is not None
         assert host.predicted["state copy while saving"] == copied * MIB
 
@@ -267,11 +184,8 @@ def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():
     ("micros", "compiled"),
     [
         ([3], [3]),
-        ([1, 2], [1, 2]),
         ([1, 8], [1, 8]),
-        ([1, 2, 3], [2, 3]),
         ([1, 2, 4, 8, 16], [2, 8]),
-        ([1, 3, 6, 12, 24], [3, 12]),
         ([1, 3, 5, 11], [3, 11]),
     ],
 )

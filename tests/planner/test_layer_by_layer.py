@@ -50,11 +50,6 @@ def test_the_whole_batch_goes_through_at_once():
     assert {plan.accumulation for verb, plan in compiler.asked if plan.layerwise} == {1}
 
 
-def test_a_refusal_says_that_it_was_used():
-    with pytest.raises(BudgetError, match="layer by layer in backward passes: 2"):
-        found(floor() - MIB)
-
-
 @pytest.mark.parametrize(
     ("pins", "changes", "said"),
     [

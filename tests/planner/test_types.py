@@ -2,8 +2,7 @@
 
 import pytest
 
-from planner_examples import problem
-from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.planner.types import Analysis, Static
 
 STATIC = Static(
     parameters=10, parameter_bytes=1, optimizer_bytes=20, ema_bytes=300, carry_bytes=4_000, other_bytes=50_000,
@@ -37,14 +36,3 @@ def test_beyond_the_state_are_temporaries_and_outputs_of_their_own_or_what_the_p
     """100 of temporaries and 20 of outputs that reuse no argument; arguments of 100 are part of the peak."""
     found = Analysis(argument_bytes=100, output_bytes=90, alias_bytes=70, temp_bytes=100, flops=1.0, peak_bytes=peak)
     assert found.beyond_state_bytes == beyond
-
-
-def test_what_nobody_says_is_nothing():
-    rates = Rates(flops={}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="")
-    assert (rates.dot_seconds, rates.link_bytes, rates.host_link_bytes) == (0, 0, 0)
-    analysis = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-    assert (analysis.moved_bytes, analysis.dots, analysis.peak_bytes, analysis.host_temp_bytes) == (0, 0, 0, 0)
-    asked = problem(1)
-    assert (asked.devices, asked.hosts, asked.layerwise, asked.measure) == (1, 1, 0, False)
-    assert (asked.host_budget_bytes, asked.steps, asked.pinned_by) == (None, None, None)
-    assert asked.margin_bytes == 0

@@ -12,9 +12,8 @@ import pytest
 
 from plimsoll.planner.hlo.buffers import Assignment, largest_temporaries, scheduled, temporaries
 from plimsoll.planner.hlo.lifetimes import Lifetimes
-from plimsoll.planner.hlo.messages import HloModuleProto, ShapeProto
+from plimsoll.planner.hlo.messages import HloModuleProto
 from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.hlo.shapes import padded_bytes
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
 
@@ -159,21 +158,6 @@ def test_loops_branches_and_updates_pass_their_places_on(function, matrices):
     listed = scheduled(Module(module.as_serialized_hlo_module_proto()))
     assert [one.bytes for one in listed].count(4 * 256 * 256) == matrices
     assert sum(one.bytes for one in listed) == pytest.approx(compiled.memory_analysis().temp_size_in_bytes, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "layout", "expected"),
-    [
-        ([100, 200], {}, 100 * 200 * 4),
-        ([100, 200], {"minor_to_major": [1, 0], "tiles": [{"dimensions": [8, 128]}]}, 104 * 256 * 4),
-        ([100, 200], {"minor_to_major": [0, 1], "tiles": [{"dimensions": [8, 128]}]}, 128 * 200 * 4),
-        ([3, 8, 128], {"minor_to_major": [2, 1, 0], "tiles": [{"dimensions": [8, 128]}]}, 3 * 8 * 128 * 4),
-        ([100], {"minor_to_major": [0], "tiles": [{"dimensions": [1024]}]}, 1024 * 4),
-        ([], {}, 4),
-    ],
-)
-def test_an_array_takes_the_tiles_of_its_layout(sizes, layout, expected):
-    assert padded_bytes(ShapeProto(element_type=11, dimensions=sizes, layout=layout)) == expected
 
 
 def test_a_scan_says_which_line_made_what_it_stacks():
