@@ -81,6 +81,7 @@ def test_all_rates_are_measured_from_the_clock_that_is_given(monkeypatch):
     """With a clock that moves by a second at each look, a call takes a second: every rate follows from the sizes."""
     monkeypatch.setattr(card_rates, "SIDE", 64)
     monkeypatch.setattr(card_rates, "COPIED_BYTES", 2**20)
+    monkeypatch.setattr(card_rates, "SENT_BYTES", 2**20)
     ticks = iter(range(10_000))
     rates = measured(lambda: float(next(ticks)))
     side = 64

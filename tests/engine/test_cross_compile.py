@@ -17,7 +17,7 @@ from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Precision
 from plimsoll.units import MIB
 
-RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=2, heads=2, vocab_size=300, seq_len=16, batch_size=4)
+RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 
 
 PLAN = plan(chip="rtx4090", accumulation=1, precision="bfloat16")
@@ -28,14 +28,13 @@ def compiler_of(name: str) -> CrossCompiler:
     return CrossCompiler(about)
 
 
-def analysed(precision: Precision):
-    return compiler_of("rtx4090").analyse(dataclasses.replace(PLAN, precision=precision))
-
-
-@pytest.mark.parametrize("precision", [one for one in typing.get_args(Precision) if one != "float32"])
-def test_every_precision_of_a_card_is_answered_on_a_machine_without_it(precision):
+def test_every_precision_of_a_card_is_answered_on_a_machine_without_it():
     """A CPU refuses TF32, and the arithmetic of a card's step is counted on one."""
-    assert analysed(precision).flops == analysed("float32").flops > 0
+    card = compiler_of("rtx4090")
+    plans = [dataclasses.replace(PLAN, precision=precision) for precision in typing.get_args(Precision)]
+    counted = {card.analyse(each).flops for each in plans}
+    assert len(counted) == 1
+    assert min(counted) > 0
 
 
 def test_products_of_newer_cards_have_a_larger_workspace_and_other_chips_none():
