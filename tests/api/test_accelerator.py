@@ -285,18 +285,6 @@ def test_what_is_not_here_is_not_timed():
         plan("stories", chip="h200", measure=True)
 
 
-def test_the_chip_of_a_run_is_found_only_where_nothing_names_it(tmp_path, machine, monkeypatch):
-    sees(monkeypatch, 2)
-    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
-    folder, recipe, said = RunFolder(tmp_path / "run"), preset("stories"), []
-    folder.create()
-    assert train._target(folder, recipe, train.TrainOptions(), said.append).name == "h200x2"
-    assert len(said) == 1
-    assert train._target(folder, recipe, train.TrainOptions(pins={"micro_batch": 1}), said.append).name == "h200"
-    assert train._target(folder, recipe, train.TrainOptions(chip="cpu"), silently).name == "cpu"
-    assert train._target(folder, recipe, train.TrainOptions(), silently, processes=2).name == "cpu"
-
-
 def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
     theirs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "HOME": "/"}
     variables = environment.on_card(0.5, base=theirs)
@@ -365,19 +353,26 @@ def test_a_card_and_as_many_devices_as_the_chip_has_must_be_here_before_anything
         accelerator.card_for(chip("h200x8"))
 
 
-def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
-    folder = RunFolder(tmp_path / "run")
+def test_a_run_is_on_what_is_here_where_nothing_names_its_chip_and_stays_there_until_planned_again(
+    tmp_path, machine, monkeypatch
+):
+    sees(monkeypatch, 2)
+    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
+    folder, said = RunFolder(tmp_path / "run"), []
     folder.create()
 
-    def target(**options):
-        return train._target(folder, preset("stories"), train.TrainOptions(**options), lambda text: None).name
+    def target(say=silently, processes=1, **options):
+        return train._target(folder, preset("stories"), train.TrainOptions(**options), say, processes=processes).name
 
-    assert target() == "cpu"
-    assert target(chip="l4") == "l4"
-    plan = dataclasses.replace(PLANNED.plan, chip="h200")
+    assert target(said.append) == "h200x2"
+    assert len(said) == 1
+    assert target(said.append, pins={"micro_batch": 1}) == "h200"
+    assert target(chip="cpu") == target(processes=2) == "cpu"
+
+    plan = dataclasses.replace(PLANNED.plan, chip="l4")
     folder.write("plan.json", dataclasses.replace(PLANNED, plan=plan).to_dict())
-    assert target() == "h200"
-    with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
+    assert target() == "l4"
+    with pytest.raises(RunError, match=r"is planned for l4, and --chip says cpu: add --replan"):
         target(chip="cpu")
     assert target(chip="cpu", replan=True) == "cpu"
 

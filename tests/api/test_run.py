@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import plimsoll
-from commands import answer, called, workers_here
+from commands import workers_here
+from plimsoll.api import use
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.report.metrics import read_rows
 from plimsoll.training.checkpoints import read_leaves
 from plimsoll.units import format_bytes
-from small_runs import STEPS, newest_fingerprint
+from small_runs import STEPS
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +87,9 @@ def saved_leaves(run, step):
     return {path.replace("['params']['trainable']", "['weights']"): leaf for path, leaf in leaves}
 
 
-@pytest.mark.parametrize("step", ["last", 20])
-def test_its_parameters_are_those_of_the_checkpoint(run, step):
-    saved = saved_leaves(run, STEPS if step == "last" else step)
-    for average, prefix in ((False, "['weights']"), (True, "['ema']")):
+def test_its_parameters_are_those_of_the_checkpoint(run):
+    for step, average, prefix in ((20, True, "['ema']"), ("last", True, "['ema']"), ("last", False, "['weights']")):
+        saved = saved_leaves(run, STEPS if step == "last" else step)
         params = run.params(step, average=average)
         leaves = jax.tree_util.tree_leaves_with_path(params)
         assert len(leaves) == sum(path.startswith(prefix) for path in saved) > 3
@@ -100,25 +100,23 @@ def test_its_parameters_are_those_of_the_checkpoint(run, step):
 
 
 def test_a_run_that_never_saved_has_none(fresh):
-    for use in (fresh.params, fresh.evaluate, fresh.sample, lambda: fresh.fingerprint):
+    for answer in (fresh.params, fresh.evaluate, fresh.sample, lambda: fresh.fingerprint):
         with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint yet: one is saved every") as refusal:
-            use()
+            answer()
         assert "\n" not in str(refusal.value)
 
 
-def test_it_evaluates_and_samples_as_the_command_does(run):
-    assert run.evaluate("last") == answer("evaluate", run.path, "--step", "last")
-    text = called("sample", run.path, "--prompt", "the", "--tokens", 5, "--seed", 3).stdout
-    assert run.sample("the", tokens=5, seed=3) == text.removesuffix("\n")
-
-
-def test_its_fingerprint_is_that_of_its_newest_checkpoint_and_a_damaged_one_is_warned_of(run, tmp_path):
-    assert run.fingerprint == newest_fingerprint(run.path)
-    copied = plimsoll.load(shutil.copytree(run.path, tmp_path / "run"))
-    newest = max(copied.folder.saved_steps())
-    (copied.folder.checkpoints / f"step-{newest:08d}/position.json").write_text("{}")
-    with pytest.warns(UserWarning, match=f"checkpoint {newest} is damaged .*; the newest whole one is of step 20"):
-        assert copied.fingerprint != run.fingerprint
+def test_it_asks_what_the_commands_ask(run, monkeypatch):
+    """Whose tests hold the answers."""
+    answers = {"fingerprint": "abc", "step": 20, "notes": ["checkpoint 24 is damaged"]}
+    monkeypatch.setattr(use, "evaluate", lambda path, **options: {"run": path, **options})
+    monkeypatch.setattr(use, "sample", lambda _, writing, *, step: {"text": f" {writing.tokens} {writing.seed} {step}"})
+    monkeypatch.setattr(use, "fingerprint", lambda path: answers)
+    request = {"submission": None, "closed_loop": False, "keep_seen": False}
+    assert run.evaluate("last", raw=True) == {"run": str(run.path), "step": "last", "raw": True, **request}
+    assert run.sample("the", tokens=5, seed=3) == "the 5 3 best"
+    with pytest.warns(UserWarning, match="checkpoint 24 is damaged; the newest whole one is of step 20"):
+        assert run.fingerprint == "abc"
 
 
 def test_what_its_recipe_does_not_do_is_refused(run):

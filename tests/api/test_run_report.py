@@ -100,7 +100,6 @@ def test_a_lever_that_a_recipes_file_registers_costs_the_plan_alone(run):
     ("text", "message"),
     [
         ("no json", "cannot be read"),
-        ("[]", "is not a plan"),
         ("{}", "is not as plimsoll writes it"),
         ('{"fits": false}', "is a refusal"),
         (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "is of another version"),

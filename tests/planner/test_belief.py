@@ -12,7 +12,7 @@ from functools import cache
 from statistics import mean
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
@@ -192,33 +192,28 @@ def test_with_room_for_every_belief_the_plan_is_as_fast_as_any(traced, loop, num
     assert planned.step_seconds <= dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
 
 
-@settings(deadline=None, max_examples=examples(40, usual=5))
-@given(budget=TIGHT, traced=TRACES, loop=LOOPS, batch=BATCHES)
-@example(budget=187, traced=off_by(1.0, [0.0]), loop=1e-9, batch=4)
-def test_where_the_budget_binds_the_plan_is_nearly_as_fast_as_any_that_fits(budget, traced, loop, batch):
-    """What is unlikely to fit is asked about only where it would be much faster: so much may be missed."""
-    question = asked(budget, effective_batch=batch)
-    compiler = Card(loop_seconds=loop, traced=traced)
-    planned = found(question, compiler)
-    assume(not isinstance(planned, BudgetError))
-    limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
-    assert planned.step_seconds <= UNLIKELY * limit
-
-
 def test_over_many_budgets_the_plans_are_as_fast_as_any_that_fit_but_for_what_is_not_worth_a_question():
-    """What the bound above leaves open is rare: of 272 plans four lost more than a tenth, and all together 3.1 %."""
+    """What is unlikely to fit is asked about only where it would be much faster: so much may be missed.
+
+    It is rare: of 272 plans four lost more than a tenth, and all together 3.1 %.
+    """
     draws = random.Random(5)
-    lost = []
-    for _ in range(9):
+    cases = [(187, 4, 1e-9, off_by(1.0, [0.0]))]
+    for _ in range(examples(40, usual=8)):
         apart = [draws.random() for _ in range(draws.randint(1, FACTORS))]
         traced = off_by(draws.uniform(1 / UNSEEN[1], 1 / UNSEEN[0]), apart)
-        question = asked(draws.randint(200, 700), effective_batch=draws.choice([4, 12, 16]))
-        compiler = Card(loop_seconds=draws.choice([1e-9, 1e-3, 0.02, 0.05]), traced=traced)
+        loop = draws.choice([1e-9, 1e-3, 0.02, 0.05])
+        cases.append((draws.randint(200, 700), draws.choice([4, 12, 16]), loop, traced))
+    lost = []
+    for budget, batch, loop, traced in cases:
+        question = asked(budget, effective_batch=batch)
+        compiler = Card(loop_seconds=loop, traced=traced)
         planned = found(question, compiler)
         limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
+        assert planned.step_seconds <= UNLIKELY * limit
         lost.append(planned.step_seconds / limit * (1 + SMALL) * NEAR - 1)
     assert mean(lost) <= SMALL
-    assert sum(each > 1.5 * SMALL for each in lost) <= 1
+    assert sum(each > 1.5 * SMALL for each in lost) <= len(lost) / 8
 
 
 @settings(deadline=None, max_examples=examples(30, usual=5))

@@ -1,17 +1,14 @@
 """When something goes to the host: after what costs less, never on a CPU, and its bytes and seconds count."""
 
-import json
-import subprocess
 from dataclasses import dataclass, replace
 
 import pytest
 
+from for_cuda import answer_for_cuda
 from planner_examples import FakeCompiler, problem
 from plimsoll.api.plan import plan as find_plan
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planner.search import SMALL, search
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
 from plimsoll.units import GIB, MIB
 
@@ -192,18 +189,7 @@ SIZES = {"cuda": ("h200", 12, 128, 32), "tpu": ("tpu-v5e-1", 6, 64, 2)}
 @pytest.mark.parametrize("platform", SIZES)
 def test_the_real_compilers_need_fewer_bytes_of_the_device(platform):
     name, layers, length, batch = SIZES[platform]
-    python = toolchains.python_for(platform)
-    if python is None:
-        pytest.skip(f"the {platform} compiler: {toolchains.missing(platform)} (`plimsoll chips --install {platform}`)")
-    done = subprocess.run(
-        [python, "-c", COMPILED, name, *map(str, (layers, length, batch))],
-        env=for_processes(platform),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_for_cuda(COMPILED, name, layers, length, batch, platform=platform)
     device, hosted = found["device"], found["optimizer"]
     moved = device["argument"] - hosted["argument"]
     assert device["host_argument"] == 0

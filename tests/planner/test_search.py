@@ -135,13 +135,6 @@ def test_pins_are_kept_and_named(pins):
     assert planned.plan.pinned == tuple(sorted(pins))
 
 
-def test_levers_that_a_task_ignores_are_not_tried():
-    compiler = FakeCompiler()
-    planned = found(GIB, compiler, supported=())
-    assert (planned.plan.precision, planned.plan.remat, planned.plan.loss_chunk) == ("float32", "none", 0)
-    assert {one.precision for _, one in compiler.asked} == {"float32"}
-
-
 @pytest.mark.parametrize(("speed", "precision"), [(1.03, "float32"), (0.4, "float32"), (2.0, "bfloat16")])
 def test_exact_arithmetic_is_preferred_where_rounding_gains_less_than_five_per_cent(speed, precision):
     assert found(GIB, FakeCompiler(bf16_speed=speed)).plan.precision == precision
@@ -184,25 +177,6 @@ def refusal(budget, compiler=None, **changes):
     with pytest.raises(BudgetError) as refused:
         found(budget, compiler, **changes)
     return refused.value
-
-
-class HeavyInBits(FakeCompiler):
-    """What decodes 24-bit weights weighs something, which only their own rehearsal shows."""
-
-    def rehearse(self, plan: Plan) -> Rehearsal:
-        more = 8 * MIB if plan.weight_bits == 24 else 0
-        return replace(super().rehearse(plan), process_bytes=PROCESS + more)
-
-
-@pytest.mark.parametrize("missing", [8, 14, 20])
-def test_what_turns_out_too_large_is_not_the_end_of_the_search(missing):
-    """Whole, then 8-bit moments, then 24-bit weights look as if they fit, and do not; those of 16 bits do."""
-    allowed = {"numerics": "compressed", "supported": COMPRESSIBLE}
-    budget = smallest_need() - missing * MIB
-    assert found(budget, HeavyInBits(), **allowed).ledger.fits
-    text = str(refusal(MIB, HeavyInBits(), **allowed))
-    enough = parse_bytes(re.search(r"--memory (\w+)", text)[1])
-    assert found(enough, HeavyInBits(), **allowed).ledger.fits
 
 
 @dataclass
@@ -416,27 +390,6 @@ def test_on_a_card_where_no_plan_runs_the_search_is_refused():
     assert str(refused.value).count("cannot run: micro-batch") == 1
     assert "`plimsoll doctor`" in str(refused.value)
     assert compiler.compiles <= 10
-
-
-class Accelerator(FakeCompiler):
-    """Moves what its dots read and write; recomputing moves more, though less is there at once."""
-
-    def analyse(self, plan: Plan):
-        found = super().analyse(plan)
-        more = {"none": 1.0, "dots": 1.1, "block": 1.33}[plan.remat] + (0.1 if plan.loss_chunk else 0.0)
-        return replace(found, moved_bytes=more * 1e12)
-
-    def rates(self):
-        return replace(super().rates(), copy_bytes=1e12, first_touch_bytes=1e15)
-
-
-def test_on_an_accelerator_no_other_plan_that_fits_is_much_faster_by_the_rates():
-    compiler = Accelerator()
-    for budget in range(smallest_need() + 10 * MIB, GIB, 300 * MIB):
-        chosen = found(budget, compiler)
-        fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]
-        best = min(step_seconds(one, compiler.analyse(one), STATIC, compiler.rates()) for one in fitting)
-        assert chosen.step_seconds <= best * (1 + SMALL) * NEAR
 
 
 class ScannedCannotBeRehearsed(FakeCompiler):
