@@ -80,12 +80,6 @@ def test_a_run_without_plan_and_metrics_has_a_page_all_the_same(run):
     assert (recorded.planned, recorded.ledger, recorded.columns, recorded.commands) == (None, {}, {}, {})
 
 
-def test_a_recipe_that_this_version_cannot_read_is_refused_by_name(run):
-    run.write("recipe.json", {"kind": "of tomorrow", "fields": {}})
-    with pytest.raises(PlimsollError, match="of the kind 'of tomorrow', which this version does not know"):
-        run_report.recorded(str(run.path), ask_model=False)
-
-
 def test_a_lever_that_a_recipes_file_registers_costs_the_plan_alone(run):
     """Drawing a page is no reason to run that file."""
     planned = PLANNED.to_dict()
