@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from commands import workers_here
 from plimsoll.api import accelerator, train
 from plimsoll.api.plan import _compile_process, budget_bytes, plan
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
@@ -83,7 +84,6 @@ PLUGIN = "jax-cuda13-plugin"
         (False, [PLUGIN], {}, "no NVIDIA driver and no TPU is here"),  # as in an image for cards, elsewhere
         (True, [], {}, "install the extra `cuda13`"),
         (True, [PLUGIN], {"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS is cpu"),
-        (True, [PLUGIN], {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES hides the GPU"),
         (True, [PLUGIN], {"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES hides the GPU"),
     ],
 )
@@ -101,20 +101,12 @@ def test_where_no_card_can_be_used_it_is_the_cpu_and_no_process_is_started(
     assert why in said
 
 
-def test_a_card_is_recognised_from_what_jax_calls_it(machine, monkeypatch):
-    sees(monkeypatch, 1)
-    target, why = chosen(machine)
-    assert (target.name, target.devices) == ("h200", 1)
-    assert why == "on h200: JAX sees NVIDIA H200"
-
-
 @pytest.mark.parametrize(
     ("here", "batch", "mesh", "name", "words"),
     [
-        (2, 8, None, "h200x2", "JAX sees 2 x NVIDIA H200"),
+        (1, 8, None, "h200", "JAX sees NVIDIA H200"),
         (8, 16, None, "h200x8", "JAX sees 8 x NVIDIA H200"),
         (8, 12, None, "h200x4", "JAX sees 8 x NVIDIA H200, 4 of them are used"),
-        (3, 8, None, "h200x2", "JAX sees 3 x NVIDIA H200, 2 of them are used"),
         (2, 7, None, "h200", "JAX sees 2 x NVIDIA H200, one of them is used: a batch of 7 is not shared equally"),
         (2, 8, "data=1", "h200", "JAX sees 2 x NVIDIA H200, 1 of them is used"),
         (8, 8, "fsdp=2", "h200x2", "JAX sees 8 x NVIDIA H200, 2 of them are used"),
@@ -160,7 +152,6 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
     "problem",
     [
         PlimsollError("Unable to initialize backend 'cuda': CUDA driver version is insufficient"),
-        PlimsollError("Backend 'cuda' is not in the list of known backends: ['cpu', 'tpu']."),
         RuntimeError("the process that was to accelerators ended with code 1: its error stands above"),
     ],
 )
@@ -260,15 +251,15 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
 
 
-@pytest.mark.parametrize(("process", "at_once"), [("timing", "true"), ("compiling", "false"), ("training", "true")])
-def test_a_process_on_a_card_has_the_budget_and_no_more_and_only_compiling_does_not_take_it_at_once(process, at_once):
-    if process == "training":
-        variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
-        assert variables["JAX_PLATFORMS"] == "cuda,cpu"
-    else:
-        variables = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=process == "timing")
-    assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
-    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == at_once
+def test_a_process_on_a_card_has_the_budget_and_no_more_and_only_compiling_does_not_take_it_at_once():
+    training = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+    timing, compiling = (
+        accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure) for measure in (True, False)
+    )
+    for variables, at_once in ((training, "true"), (timing, "true"), (compiling, "false")):
+        assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
+        assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == at_once
+    assert training["JAX_PLATFORMS"] == "cuda,cpu"
 
 
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
@@ -294,18 +285,6 @@ def test_what_is_not_here_is_not_timed():
         plan("stories", chip="h200", measure=True)
 
 
-def test_the_chip_of_a_run_is_found_only_where_nothing_names_it(tmp_path, machine, monkeypatch):
-    sees(monkeypatch, 2)
-    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
-    folder, recipe, said = RunFolder(tmp_path / "run"), preset("stories"), []
-    folder.create()
-    assert train._target(folder, recipe, train.TrainOptions(), said.append).name == "h200x2"
-    assert len(said) == 1
-    assert train._target(folder, recipe, train.TrainOptions(pins={"micro_batch": 1}), said.append).name == "h200"
-    assert train._target(folder, recipe, train.TrainOptions(chip="cpu"), silently).name == "cpu"
-    assert train._target(folder, recipe, train.TrainOptions(), silently, processes=2).name == "cpu"
-
-
 def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
     theirs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "HOME": "/"}
     variables = environment.on_card(0.5, base=theirs)
@@ -323,10 +302,8 @@ def ledger_of(*, budget, peak, pinned):
     [
         (None, "117"),  # what the machine can give, less a tenth that is 2 GiB at most
         (ledger_of(budget=None, peak=70 * GIB, pinned=64 * GIB), "111"),  # less what is not pinned
-        (ledger_of(budget=90 * GIB, peak=70 * GIB, pinned=64 * GIB), "84"),
         (ledger_of(budget=90 * GIB + 1, peak=70 * GIB, pinned=64 * GIB), "85"),
         (ledger_of(budget=50 * GIB, peak=70 * GIB, pinned=64 * GIB), "64"),  # the plan's own, whatever is there
-        (ledger_of(budget=70 * GIB, peak=70 * GIB, pinned=0), "1"),  # for transfers, where nothing is offloaded
         (ledger_of(budget=None, peak=200 * GIB, pinned=0), "1"),  # more than this machine has now
     ],
 )
@@ -366,41 +343,43 @@ def test_what_is_several_machines_is_not_trained_on_by_one_command():
         accelerator.card_for(chip("tpu-v4-64"))
 
 
-def test_as_many_devices_as_the_chip_has_must_be_here(monkeypatch):
+def test_a_card_and_as_many_devices_as_the_chip_has_must_be_here_before_anything_is_made(monkeypatch):
+    sees(monkeypatch, 1, kind="cpu", backend="cpu", memory_bytes=None)
+    with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
+        accelerator.card_for(chip("h200"))
     sees(monkeypatch, 4)
     assert accelerator.card_for(chip("h200x4")) == dataclasses.replace(CARD, devices=4)
     with pytest.raises(RecipeError, match=r"needs 8 devices in this machine .* JAX finds 4 of its 8"):
         accelerator.card_for(chip("h200x8"))
 
 
-def test_a_card_that_is_not_here_is_refused_before_anything_is_made(monkeypatch):
-    sees(monkeypatch, 1, kind="cpu", backend="cpu", memory_bytes=None)
-    with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
-        accelerator.card_for(chip("h200"))
-    sees(monkeypatch, 1)
-    assert accelerator.card_for(chip("h200")) == CARD
-
-
-def _target(folder, options):
-    return train._target(folder, preset("stories"), options, lambda text: None)
-
-
-def test_a_run_stays_on_its_chip_until_it_is_planned_again(tmp_path):
-    folder = RunFolder(tmp_path / "run")
+def test_a_run_is_on_what_is_here_where_nothing_names_its_chip_and_stays_there_until_planned_again(
+    tmp_path, machine, monkeypatch
+):
+    sees(monkeypatch, 2)
+    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
+    folder, said = RunFolder(tmp_path / "run"), []
     folder.create()
-    assert _target(folder, train.TrainOptions()).name == "cpu"
-    assert _target(folder, train.TrainOptions(chip="l4")).name == "l4"
-    plan = dataclasses.replace(PLANNED.plan, chip="h200")
+
+    def target(say=silently, processes=1, **options):
+        return train._target(folder, preset("stories"), train.TrainOptions(**options), say, processes=processes).name
+
+    assert target(said.append) == "h200x2"
+    assert len(said) == 1
+    assert target(said.append, pins={"micro_batch": 1}) == "h200"
+    assert target(chip="cpu") == target(processes=2) == "cpu"
+
+    plan = dataclasses.replace(PLANNED.plan, chip="l4")
     folder.write("plan.json", dataclasses.replace(PLANNED, plan=plan).to_dict())
-    assert _target(folder, train.TrainOptions()).name == "h200"
-    with pytest.raises(RunError, match=r"is planned for h200, and --chip says cpu: add --replan"):
-        _target(folder, train.TrainOptions(chip="cpu"))
-    assert _target(folder, train.TrainOptions(chip="cpu", replan=True)).name == "cpu"
+    assert target() == "l4"
+    with pytest.raises(RunError, match=r"is planned for l4, and --chip says cpu: add --replan"):
+        target(chip="cpu")
+    assert target(chip="cpu", replan=True) == "cpu"
 
 
-def test_the_process_that_looks_is_a_real_one():
-    """Where a card is, its memory is found; where none is, that is said."""
-    result = ask("accelerators", {}, under=environment.on_card(1.0))
+def test_where_a_card_is_its_memory_is_found_and_where_none_is_that_is_said():
+    with workers_here():
+        result = ask("accelerators", {}, under=environment.on_card(1.0))
     assert result["backend"] in ("cpu", "gpu")
     assert (result["devices"][0]["memory_bytes"] is None) == (result["backend"] == "cpu")
 
@@ -451,14 +430,8 @@ def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
     recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
     pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
-    options = {
-        "chip": "h200",
-        "card": dataclasses.replace(CARD, kind="cpu"),
-        "measure": True,
-        "numerics": "exact",
-        "pins": pins,
-        "memory": "1GiB",
-    }
+    options = {"chip": "h200", "card": dataclasses.replace(CARD, kind="cpu"), "measure": True, "numerics": "exact"}
+    options |= {"pins": pins, "memory": "1GiB"}
     planned = plan(recipe, **options)
     assert planned.step_seconds_source == "measured"
     assert planned.ledger.source == "compiled"

@@ -6,7 +6,9 @@ import plimsoll
 from plimsoll.api import launch
 from plimsoll.api import plan as planning
 from plimsoll.api.keywords import options_of, with_fields
+from plimsoll.engine.options import TrainOptions
 from plimsoll.recipes.base import Pinned
+from plimsoll.recipes.registry import KINDS, recipe_class
 
 
 class Reached(Exception):
@@ -45,11 +47,9 @@ def test_fields_of_the_recipe_are_taken_out_of_the_keywords(function, recipe_of)
     ("options", "said"),
     [
         ({"stepps": 3}, r"nor the recipe stories has an option stepps: did you mean steps"),
-        ({"memroy": "1GiB"}, r"has an option memroy: did you mean memory\?$"),
         ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
         ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),
         ({"ema_decay": [1]}, r"^the recipe stories does not take ema_decay=\[1\]: "),
-        ({"steps": [1]}, r"^--steps must be a whole number, got \[1\]$"),
         ({"steps": 0}, r"^--steps must be from 1 to"),
     ],
 )
@@ -65,7 +65,6 @@ def test_what_is_no_option_is_refused_in_one_paragraph(function, options, said):
     [
         ({"stepps": 3}, r"^the recipe code has no option stepps: did you mean steps\?$"),
         ({"qqqq": 3}, r"^the recipe code has no option qqqq; it has "),
-        ({"ema_decay": [1]}, r"^the recipe code does not take ema_decay=\[1\]: "),
         ({"batch_size": 0}, r"^--batch-size must be 1 or more, got 0$"),
     ],
 )
@@ -75,16 +74,10 @@ def test_a_preset_refuses_what_is_no_option_in_one_paragraph(options, said):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_preset_takes_a_count_as_text():
-    assert plimsoll.preset("code", target_params="5M").target_params == 5_000_000
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"patience": 0}, r"^--patience must be 1 or more, got 0$"),
-        ({"patience": "2"}, r"^--patience must be a whole number, got '2'$"),
-        ({"max_steps": 1.5}, r"^--max-steps must be a whole number, got 1\.5$"),
         ({"log_every": True}, r"^--log-every must be a whole number, got True$"),
         ({"patience": 2, "eval_every": 0}, r"^--patience 2 counts evaluations during training, and --eval-every 0"),
     ],
@@ -105,11 +98,7 @@ def test_what_is_no_recipe_is_refused(function):
 
 
 def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
-    from plimsoll.engine.options import TrainOptions
-
     taken = {*options_of(plimsoll.plan), *options_of(plimsoll.train), *TrainOptions.__dataclass_fields__}
-    from plimsoll.recipes.registry import KINDS, recipe_class
-
     for kind in KINDS:
         assert not taken & recipe_class(kind).__dataclass_fields__.keys(), kind
 

@@ -18,7 +18,6 @@ from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planned import Ledger
 from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.registry import preset
-from plimsoll.report.tables import plan_table
 from plimsoll.units import MIB
 from report_examples import PLAN, PLANNED
 
@@ -180,9 +179,6 @@ def test_what_the_recipe_refuses_bounds_it_too():
     code = preset("code")  # which says its shape
     with pytest.raises(RecipeError, match=r"--target-params .* beside a shape"):
         found(planner, "target_params", code)
-
-
-def test_an_option_that_the_recipe_lacks_is_refused():
     with pytest.raises(RecipeError, match=r"--largest lora-rank: .* it has seq-len, batch-size, target-params"):
         steps_of(RECIPE, "lora-rank")
 
@@ -206,11 +202,6 @@ def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
     assert "largest seq-len" in text
     assert "--seq-len 6,400" in text
     assert "6,528 (202.0 MiB, too much)" in " ".join(text.split())
-
-
-def test_no_plan_without_it_has_the_rows():
-    assert "largest" not in plan_table(PLANNED)
-    assert "largest" not in PLANNED.to_dict()
 
 
 def test_its_time_is_its_own():

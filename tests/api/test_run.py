@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import plimsoll
-from commands import answer, called, workers_here
+from commands import workers_here
+from plimsoll.api import use
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.inference.trained import Trained
 from plimsoll.report.metrics import read_rows
 from plimsoll.training.checkpoints import read_leaves
 from plimsoll.units import format_bytes
-from small_runs import STEPS, newest_fingerprint
+from small_runs import STEPS
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +38,25 @@ def fresh(runs):
     return plimsoll.load(runs.prepared())
 
 
-def test_its_rows_are_those_that_were_logged(run):
+def test_its_rows_and_ledger_are_those_of_its_files_and_it_prints_them(run):
     rows = run.metrics()
     assert rows == list(read_rows(run.path / "metrics.jsonl"))
-    assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert len(losses) == STEPS
     assert {"step_seconds", "elapsed_seconds", "tokens_per_second"} <= rows[0].keys()
 
+    ledger, saved = run.ledger, json.loads((run.path / "ledger.json").read_text())
+    assert ledger.budget_bytes == 900 * 2**20
+    assert ledger.measured_bytes == saved["measured"]["peak_bytes"]
+    assert sum(part["predicted"] for part in ledger.parts.values()) == ledger.predicted_bytes
+    assert ledger.parts == saved["components"]
+    assert ledger.parts["parameters"]["measured"] > 0
 
-def test_it_prints_how_far_it_came_and_its_bytes(run):
-    ledger = json.loads((run.path / "ledger.json").read_text())
-    loss = [row["loss"] for row in run.metrics() if "loss" in row][-1]
-    predicted, measured = ledger["predicted"]["peak_bytes"], ledger["measured"]["peak_bytes"]
+    predicted, measured = format_bytes(ledger.predicted_bytes), format_bytes(ledger.measured_bytes)
+    assert str(ledger).startswith(f"measured peak {measured} of 900.0 MiB")
     assert repr(run) == (
-        f"Run(recipe: stories, steps: 24 of 24, finished, loss: {loss:.4f}, predicted: {format_bytes(predicted)},"
-        f" measured: {format_bytes(measured)}, budget: 900.0 MiB, path: {run.path})"
+        f"Run(recipe: stories, steps: 24 of 24, finished, loss: {losses[-1]:.4f}, predicted: {predicted},"
+        f" measured: {measured}, budget: 900.0 MiB, path: {run.path})"
     )
 
 
@@ -64,16 +69,6 @@ def test_what_cannot_be_read_is_said_in_its_words_and_nothing_fails(trained, tmp
     assert "predicted: -, measured: -, budget: -" in repr(run)
     (run.path / "metrics.jsonl").write_text("nonsense\n")
     assert "recipe: -, steps: - of -, damaged: line 1 of" in repr(run)
-
-
-def test_the_ledger_has_the_bytes_of_each_part(run):
-    ledger, saved = run.ledger, json.loads((run.path / "ledger.json").read_text())
-    assert ledger.budget_bytes == 900 * 2**20
-    assert ledger.measured_bytes == saved["measured"]["peak_bytes"]
-    assert sum(part["predicted"] for part in ledger.parts.values()) == ledger.predicted_bytes
-    assert ledger.parts == saved["components"]
-    assert ledger.parts["parameters"]["measured"] > 0
-    assert str(ledger).startswith(f"measured peak {format_bytes(ledger.measured_bytes)} of 900.0 MiB")
 
 
 def test_before_the_first_session_has_ended_the_ledger_predicts(fresh):
@@ -92,10 +87,9 @@ def saved_leaves(run, step):
     return {path.replace("['params']['trainable']", "['weights']"): leaf for path, leaf in leaves}
 
 
-@pytest.mark.parametrize("step", ["last", 20])
-def test_its_parameters_are_those_of_the_checkpoint(run, step):
-    saved = saved_leaves(run, STEPS if step == "last" else step)
-    for average, prefix in ((False, "['weights']"), (True, "['ema']")):
+def test_its_parameters_are_those_of_the_checkpoint(run):
+    for step, average, prefix in ((20, True, "['ema']"), ("last", True, "['ema']"), ("last", False, "['weights']")):
+        saved = saved_leaves(run, STEPS if step == "last" else step)
         params = run.params(step, average=average)
         leaves = jax.tree_util.tree_leaves_with_path(params)
         assert len(leaves) == sum(path.startswith(prefix) for path in saved) > 3
@@ -105,39 +99,24 @@ def test_its_parameters_are_those_of_the_checkpoint(run, step):
             np.testing.assert_array_equal(leaf, expected)
 
 
-def test_the_best_parameters_are_the_default(run):
-    best = Trained(str(run.path), step="best").step
-    jax.tree.map(np.testing.assert_array_equal, run.params(), run.params(best))
-
-
 def test_a_run_that_never_saved_has_none(fresh):
-    for use in (fresh.params, fresh.evaluate, fresh.sample, lambda: fresh.fingerprint):
+    for answer in (fresh.params, fresh.evaluate, fresh.sample, lambda: fresh.fingerprint):
         with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint yet: one is saved every") as refusal:
-            use()
+            answer()
         assert "\n" not in str(refusal.value)
 
 
-def test_another_step_names_those_there_are(run):
-    with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint of step '3'; it has "):
-        run.params(3)
-
-
-def test_it_evaluates_as_the_command_does(run):
-    assert run.evaluate("last") == answer("evaluate", run.path, "--step", "last")
-
-
-def test_it_samples_as_the_command_does(run):
-    text = called("sample", run.path, "--prompt", "the", "--tokens", 5, "--seed", 3).stdout
-    assert run.sample("the", tokens=5, seed=3) == text.removesuffix("\n")
-
-
-def test_its_fingerprint_is_that_of_its_newest_checkpoint_and_a_damaged_one_is_warned_of(run, tmp_path):
-    assert run.fingerprint == newest_fingerprint(run.path)
-    copied = plimsoll.load(shutil.copytree(run.path, tmp_path / "run"))
-    newest = max(copied.folder.saved_steps())
-    (copied.folder.checkpoints / f"step-{newest:08d}/position.json").write_text("{}")
-    with pytest.warns(UserWarning, match=f"checkpoint {newest} is damaged .*; the newest whole one is of step 20"):
-        assert copied.fingerprint != run.fingerprint
+def test_it_asks_what_the_commands_ask(run, monkeypatch):
+    """Whose tests hold the answers."""
+    answers = {"fingerprint": "abc", "step": 20, "notes": ["checkpoint 24 is damaged"]}
+    monkeypatch.setattr(use, "evaluate", lambda path, **options: {"run": path, **options})
+    monkeypatch.setattr(use, "sample", lambda _, writing, *, step: {"text": f" {writing.tokens} {writing.seed} {step}"})
+    monkeypatch.setattr(use, "fingerprint", lambda path: answers)
+    request = {"submission": None, "closed_loop": False, "keep_seen": False}
+    assert run.evaluate("last", raw=True) == {"run": str(run.path), "step": "last", "raw": True, **request}
+    assert run.sample("the", tokens=5, seed=3) == "the 5 3 best"
+    with pytest.warns(UserWarning, match="checkpoint 24 is damaged; the newest whole one is of step 20"):
+        assert run.fingerprint == "abc"
 
 
 def test_what_its_recipe_does_not_do_is_refused(run):
@@ -145,11 +124,11 @@ def test_what_its_recipe_does_not_do_is_refused(run):
         run.solve("1234")
     with pytest.raises(plimsoll.RecipeError, match="is a run of stories, which ranks no items"):
         run.rank(["a", "b"])
-    with pytest.raises(plimsoll.PlimsollError, match="--tokens must be 1 or more, got 0"):
-        run.sample(tokens=0)
+    with pytest.raises(plimsoll.CheckpointError, match="has no checkpoint of step '3'; it has "):
+        run.params(3)
 
 
-def test_it_is_exported_into_a_folder(run, tmp_path):
+def test_it_is_exported_into_a_folder_and_its_report_is_a_page(run, tmp_path):
     written = run.export(tmp_path / "folder", step="last")["merged"]
     assert written["bytes"] == sum(path.stat().st_size for path in (tmp_path / "folder").iterdir())
     assert (tmp_path / "folder/model.safetensors").is_file()
@@ -159,8 +138,6 @@ def test_it_is_exported_into_a_folder(run, tmp_path):
     with pytest.raises(plimsoll.RecipeError, match=r"--merged .*/file/model cannot be written \("):
         run.export(tmp_path / "file" / "model")
 
-
-def test_its_report_is_a_page(run, tmp_path):
     page = run.report(tmp_path / "page.html", model=False)
     assert page == tmp_path / "page.html"
     assert "<html" in page.read_text()
@@ -169,14 +146,9 @@ def test_its_report_is_a_page(run, tmp_path):
 def test_a_misspelt_attribute_is_answered(run):
     with pytest.raises(AttributeError, match=r"^a run has no 'metricks': did you mean metrics\?$"):
         _ = run.metricks
-    with pytest.raises(AttributeError, match=r"^a run has no 'zzz'; it has evaluate, export, "):
-        _ = run.zzz
     assert {"metrics", "params", "ledger", "path", "fingerprint"} <= {*dir(run)}
-
-
-def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(plimsoll.RunError, match=r"is not a run: it has no recipe\.json"):
-        plimsoll.load(tmp_path)
+        plimsoll.load(run.path.parent)
 
 
 def test_its_files_are_read_without_jax(trained):

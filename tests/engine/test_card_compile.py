@@ -17,6 +17,14 @@ from plimsoll.recipes.text.recipe import Text
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_quickly():
+    """LLVM's dearest passes change neither buffers nor the order of operations."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 def plan(**changes):
     levers = {"remat": "none", "loss_chunk": 0, "precision": "float32", "prefetch": 0, "async_save": False}
     return Plan(**{"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
@@ -60,22 +68,22 @@ def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monke
     assert together == [[plans[0], plans[2]], [plans[1]]]
 
 
-@pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED: Out of memory", "INTERNAL: x"])
-def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch, status):
+def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch):
     """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
     card, real = compiler(), CardCompiler.executable
     monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
 
     def failing(*_):
-        raise jax.errors.JaxRuntimeError(status)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     def compiled(self, lowered, plan):
-        return failing if plan.micro_batch == 4 and "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
+        return failing if "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
 
-    monkeypatch.setattr(CardCompiler, "executable", compiled)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=status[:8]):
-        card.measure([plan()])
-    (seconds,) = card.measure([plan(micro_batch=2, accumulation=2)])
+    with monkeypatch.context() as broken:
+        broken.setattr(CardCompiler, "executable", compiled)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE"):
+            card.measure([plan()])
+    (seconds,) = card.measure([plan()])
     assert seconds > 0
 
 
@@ -101,13 +109,7 @@ def test_plans_take_turns_and_the_median_counts(monkeypatch):
     assert calls[:6] == [("a", 1), ("b", 1), ("a", 5), ("b", 5), ("a", 5), ("b", 5)]
     assert len(calls) == 2 + 3 * 2
 
-
-def test_short_steps_are_timed_for_longer():
-    now, calls = [0.0], []
-
-    def take(count):
-        now[0] += count * 1e-3
-        calls.append(count)
-
-    assert in_turn([take], clock=lambda: now[0]) == pytest.approx([1e-3])
-    assert sum(calls) * 1e-3 >= card_compile.TIMED_SECONDS
+    calls.clear()
+    load.clear()
+    assert in_turn([run("short", 1e-3)], clock=lambda: now[0]) == pytest.approx([1e-3])
+    assert sum(count for _, count in calls) * 1e-3 >= card_compile.TIMED_SECONDS, "short steps are timed for longer"

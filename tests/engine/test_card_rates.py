@@ -1,19 +1,18 @@
 """Rates of a card: what is counted as work is work, and what starting a call costs is no part of a rate."""
 
-import json
 import math
-import subprocess
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from for_cuda import answer_for_cuda
 from plimsoll.engine import card_rates
 from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, seconds_each
 from plimsoll.engine.card_rates import card_rates as measured
 from plimsoll.planner.flops import dots
-from plimsoll.processes import toolchains
-from plimsoll.processes.environment import for_processes
+
+STRICT = True
 
 LATENCY = 100e-6
 """Seconds, about, that starting a call and waiting for it took on an H100 (notes, "The card that is here")."""
@@ -81,6 +80,7 @@ def test_all_rates_are_measured_from_the_clock_that_is_given(monkeypatch):
     """With a clock that moves by a second at each look, a call takes a second: every rate follows from the sizes."""
     monkeypatch.setattr(card_rates, "SIDE", 64)
     monkeypatch.setattr(card_rates, "COPIED_BYTES", 2**20)
+    monkeypatch.setattr(card_rates, "SENT_BYTES", 2**20)
     ticks = iter(range(10_000))
     rates = measured(lambda: float(next(ticks)))
     side = 64
@@ -113,13 +113,7 @@ print(json.dumps({name: each.compile().as_text() for name, each in lowered.items
 @pytest.mark.slow
 def test_nvidias_compiler_leaves_the_work_of_a_round_as_it_is():
     """No round is joined with the next, and none copies what the round before has made."""
-    if why := toolchains.missing("cuda"):
-        pytest.skip(f"NVIDIA's compiler is {why}: `plimsoll chips --install cuda`")
-    python = str(toolchains.python_for("cuda"))
-    done = subprocess.run(
-        [python, "-c", FOR_AN_H100], env=for_processes("cuda"), capture_output=True, text=True, check=True
-    )
-    texts = json.loads(done.stdout.splitlines()[-1])
+    texts = answer_for_cuda(FOR_AN_H100)
     kernels = {"products": card_rates.IN_A_ROUND, "copies": 1, "launches": LAUNCHES}
     for name, text in texts.items():
         assert '"known_trip_count":{"n":"100"}' in text

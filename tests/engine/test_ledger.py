@@ -73,13 +73,6 @@ def test_after_a_resume_the_components_are_those_of_the_session_with_the_peak(fo
     assert second["session"]["components"]["step temporaries"] == 80 * MIB
 
 
-def test_a_higher_peak_of_a_later_session_replaces_them(folder, monkeypatch):
-    Session(folder, between=180, train=260).write(monkeypatch)
-    second = Session(folder, between=190, resumed=40, train=310).write(monkeypatch)
-    assert second["components"]["step temporaries"]["measured"] == 120 * MIB
-    assert second["measured"]["peak_bytes"] == total(second) == 310 * MIB
-
-
 def test_phases_of_all_sessions_have_their_figure_where_they_raised_the_peak(folder, monkeypatch):
     Session(folder, between=180, train=260, save=290).write(monkeypatch)
     found = Session(folder, between=180, resumed=40, train=280, evaluate=270).write(monkeypatch)

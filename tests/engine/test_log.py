@@ -68,12 +68,6 @@ def test_where_a_step_reads_the_data_more_than_once_its_epochs_are_counted_too()
     assert [epochs_over(done, 0.95, 57) for done in (1, 19, 56, 57)] == [1, 20, 58, 60]
 
 
-def test_a_recipe_that_evaluates_every_few_epochs_says_as_many_summaries(tmp_path):
-    assert said(tmp_path, per_epoch=2.0, evaluate_every=6.0, steps=21, of_recipe=6.0) == [
-        (3, 6.0), (6, 12.0), (9, 18.0), (10, 21.0)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("per_epoch", "steps", "taken", "epochs"),
     [
@@ -98,12 +92,19 @@ def test_the_whole_run_has_as_many_epochs_as_its_steps_are(tmp_path, monkeypatch
     assert outcome.epochs_begun == pytest.approx(taken / per_epoch if per_epoch else 0)
 
 
-def test_without_an_evaluation_at_its_end_it_has_the_one_before(tmp_path):
-    assert said(tmp_path, per_epoch=2.0, evaluate_every=3) == [(1, "no"), (2, 3.0), (3, 6.0), (4, 6.0), (5, 10.0)]
-
-
-def test_where_nothing_is_evaluated_every_epoch_is_said_once(tmp_path):
-    assert said(tmp_path, per_epoch=5.0, evaluate_every=0) == [(1, "no"), (2, "no")]
+@pytest.mark.parametrize(
+    ("about", "summaries"),
+    [
+        ({"per_epoch": 2.0, "evaluate_every": 3}, [(1, "no"), (2, 3.0), (3, 6.0), (4, 6.0), (5, 10.0)]),
+        ({"per_epoch": 5.0, "evaluate_every": 0}, [(1, "no"), (2, "no")]),
+        (
+            {"per_epoch": 2.0, "evaluate_every": 6.0, "steps": 21, "of_recipe": 6.0},  # every few epochs
+            [(3, 6.0), (6, 12.0), (9, 18.0), (10, 21.0)],
+        ),
+    ],
+)
+def test_without_an_evaluation_at_its_end_an_epoch_has_the_one_before(tmp_path, about, summaries):
+    assert said(tmp_path, **about) == summaries
 
 
 def test_shares_of_many_systems_are_one_column_of_the_logged_row(tmp_path):

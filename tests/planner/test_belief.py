@@ -12,7 +12,7 @@ from functools import cache
 from statistics import mean
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
@@ -141,7 +141,7 @@ def dearest(rows, budget, chosen):
     return min(weigh) / NEAR ** CLASSES.index(chosen.numerics) * (1 + SMALL) * NEAR
 
 
-@settings(deadline=None, max_examples=examples(60, usual=8))
+@settings(deadline=None, max_examples=examples(60, usual=5))
 @given(budget=TIGHT, traced=TRACES, loop=LOOPS, numerics=NUMERICS, batch=BATCHES, measure=st.booleans())
 def test_what_is_returned_fits_and_what_is_refused_does_not(budget, traced, loop, numerics, batch, measure):
     """Whatever the traces say; and the floor of a refusal is that of the sweep, less what is not worth a question."""
@@ -172,7 +172,7 @@ def test_however_far_traces_are_off_the_smallest_plan_is_found(platform, whole, 
     assert answer.ledger.needed_bytes == smallest
 
 
-@settings(deadline=None, max_examples=examples(40, usual=8))
+@settings(deadline=None, max_examples=examples(40, usual=5))
 @given(
     traced=TRACES,
     loop=LOOPS,
@@ -192,36 +192,31 @@ def test_with_room_for_every_belief_the_plan_is_as_fast_as_any(traced, loop, num
     assert planned.step_seconds <= dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
 
 
-@settings(deadline=None, max_examples=examples(40, usual=8))
-@given(budget=TIGHT, traced=TRACES, loop=LOOPS, batch=BATCHES)
-@example(budget=187, traced=off_by(1.0, [0.0]), loop=1e-9, batch=4)
-def test_where_the_budget_binds_the_plan_is_nearly_as_fast_as_any_that_fits(budget, traced, loop, batch):
-    """What is unlikely to fit is asked about only where it would be much faster: so much may be missed."""
-    question = asked(budget, effective_batch=batch)
-    compiler = Card(loop_seconds=loop, traced=traced)
-    planned = found(question, compiler)
-    assume(not isinstance(planned, BudgetError))
-    limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
-    assert planned.step_seconds <= UNLIKELY * limit
-
-
 def test_over_many_budgets_the_plans_are_as_fast_as_any_that_fit_but_for_what_is_not_worth_a_question():
-    """What the bound above leaves open is rare: of 272 plans four lost more than a tenth, and all together 3.1 %."""
+    """What is unlikely to fit is asked about only where it would be much faster: so much may be missed.
+
+    It is rare: of 272 plans four lost more than a tenth, and all together 3.1 %.
+    """
     draws = random.Random(5)
-    lost = []
-    for _ in range(12):
+    cases = [(187, 4, 1e-9, off_by(1.0, [0.0]))]
+    for _ in range(examples(40, usual=8)):
         apart = [draws.random() for _ in range(draws.randint(1, FACTORS))]
         traced = off_by(draws.uniform(1 / UNSEEN[1], 1 / UNSEEN[0]), apart)
-        question = asked(draws.randint(200, 700), effective_batch=draws.choice([4, 12, 16]))
-        compiler = Card(loop_seconds=draws.choice([1e-9, 1e-3, 0.02, 0.05]), traced=traced)
+        loop = draws.choice([1e-9, 1e-3, 0.02, 0.05])
+        cases.append((draws.randint(200, 700), draws.choice([4, 12, 16]), loop, traced))
+    lost = []
+    for budget, batch, loop, traced in cases:
+        question = asked(budget, effective_batch=batch)
+        compiler = Card(loop_seconds=loop, traced=traced)
         planned = found(question, compiler)
         limit = dearest(sweep(question, compiler), question.budget_bytes, planned.plan)
+        assert planned.step_seconds <= UNLIKELY * limit
         lost.append(planned.step_seconds / limit * (1 + SMALL) * NEAR - 1)
     assert mean(lost) <= SMALL
-    assert sum(each > 1.5 * SMALL for each in lost) <= 1
+    assert sum(each > 1.5 * SMALL for each in lost) <= len(lost) / 8
 
 
-@settings(deadline=None, max_examples=examples(30, usual=8))
+@settings(deadline=None, max_examples=examples(30, usual=5))
 @given(
     budget=TIGHT,
     more=st.integers(1, 400),
@@ -312,29 +307,23 @@ def test_the_longer_planning_takes_the_more_an_answer_has_to_gain():
     assert seconds[0] <= seconds[-1] * (1 + 4 * SMALL_AT_LAST)
 
 
-@pytest.mark.parametrize(("budget", "micro"), [(300, 1), (700, 4), (2_000, 16)])
-def test_where_the_time_is_used_up_before_any_is_known_the_fastest_that_surely_fits_is_looked_at(budget, micro):
+@pytest.mark.parametrize(
+    ("budget", "measure", "micro", "compiles"),
+    [(300, False, 1, 1), (700, False, 4, 1), (2_000, False, 16, 1), (700, True, 8, 2)],
+)
+def test_where_the_time_is_used_up_before_any_is_known_the_fastest_that_surely_fits_is_looked_at(
+    budget, measure, micro, compiles
+):
     """A busy machine may need all of it for the first trace."""
-    one, _ = limited(budget, 0, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.3))
-    planned = one.run()
-    assert (planned.plan.micro_batch, planned.compiles) == (micro, 1)
+    compiler = Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.3)
+    planned = limited(budget, 0, compiler, measure=measure)[0].run()
+    assert (planned.plan.micro_batch, planned.compiles) == (micro, compiles)
     assert planned.ledger.fits
-
-
-def test_no_time_at_all_is_enough_for_one_plan():
-    """The first that is confirmed is taken, and what was faster by the rates is not looked at any more."""
-    one, compiler = limited(400, 0, Slow(traced=off_by(0.9, [0.0, 0.5, 1.0]), loop_seconds=0.02), measure=True)
-    planned = one.run()
-    assert one.ended_early
-    assert re.search(r"found within the time limit of planning, of \d+ plans? compared", planned.reason)
-    assert planned.compiles <= 3
-    assert len([verb for verb, _ in compiler.asked if verb == "measure"]) <= 2
 
 
 @pytest.mark.parametrize("within", [0, 10])
 def test_a_budget_is_not_refused_because_the_time_is_up(within):
     one, _ = limited(212, within)
-    assert found(one.problem, Card(traced=one.compiler.traced)).ledger.fits
     assert one.run().ledger.fits
 
 
@@ -386,10 +375,9 @@ def test_an_interrupted_search_for_the_floor_refuses_nothing_and_says_that_it_wa
 
 
 def test_a_floor_that_was_looked_for_too_shortly_is_not_called_the_smallest_plan():
-    one, _ = limited(700, 0)
-    assert one.least().reason.startswith("the smallest plan found within the time limit of planning: it fits in ")
-    one, _ = limited(700, 1_000)
-    assert one.least().reason.startswith("the smallest plan: it fits in ")
+    hurried, whole = (limited(700, within)[0].least().reason for within in (0, 1_000))
+    assert hurried.startswith("the smallest plan found within the time limit of planning: it fits in ")
+    assert whole.startswith("the smallest plan: it fits in ")
 
 
 def test_what_a_refusal_may_advise_is_looked_for_no_longer_than_a_plan():

@@ -14,120 +14,47 @@ from plimsoll.planner.estimate import (
     sample,
     spare_bytes,
 )
-from plimsoll.planner.speed import sent_bytes, step_seconds
-from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.planner.types import Analysis, Static
 from plimsoll.units import GIB, MIB
 
-STATE = STATIC.state_bytes
-RATES = Rates(
-    flops={"float32": 1e11, "bfloat16": 2e11},
-    copy_bytes=1e10,
-    first_touch_bytes=2e9,
-    loop_seconds=1e-3,
-    source="made up",
-)
+POD = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
 
 
-def priced(plan, temp, *, extra=0):
-    return ledger(plan, problem(GIB), static=STATIC, analysis=analysis(temp, extra=extra), rehearsal=REHEARSAL)
-
-
-def test_a_carry_is_a_component_of_its_own_and_part_of_what_is_saved():
-    carrying = replace(STATIC, carry_bytes=40 * MIB)
-    assert carrying.state_bytes == STATE + 40 * MIB
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    without, found = (ledger(plan(), problem(GIB), static=static, **of) for static in (STATIC, carrying))
-    assert found.predicted["carry"] == 40 * MIB
-    for phase in ("start", "train", "evaluate"):
-        assert found.phases[phase] == without.phases[phase] + 40 * MIB
+def priced(one, asked=None, *, static=STATIC, step=None, rehearsal=REHEARSAL):
+    """Of a step that needs a MiB, on one CPU, where nothing else is said."""
+    return ledger(one, asked or problem(GIB), static=static, analysis=step or analysis(MIB), rehearsal=rehearsal)
 
 
 def test_a_process_that_needs_most_while_it_starts_has_its_peak_there():
-    starting = replace(REHEARSAL, starting_bytes=400 * MIB)
-    found = ledger(plan(), problem(GIB), static=STATIC, analysis=analysis(MIB), rehearsal=starting)
+    found = priced(plan(), rehearsal=replace(REHEARSAL, starting_bytes=400 * MIB))
     assert found.phase == "load"
     assert found.predicted_peak_bytes == 400 * MIB
 
 
-def test_weights_that_are_read_at_the_start_are_held_twice_there_alone():
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    reading = replace(STATIC, initial_bytes=40 * MIB)
-    without, found = (ledger(plan(), problem(GIB), static=static, **of).phases for static in (STATIC, reading))
-    assert found == without | {"start": without["start"] + 40 * MIB}
-
-
 @pytest.mark.parametrize(
-    ("devices", "fsdp", "hosts", "copies"), [(8, 8, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 8, 2, 1)]
+    ("devices", "fsdp", "hosts", "copies"), [(1, 1, 1, 1), (8, 8, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 8, 2, 1)]
 )
 def test_of_weights_that_are_read_a_process_holds_twice_what_its_copies_of_the_state_do(devices, fsdp, hosts, copies):
-    of = {"analysis": analysis(MIB), "rehearsal": REHEARSAL}
     spread, several = plan(devices=devices, fsdp=fsdp), problem(GIB, devices=devices, hosts=hosts, effective_batch=64)
     reading = replace(STATIC, initial_bytes=40 * MIB)
-    without, found = (ledger(spread, several, static=static, **of).phases for static in (STATIC, reading))
+    without, found = (priced(spread, several, static=static).phases for static in (STATIC, reading))
     assert found == without | {"start": without["start"] + copies * 40 * MIB}
 
 
 @given(temp=st.integers(0, 2**40), in_background=st.booleans())
 def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
-    found = priced(plan(async_save=in_background), temp)
+    found = priced(plan(async_save=in_background), step=analysis(temp))
     assert found.predicted_peak_bytes == max(found.phases.values()) == found.phases[found.phase]
     assert min(found.predicted.values()) >= 0
 
 
-@given(flops=st.floats(1e6, 1e15), more=st.floats(1.001, 100), temp=st.integers(0, 2**36))
-def test_more_arithmetic_takes_longer(flops, more, temp):
-    one, other = (step_seconds(plan(), analysis(temp, flops=f), STATIC, RATES) for f in (flops, flops * more))
-    assert other > one > 0
-
-
-@given(temp=st.integers(0, 2**36), more=st.integers(2**20, 2**36))
-def test_more_temporaries_never_make_it_faster(temp, more):
-    one, other = (step_seconds(plan(), analysis(t), STATIC, RATES) for t in (temp, temp + more))
-    assert other > one
-
-
-def test_more_micro_batches_of_the_same_size_cost_their_loop():
-    few, many = plan(accumulation=4), plan(accumulation=8)
-    same = replace(analysis(STATIC.parameter_bytes), flops=0)
-    difference = step_seconds(many, same, STATIC, RATES) - step_seconds(few, same, STATIC, RATES)
-    assert difference == pytest.approx(4 * (RATES.loop_seconds + 3 * STATIC.parameter_bytes / RATES.copy_bytes))
-
-
-def on_a_pod(plan, temp, *, host_budget=None, peak=0):
-    pod = problem(
-        GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, host_budget_bytes=host_budget, effective_batch=64
-    )
-    shared = replace(STATIC, batch_bytes=MIB, whole_state_bytes=STATE)
-    analysed = replace(analysis(temp), peak_bytes=peak)
-    return ledger(plan, pod, static=shared, analysis=analysed, rehearsal=REHEARSAL)
-
-
 def test_kernels_that_a_clock_chooses_are_given_what_a_card_took_for_them():
     """GPU.md: 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
-    exact, chosen = (on_a_pod(replace(plan(), deterministic=kept), 5_000 * MIB).predicted for kept in (True, False))
+    step = analysis(5_000 * MIB)
+    exact, chosen = (priced(plan(deterministic=kept), POD, step=step).predicted for kept in (True, False))
     more = chosen.pop("kernels chosen by the clock")
     assert chosen == exact
     assert 0.0101 * sum(exact.values()) < more < 0.012 * sum(exact.values())
-
-
-def test_the_larger_of_the_compilers_two_figures_counts():
-    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 70 * MIB).predicted["step temporaries"] == 70 * MIB
-    assert on_a_pod(plan(), 50 * MIB, peak=STATE + 30 * MIB).predicted["step temporaries"] == 50 * MIB
-
-
-def test_a_host_that_is_too_small_does_not_fit_whatever_the_device_has():
-    found = on_a_pod(plan(async_save=True), MIB, host_budget=120 * MIB)
-    assert found.predicted_peak_bytes < found.budget_bytes
-    assert not found.fits
-
-
-@given(fsdp=st.sampled_from([1, 2, 4, 8, 16, 32]), accumulation=st.integers(1, 64))
-def test_splitting_the_state_sends_more_and_nothing_is_sent_alone(fsdp, accumulation):
-    one = plan(accumulation=accumulation)
-    shared = replace(STATIC, parameter_bytes=STATIC.parameter_bytes // fsdp)
-    sent = sent_bytes(replace(one, fsdp=fsdp), shared, devices=32)
-    assert sent >= sent_bytes(one, STATIC, devices=32) * 0.999
-    assert sent_bytes(one, STATIC, devices=1) == 0
 
 
 LARGE = Static(
@@ -141,11 +68,9 @@ WORK = Analysis(
 
 
 def test_what_a_chips_layout_adds_to_the_state_is_in_every_phase():
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
     exact = replace(WORK, alias_bytes=LARGE.state_bytes, output_bytes=LARGE.state_bytes)
     padded = replace(WORK, alias_bytes=LARGE.state_bytes + 2 * MIB, output_bytes=LARGE.state_bytes + 2 * MIB)
-    known = {"static": LARGE, "rehearsal": REHEARSAL}
-    plain, found = (ledger(plan(), pod, analysis=each, **known) for each in (exact, padded))
+    plain, found = (priced(plan(), POD, static=LARGE, step=step) for step in (exact, padded))
     assert found.phases == {name: size + 2 * MIB for name, size in plain.phases.items()}
     assert found.predicted["padding of the state"] == 2 * MIB
     assert "padding of the state" not in plain.predicted
@@ -156,68 +81,44 @@ def in_mib(phases):
     return {name: size // MIB for name, size in phases.items()}
 
 
-def test_every_phase_on_one_cpu_in_mib():
-    """A process of 100 + 14, a state of 42, a step of 52, data of 3; to save: 6, and a copy of 42 beside training."""
-    for in_background, save in [(False, 114 + 42 + 6 + 3), (True, 114 + 42 + 6 + 3 + 42 + 52)]:
-        found = ledger(
-            plan(async_save=in_background), problem(GIB), static=replace(LARGE, whole_state_bytes=0), analysis=WORK,
-            rehearsal=REHEARSAL,
-        )  # fmt: skip
+@pytest.mark.parametrize(("local", "hosts", "fsdp"), [(1, 1, 1), (2, 1, 2), (2, 2, 2), (2, 1, 1), (2, 2, 1)])
+def test_every_phase_on_the_cpu_devices_of_each_process_in_mib(local, hosts, fsdp):
+    """Of each device a state of 42 and a step of 52; of a process 100 + 14, and data of 3.
+
+    To save takes 6, and beside training a copy. A process writes what its devices hold: nothing is gathered.
+    """
+    asked = problem(GIB, devices=local * hosts, hosts=hosts)
+    static = replace(LARGE, whole_state_bytes=(150 if fsdp > 1 else 42) * MIB)
+    base = 114 + local * 42
+    for in_background, save in [(False, 0), (True, local * (42 + 52))]:
+        how = plan(devices=local * hosts, fsdp=fsdp, async_save=in_background)
+        found = priced(how, asked, static=static, step=WORK)
         assert in_mib(found.phases) == {
             "load": 110,
-            "start": 114 + 42 + 7,
-            "restore": 114 + 42 + 16 + 2 * 4,
-            "train": 114 + 42 + 52 + 3,
-            "evaluate": 114 + 42 + 9 + 3,
-            "save": save,
+            "start": base + local * 7,
+            "restore": base + 16 + 2 * 4,
+            "train": base + local * 52 + 3,
+            "evaluate": base + local * 9 + 3,
+            "save": base + 6 + 3 + save,
         }
+        assert found.predicted["carry"] == local * 2 * MIB
         assert found.needed_bytes - found.predicted_peak_bytes == 64 * MIB
 
 
-@pytest.mark.parametrize(
-    ("predicted", "spare"), [(0, 64 * MIB), (1216 * MIB, 64 * MIB), (1900 * MIB, 100 * MIB), (95 * MIB + 1, 64 * MIB)]
-)
+@pytest.mark.parametrize(("predicted", "spare"), [(0, 64), (1216, 64), (1900, 100)])
 def test_what_stays_free_grows_with_what_is_predicted(predicted, spare):
     """It is 64 MiB or, if that is more, a twentieth of the budget that is needed."""
-    assert spare_bytes(predicted) == spare
-    step = replace(WORK, temp_bytes=4 * GIB)
-    large = ledger(plan(), problem(GIB), static=LARGE, analysis=step, rehearsal=REHEARSAL)
+    assert spare_bytes(predicted * MIB) == spare * MIB
+    large = priced(plan(), static=LARGE, step=replace(WORK, temp_bytes=4 * GIB))
     assert large.needed_bytes == large.predicted_peak_bytes + spare_bytes(large.predicted_peak_bytes)
 
 
-@given(predicted=st.integers(0, 2**45))
-def test_the_peak_takes_at_most_its_share_of_the_budget_that_is_needed(predicted):
-    needed = predicted + spare_bytes(predicted)
-    assert predicted <= 0.95 * needed + 1
-    assert needed - predicted >= 64 * MIB
-
-
 def test_a_margin_is_added_to_the_phases_that_a_plan_decides_about():
-    known = {"static": STATIC, "analysis": analysis(MIB), "rehearsal": REHEARSAL}
-    plain, found = (ledger(plan(), problem(GIB, margin_bytes=more), **known) for more in (0, 30 * MIB))
+    plain, found = (priced(plan(), problem(GIB, margin_bytes=more)) for more in (0, 30 * MIB))
     more = {name: size - plain.phases[name] for name, size in found.phases.items()}
     assert more == {"load": 0, "start": 0, "restore": 0} | dict.fromkeys(("train", "evaluate", "save"), 30 * MIB)
     assert found.predicted[AFTER_OVERRUN] == 30 * MIB
     assert AFTER_OVERRUN not in plain.predicted
-
-
-@pytest.mark.parametrize(("hosts", "fsdp"), [(1, 2), (2, 2), (1, 1), (2, 1)])
-def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts, fsdp):
-    """Each process holds what two devices do, and writes from there: nothing is gathered."""
-    two_each = problem(GIB, devices=2 * hosts, hosts=hosts)
-    known = {"static": replace(LARGE, whole_state_bytes=(150 if fsdp > 1 else 42) * MIB), "analysis": WORK}
-    base = 114 + 2 * 42
-    for in_background, save in [(False, 0), (True, 2 * 42 + 2 * 52)]:
-        how = plan(devices=2 * hosts, fsdp=fsdp, async_save=in_background)
-        found = ledger(how, two_each, rehearsal=REHEARSAL, **known)
-        assert in_mib(found.phases) == {
-            "load": 110,
-            "start": base + 2 * 7,
-            "restore": base + 16 + 2 * 4,
-            "train": base + 2 * 52 + 3,
-            "evaluate": base + 2 * 9 + 3,
-            "save": base + 6 + 3 + save,
-        }
 
 
 @pytest.mark.parametrize(
@@ -226,52 +127,38 @@ def test_every_phase_on_two_cpu_devices_of_each_process_in_mib(hosts, fsdp):
 )
 def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, host):
     """A device holds four batches of 5; its host a process of 114, data of 3, and what four devices left there."""
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64, host_budget_bytes=GIB)
-    found = ledger(plan(offload=offload), pod, static=LARGE, analysis=WORK, rehearsal=REHEARSAL)
+    found = priced(plan(offload=offload), POD, static=LARGE, step=WORK)
     assert in_mib(found.phases) == {
         "start": device + 7, "train": device + 4 * 5 + 52, "evaluate": device + 4 * 5 + 9
     }  # fmt: skip
     assert found.spare_bytes == 0
     assert found.host is not None
     assert found.host.phase == "save"
+    assert found.host.pinned_bytes == 4 * (host + 6) * MIB
     moved = {"offloaded state": 4 * host} if host else {}
     assert in_mib(found.host.predicted) == {
         "process": 114, **moved, "data": 3, "save buffers": 6, "state copy while saving": 150
     }  # fmt: skip
 
 
-def test_a_host_that_saves_beside_training_holds_the_temporaries_of_its_devices_too():
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
-    known = {"static": replace(LARGE, whole_state_bytes=2 * MIB), "analysis": WORK, "rehearsal": REHEARSAL}
-    saving, waiting = (ledger(plan(async_save=beside), pod, **known).host for beside in (True, False))
-    assert saving is not None
-    assert waiting is not None
+@pytest.mark.parametrize(("whole", "copied"), [(2, 2), (150, 150), (200, 4 * 42)])
+def test_a_host_that_saves_beside_training_holds_temporaries_and_what_its_devices_have_of_the_state(whole, copied):
+    """Four devices of 42 MiB each: never more than there is."""
+    static = replace(LARGE, whole_state_bytes=whole * MIB)
+    saving, waiting = (priced(plan(async_save=beside), POD, static=static, step=WORK).host for beside in (True, False))
     temporaries = {"process": 114, "data": 3, "step temporaries": 4 * 6}
-    assert (saving.phase, in_mib(saving.predicted)) == (
-        "save", temporaries | {"save buffers": 6, "state copy while saving": 2}
-    )  # fmt: skip
-    assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
-
-
-def test_a_host_writes_what_its_devices_hold_and_never_more_than_there_is():
-    """Four devices of 42 MiB each, of a whole state of 150; of 200, what the four hold."""
-    pod = problem(GIB, chip="tpu-v4-64", platform="tpu", devices=32, hosts=8, effective_batch=64)
-    for whole, copied in [(150, 150), (200, 4 * 42)]:
-        static = replace(LARGE, whole_state_bytes=whole * MIB)
-        host = ledger(plan(), pod, static=static, analysis=WORK, rehearsal=REHEARSAL).host
-        assert host is not None
-        assert host.predicted["state copy while saving"] == copied * MIB
+    copy = {"save buffers": 6, "state copy while saving": copied}
+    assert (saving.phase, in_mib(saving.predicted)) == ("save", temporaries | copy)
+    if whole == 2:
+        assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
 
 
 @pytest.mark.parametrize(
     ("micros", "compiled"),
     [
         ([3], [3]),
-        ([1, 2], [1, 2]),
         ([1, 8], [1, 8]),
-        ([1, 2, 3], [2, 3]),
         ([1, 2, 4, 8, 16], [2, 8]),
-        ([1, 3, 6, 12, 24], [3, 12]),
         ([1, 3, 5, 11], [3, 11]),
     ],
 )
@@ -307,3 +194,10 @@ def test_by_one_compile_alone_what_lies_on_the_host_grows_in_proportion():
     known = {4: of(1_000, hosted=120)}
     assert {micro: interpolated(micro, known).host_temp_bytes for micro in (1, 4, 8)} == {1: 30, 4: 120, 8: 240}
     assert interpolated(8, known).temp_bytes == 2_000
+
+
+@pytest.mark.parametrize(("peak", "beyond"), [(0, 120), (220, 120), (221, 121)])
+def test_beyond_the_state_are_temporaries_and_outputs_of_their_own_or_what_the_peak_says(peak, beyond):
+    """100 of temporaries and 20 of outputs that reuse no argument; arguments of 100 are part of the peak."""
+    found = Analysis(argument_bytes=100, output_bytes=90, alias_bytes=70, temp_bytes=100, flops=1.0, peak_bytes=peak)
+    assert found.beyond_state_bytes == beyond

@@ -13,11 +13,8 @@ def counted(function, *shapes):
     return dot_flops(jax.make_jaxpr(function)(*(jnp.zeros(shape) for shape in shapes)))
 
 
-def test_a_dot_is_two_operations_per_product():
+def test_a_dot_is_two_operations_per_product_times_batch_axes_and_further_contracted_ones():
     assert counted(jnp.dot, (3, 5), (5, 7)) == 2 * 3 * 5 * 7
-
-
-def test_a_batch_axis_multiplies_and_a_second_contracted_axis_too():
     assert counted(partial(jnp.einsum, "bij,bjk->bik"), (4, 3, 5), (4, 5, 7)) == 2 * 4 * 3 * 5 * 7
     assert counted(partial(jnp.einsum, "aij,ijk->ak"), (4, 3, 5), (3, 5, 7)) == 2 * 4 * 3 * 5 * 7
 
@@ -50,16 +47,13 @@ def test_a_gradient_costs_two_more_dots_and_a_recomputed_one_a_third():
     assert trained(jax.checkpoint(block, prevent_cse=False)) == 8 * once
 
 
-def test_what_nothing_uses_is_not_counted():
+def test_inner_functions_are_counted_once_and_what_nothing_uses_not_at_all():
     def unused(x, w):
         _ = x @ w
         return x + 1
 
     assert counted(unused, (3, 5), (5, 7)) == 0
     assert counted(jax.jit(unused), (3, 5), (5, 7)) == 0
-
-
-def test_inner_functions_are_counted_once():
     assert counted(jax.jit(jax.jit(jnp.dot)), (3, 5), (5, 7)) == 2 * 3 * 5 * 7
     assert counted(jax.vmap(jnp.dot, in_axes=(0, None)), (4, 3, 5), (5, 7)) == 2 * 4 * 3 * 5 * 7
 

@@ -36,15 +36,6 @@ def test_nothing_is_asked_for_either(monkeypatch):
     assert len(with_them.frontier) > 1
 
 
-def test_they_go_through_json():
-    tight, _ = found(PROCESS + 150 * MIB)
-    values = tight.to_dict()
-    assert [each["needed_bytes"] for each in values["frontier"]] == [each.needed_bytes for each in tight.frontier]
-    assert [each["plan"]["micro_batch"] for each in values["frontier"]] == [
-        each.plan.micro_batch for each in tight.frontier
-    ]
-
-
 BUDGETS = st.integers(PROCESS // MIB + 120, PROCESS // MIB + 900)
 
 

@@ -41,11 +41,6 @@ FIELDS = [field.name for field in dataclasses.fields(Product)]
 EXPLAINED = [name for name in TIMED if name != UNEXPLAINED]
 
 
-@pytest.mark.parametrize("name", EXPLAINED)
-def test_a_step_that_was_timed_on_an_h100_is_estimated_within_half_of_its_time(name):
-    assert 1 / 1.5 <= over_measured(name) <= 1.5
-
-
 def test_the_one_that_is_not_explained_is_still_not():
     assert over_measured(UNEXPLAINED) == pytest.approx(0.44, abs=0.01)
 

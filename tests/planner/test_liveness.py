@@ -20,11 +20,13 @@ def counted(function, *arguments, **how):
     return temporary_bytes(jax.jit(function).trace(*arguments).jaxpr, **how)
 
 
-def test_elementwise_work_is_fused_and_takes_nothing():
+def test_elementwise_work_results_and_what_nobody_reads_take_nothing():
+    def unused(x):
+        x @ x
+        return jnp.sum(x)
+
     assert counted(lambda x: jnp.sum(jnp.tanh(x) * 2 + 1), SQUARE) <= 8
-
-
-def test_results_are_the_callers():
+    assert counted(unused, SQUARE) <= 4
     assert counted(lambda x: x @ x, SQUARE) == 0
 
 
@@ -52,14 +54,6 @@ def test_the_workspace_of_a_library_is_there_while_a_product_runs_and_not_after_
     assert counted(sorted_after_a_product, SQUARE, workspace=2 * MIB) == counted(sorted_after_a_product, SQUARE)
 
 
-def test_what_nobody_reads_is_not_counted():
-    def unused(x):
-        x @ x
-        return jnp.sum(x)
-
-    assert counted(unused, SQUARE) <= 4
-
-
 def test_a_loop_holds_one_round_and_what_it_stacks():
     def stacked(x):
         x, kept = jax.lax.scan(lambda x, _: ((x @ x) @ x, x @ x), x, length=8)
@@ -83,7 +77,8 @@ def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, la
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation, layerwise=layerwise), donate_argnums=0)
     traced = step.trace(state, program.shapes(recipe.batch_spec(16)))
-    # Without this pass the CPU's compiler takes rematerialisation out again.
-    compiled = traced.lower().compile(compiler_options={"xla_disable_hlo_passes": "cse_barrier_expander"})
+    # Without this pass the CPU's compiler takes rematerialisation out again. LLVM's passes change no buffer.
+    options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
+    compiled = traced.lower().compile(compiler_options=options)
     needed = compiled.memory_analysis().temp_size_in_bytes
     assert 0.6 * needed < temporary_bytes(traced.jaxpr) < 1.3 * needed

@@ -1,6 +1,5 @@
 """The search leaves no lever out that a recipe supports."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -32,14 +31,10 @@ def space(asked, rates=RATES, movable=MOVABLE):
 
 def test_the_search_comes_to_every_lever():
     """All of them supported, nothing pinned, the numbers free: each has a value besides that of a plain plan."""
-    rates = Rates(
-        flops={"float32": 1.0, "bfloat16": 1.02}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0,
-        source="made up", host_link_bytes=1.0,
-    )  # fmt: skip
+    rates = replace(RATES, flops={"float32": 1.0, "bfloat16": 1.02})
     about = {"supported": (*LEVERS, "remat_offload", "frozen_offload"), "numerics": "compressed"}
     about |= {"attention_chunks": (64,), "mlp_chunks": (64,), "layerwise": 2, "effective_batch": 128}
-    card = problem(1, **about, chip="h200", platform="cuda")
-    tried = [*space(card, rates), *space(replace(card, chip="h200x8", devices=8), rates)]
+    tried = space(problem(1, **about, chip="h200x2", platform="cuda", devices=2), rates)
     values = {name: {one.levers[name] for one in tried} for name in tried[0].levers}
     by_user = {name for name, lever in LEVERS.items() if lever.by_user}
     assert {name for name, found in values.items() if len(found) > 1} | set(BY_ITSELF) == set(LEVERS) - by_user
@@ -104,8 +99,7 @@ MOVING = {"chip": "h200", "platform": "cuda", "supported": ("offload", "frozen_o
         (MOVABLE, ["none", "optimizer", "frozen", "all"]),
         ({"optimizer": 100}, ["none", "optimizer"]),
         ({"frozen": 1}, ["none", "frozen"]),
-        ({"optimizer": 0, "frozen": 0}, ["none"]),
-        ({}, ["none"]),
+        ({"optimizer": 0}, ["none"]),
     ],
     ids=str,
 )
@@ -113,21 +107,11 @@ def test_what_a_model_has_nothing_of_is_not_moved(movable, moved):
     assert {one.levers["offload"] for one in space(problem(1, **MOVING), movable=movable)} == {*moved}
 
 
-@pytest.mark.parametrize(
-    ("movable", "offload", "words"),
-    [
-        ({"frozen": 1}, "optimizer", "has no optimizer state large enough to be moved"),
-        (
-            {"optimizer": 1},
-            "all",
-            "has no frozen weights large enough to be moved",
-        ),
-    ],
-)
-def test_a_pin_that_would_move_nothing_is_refused_with_what_is_lacking(movable, offload, words):
-    with pytest.raises(RecipeError, match=re.escape(f"--offload {offload} would change nothing: toy {words}")):
-        space(problem(1, **MOVING, pins={"offload": offload}), movable=movable)
-    assert {one.levers["offload"] for one in space(problem(1, **MOVING, pins={"offload": offload}))} == {offload}
+def test_a_pin_that_would_move_nothing_is_refused_with_what_is_lacking():
+    pinned = problem(1, **MOVING, pins={"offload": "optimizer"})
+    with pytest.raises(RecipeError, match=r"--offload optimizer would change nothing: toy has no optimizer state"):
+        space(pinned, movable={"frozen": 1})
+    assert {one.levers["offload"] for one in space(pinned)} == {"optimizer"}
 
 
 @pytest.mark.parametrize(
@@ -135,10 +119,7 @@ def test_a_pin_that_would_move_nothing_is_refused_with_what_is_lacking(movable, 
     [
         (12, 1, None, [1, 2, 3, 4, 6, 12]),
         (16, 1, None, [1, 2, 4, 8, 16]),
-        (1, 1, None, [1]),
         (24, 4, None, [4, 8, 12, 24]),
-        (12, 1, 3, [3]),
-        (12, 1, 1, [1]),
         (12, 4, 4, [4]),
     ],
 )
@@ -152,7 +133,6 @@ def test_micro_batches_divide_the_batch_and_give_every_device_as_much(batch, dev
     [
         (10, 4, None, "effective batch of 10 .* among the 4 devices .* a multiple of 4"),
         (12, 1, 0, "--micro-batch 0 does not divide"),
-        (12, 1, -1, "--micro-batch -1 does not divide"),
         (12, 1, 5, "--micro-batch 5 does not divide"),
         (12, 4, 6, "--micro-batch 6 cannot be divided among the 4 devices"),
     ],
@@ -215,11 +195,7 @@ def test_only_what_rates_cannot_tell_has_a_hope():
     assert {one.hope for one in on_a_card} == {1.0}
 
 
-def variants(of, **changes):
-    depths = {depth: {"data": depth * MIB} for depth in (1, 2, 4)}
-    return [(one.async_save, one.prefetch) for one in smaller(of, problem(GIB, host_bytes=depths, **changes))]
-
-
 def test_first_a_save_waits_and_then_fewer_and_fewer_batches_are_made_ready():
-    assert variants(plan(async_save=True, prefetch=4)) == [(True, 4), (False, 4), (False, 2), (False, 1)]
-    assert variants(plan(async_save=True, prefetch=2)) == [(True, 2), (False, 2), (False, 1)]
+    asked = problem(GIB, host_bytes={depth: {"data": depth * MIB} for depth in (1, 2, 3, 4)})
+    variants = [(one.async_save, one.prefetch) for one in smaller(plan(async_save=True, prefetch=3), asked)]
+    assert variants == [(True, 3), (False, 3), (False, 2), (False, 1)]

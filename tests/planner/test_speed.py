@@ -74,11 +74,6 @@ def test_frozen_weights_come_with_every_micro_batch_and_the_rest_comes_and_goes_
     assert seconds[0] - seconds[1] == pytest.approx(added - without)
 
 
-def test_without_a_rate_to_the_host_nothing_may_be_there_and_nothing_is_divided():
-    nowhere = dataclasses.replace(RATES, host_link_bytes=0.0)
-    assert step_seconds(plan(), WORK, STATIC, nowhere) == step_seconds(plan(), WORK, STATIC, RATES)
-
-
 def test_what_is_sent_by_hand():
     """Four devices, two copies of a state that two share: 3 halves of the whole weights for each micro-batch, twice a
     half of one device's gradient once."""
@@ -115,23 +110,18 @@ def test_kernels_that_a_compiler_showed_take_the_place_of_dots_and_moves():
     assert step_seconds(plan(accumulation=3), KERNELS, STATIC, ON_A_GPU) == pytest.approx(9 + 40 * 0.01 + 0.125 + 1.5)
 
 
-def test_a_step_on_a_cpu_is_called_too():
-    called = dataclasses.replace(RATES, call_seconds=0.125)
-    twice = plan(accumulation=2)
-    assert step_seconds(twice, WORK, STATIC, called) == pytest.approx(step_seconds(twice, WORK, STATIC, RATES) + 0.125)
-
-
 def test_what_lies_beyond_the_compiled_ones_is_not_faster_than_its_arithmetic():
     beyond = dataclasses.replace(KERNELS, kernel_seconds=1.0)
     assert step_seconds(plan(), beyond, STATIC, ON_A_GPU) == pytest.approx(8 + 40 * 0.01 + 0.125 + 0.5)
 
 
 def test_a_gpu_without_its_compiler_starts_kernels_too():
+    """And a step is called, as one on a CPU is."""
     traced = dataclasses.replace(KERNELS, kernel_seconds=0.0)
     without = step_seconds(plan(), traced, STATIC, RATES)
     assert step_seconds(plan(), traced, STATIC, ON_A_GPU) - without == pytest.approx(40 * 0.01 + 0.125)
 
 
-def test_one_device_sends_nothing_whatever_its_link():
-    apart = dataclasses.replace(RATES, link_bytes=0.0)
-    assert step_seconds(plan(), WORK, STATIC, apart) == step_seconds(plan(), WORK, STATIC, RATES)
+def test_without_links_one_device_sends_and_fetches_nothing():
+    alone = dataclasses.replace(RATES, link_bytes=0.0, host_link_bytes=0.0)
+    assert step_seconds(plan(), WORK, STATIC, alone) == step_seconds(plan(), WORK, STATIC, RATES)

@@ -1,4 +1,4 @@
-"""Programs that NVIDIA's compiler runs in its own environment, without a card."""
+"""Programs that the compilers of absent chips run in their own environments."""
 
 import json
 import subprocess
@@ -9,11 +9,12 @@ from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 
 
-def answer_for_cuda(program):
+def answer_for_cuda(program, *arguments, platform="cuda"):
     """Returns what a program prints last, as JSON; skips the test where the compiler is not installed."""
-    python = toolchains.python_for("cuda")
+    python = toolchains.python_for(platform)
     if python is None:
-        pytest.skip(f"the cuda compiler: {toolchains.missing('cuda')} (`plimsoll chips --install cuda`)")
-    done = subprocess.run([python, "-c", program], env=for_processes("cuda"), capture_output=True, text=True)
+        pytest.skip(f"the {platform} compiler: {toolchains.missing(platform)} (`plimsoll chips --install {platform}`)")
+    command = [python, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, env=for_processes(platform), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

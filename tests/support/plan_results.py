@@ -50,19 +50,9 @@ def two_devices() -> None:
 # --- Recipes, as small as their parts allow ---
 
 
-def _text():
-    sizes = {"width": 16, "layers": 2, "heads": 2, "vocab_size": VOCABULARY, "seq_len": LENGTH}
-    return replace(preset("stories"), **sizes, batch_size=EXAMPLES, steps=10)
-
-
-def _longcontext():
-    sizes = {"width": 16, "layers": 2, "heads": 2, "states": 8, "vocab_size": VOCABULARY, "seq_len": LENGTH}
-    return replace(preset("longcontext"), **sizes, attention_every=2, batch_size=EXAMPLES, steps=10)
-
-
-def _control():
-    sizes = {"width": 16, "heads": 2, "layers": 1, "patch": 1}
-    return replace(preset("control"), data=control_file(), **sizes, batch_size=EXAMPLES, steps=10)
+LENGTHS = {"batch_size": EXAMPLES, "steps": 10}
+OF_TEXT = {"width": 16, "layers": 2, "heads": 2, "vocab_size": VOCABULARY, "seq_len": LENGTH, **LENGTHS}
+OF_CONTROL = {"width": 16, "layers": 1, "heads": 2, "patch": 1, **LENGTHS}
 
 
 def _recommend(name):
@@ -86,13 +76,13 @@ def _folder_of_llama():
 
 
 def _finetune(folder, **options):
-    return replace(preset("finetune"), pretrained=folder(), seq_len=LENGTH, batch_size=EXAMPLES, steps=10, **options)
+    return replace(preset("finetune"), pretrained=folder(), seq_len=LENGTH, **LENGTHS, **options)
 
 
 RECIPES = {
-    "text": _text,
-    "longcontext": _longcontext,
-    "control": _control,
+    "text": lambda: replace(preset("stories"), **OF_TEXT),
+    "longcontext": lambda: replace(preset("longcontext"), **OF_TEXT, states=8, attention_every=2),
+    "control": lambda: replace(preset("control"), data=control_file(), **OF_CONTROL),
     "puzzles, attention": lambda: replace(puzzles("sudoku-attention"), width=16, low_cycles=1, ema_decay=0.0),
     "puzzles, MLP": lambda: replace(puzzles("sudoku-mlp"), width=16, ema_decay=0.0),
     "recommend": lambda: _recommend("recommend"),

@@ -156,7 +156,7 @@ def plan(**changes: Any) -> Plan:
     return Plan(**values | changes)
 
 
-def analysis(temp, *, extra=0, flops=1e9):
+def analysis(temp):
     """Of a step whose only argument is the state of `STATIC`, `temp` bytes of temporaries beside it."""
     size = STATIC.state_bytes
-    return Analysis(argument_bytes=size, output_bytes=size + extra, alias_bytes=size, temp_bytes=temp, flops=flops)
+    return Analysis(argument_bytes=size, output_bytes=size, alias_bytes=size, temp_bytes=temp, flops=1e9)

@@ -12,9 +12,10 @@ import pytest
 
 from plimsoll.planner.hlo.buffers import Assignment, largest_temporaries, scheduled, temporaries
 from plimsoll.planner.hlo.lifetimes import Lifetimes
-from plimsoll.planner.hlo.messages import HloModuleProto, ShapeProto
+from plimsoll.planner.hlo.messages import HloModuleProto
 from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.hlo.shapes import padded_bytes
+
+STRICT = True
 
 ROWS, WIDTH, LAYERS = 512, 64, 5
 
@@ -73,17 +74,10 @@ def place(function, words):
     return f"test_buffers.py:{line_of(function, words)}"
 
 
-def test_the_largest_names_its_bytes_its_shape_and_its_line():
-    largest = largest_temporaries(compiled("one"))[0]
-    assert largest.bytes == 4 * ROWS * WIDTH * WIDTH
-    assert largest.shape == f"float32[{ROWS},{WIDTH},{WIDTH}]"
-    assert largest.place.endswith(place(one_large, "the large one"))
-
-
 @pytest.mark.parametrize("name", ["one", "unrolled", "scanned"])
-def test_what_is_alive_together_does_not_share_bytes(name):
+def test_what_is_alive_together_does_not_share_bytes_and_all_of_it_is_what_the_compiler_counts(name):
     """Unless it is in the very same ones: what is updated in place, and the state of a loop."""
-    _, assignment, module = parts(name)
+    total, assignment, module = parts(name)
     lifetimes = Lifetimes(module)
     alive = [
         (*lifetimes.of(buffer), place.offset, place.offset + place.size)
@@ -96,10 +90,6 @@ def test_what_is_alive_together_does_not_share_bytes(name):
             apart = end <= other_start or other_end <= start
             assert not together or apart or (start, end) == (other_start, other_end)
 
-
-@pytest.mark.parametrize("name", ["one", "unrolled", "scanned"])
-def test_the_allocations_are_what_the_compiler_counts_as_temporary(name):
-    total, assignment, module = parts(name)
     assert sum(allocation.size for allocation in assignment.temporary) == total
     listed = sum(buffer.bytes for buffer in temporaries(assignment, module))
     most = 0.95 if version("jaxlib") < "0.11" else 0.93  # what is missing is alignment, and gaps between the places
@@ -133,11 +123,13 @@ class Silent:
         return Stats
 
 
-def test_a_compiler_that_is_silent_about_its_assignment_is_asked_for_its_schedule():
-    largest = largest_temporaries(Silent(compiled("one")))[0]
+@pytest.mark.parametrize("told", [lambda compiled: compiled, Silent])
+def test_the_largest_names_its_bytes_its_shape_and_its_line(told):
+    """A compiler that is silent about its assignment is asked for its schedule."""
+    largest = largest_temporaries(told(compiled("one")))[0]
     assert (largest.bytes, largest.shape) == (4 * ROWS * WIDTH * WIDTH, f"float32[{ROWS},{WIDTH},{WIDTH}]")
     assert largest.place.endswith(place(one_large, "the large one"))
-    assert len(largest_temporaries(Silent(compiled("unrolled")), most=4)) == 4
+    assert len(largest_temporaries(told(compiled("unrolled")), most=4)) == 4
 
 
 def written_in_place(x):
@@ -161,25 +153,13 @@ def test_loops_branches_and_updates_pass_their_places_on(function, matrices):
     assert sum(one.bytes for one in listed) == pytest.approx(compiled.memory_analysis().temp_size_in_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "layout", "expected"),
-    [
-        ([100, 200], {}, 100 * 200 * 4),
-        ([100, 200], {"minor_to_major": [1, 0], "tiles": [{"dimensions": [8, 128]}]}, 104 * 256 * 4),
-        ([100, 200], {"minor_to_major": [0, 1], "tiles": [{"dimensions": [8, 128]}]}, 128 * 200 * 4),
-        ([3, 8, 128], {"minor_to_major": [2, 1, 0], "tiles": [{"dimensions": [8, 128]}]}, 3 * 8 * 128 * 4),
-        ([100], {"minor_to_major": [0], "tiles": [{"dimensions": [1024]}]}, 1024 * 4),
-        ([], {}, 4),
-    ],
-)
-def test_an_array_takes_the_tiles_of_its_layout(sizes, layout, expected):
-    assert padded_bytes(ShapeProto(element_type=11, dimensions=sizes, layout=layout)) == expected
-
-
-def test_a_scan_says_which_line_made_what_it_stacks():
+def test_a_scan_says_which_line_made_what_it_stacks_and_unrolled_layers_each_have_their_own():
     kept = [one for one in largest_temporaries(compiled("scanned")) if "stacked by a loop" in one.what]
     assert f"float32[{LAYERS},{ROWS},{2 * WIDTH}]" in [one.shape for one in kept]
     assert any(one.place.endswith(place(layer, "kept for the backward")) for one in kept)
+    found = largest_temporaries(compiled("unrolled"), most=100)
+    kept = [one for one in found if one.place.endswith(place(layer, "kept for the backward"))]
+    assert [one.what for one in kept].count("tanh") >= LAYERS - 1
 
 
 def described(identity, opcode, *operands, calls=(), line=0):
@@ -241,12 +221,6 @@ def test_what_works_in_place_takes_no_bytes_of_its_own(opcode, places):
     message = HloModuleProto(computations=[entry], entry_computation_id=1, schedule={"sequences": order})
     listed = scheduled(Module(message.SerializeToString()))
     assert [place.bytes for place in listed] == [4 * 8] * places
-
-
-def test_unrolled_layers_each_have_their_own():
-    found = largest_temporaries(compiled("unrolled"), most=100)
-    kept = [one for one in found if one.place.endswith(place(layer, "kept for the backward"))]
-    assert [one.what for one in kept].count("tanh") >= LAYERS - 1
 
 
 def test_places_are_not_those_of_libraries():

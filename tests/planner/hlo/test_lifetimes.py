@@ -45,15 +45,6 @@ def shared(found):
     return sorted((size, sorted(values)) for size, values in Values(found).temporary())
 
 
-def test_a_value_is_alive_from_where_it_is_computed_to_its_last_use():
-    """0 parameter, 1 dot, 2 sine, 3 sum of both, 4 the result, which is needed after the end."""
-    found = Lifetimes(module([
-        step(1, "parameter"), step(2, "dot", 1), step(3, "sine", 2), step(4, "add", 3, 2), step(5, "negate", 4),
-    ]))  # fmt: skip
-    alive = {identity: found.of((identity, ())) for identity in (1, 2, 3, 4, 5)}
-    assert alive == {1: (0, 1), 2: (1, 3), 3: (2, 3), 4: (3, 4), 5: (4, 5)}
-
-
 @pytest.mark.parametrize("opcode", ["bitcast", "optimization-barrier"])
 def test_a_use_of_what_only_passes_a_value_on_is_a_use_of_the_value(opcode):
     found = Lifetimes(module([step(1, "parameter"), step(2, opcode, 1), step(3, "sine", 1), step(4, "add", 3, 2)]))
@@ -130,15 +121,6 @@ def test_what_is_called_has_its_callers_operands_and_result():
         (24, [(4, ()), (22, ())]),
         (32, [(2, ()), (21, ())]),
     ]
-
-
-def test_a_tuple_and_its_elements_are_the_values_they_are_made_of():
-    both = several(floats(8), floats(4))
-    entry = [
-        step(1, "parameter"), step(2, "dot", 1), step(3, "dot", 1, shape=4), step(4, "tuple", 2, 3, shape=both),
-        step(5, "get-tuple-element", 4, tuple_index=1, shape=4), step(6, "negate", 5, shape=2),
-    ]  # fmt: skip
-    assert shared(module(entry)) == [(16, [(3, ()), (4, (1,)), (5, ())]), (32, [(2, ()), (4, (0,))])]
 
 
 def fusion(*fused, shape=8, operands=(2, 3)):

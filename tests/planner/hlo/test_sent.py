@@ -197,10 +197,7 @@ def test_of_a_tpu_what_is_sent_is_counted_once(body, expected):
 
 def test_of_a_tpu_a_loop_counts_as_often_as_its_condition_says():
     """libtpu notes no count of its rounds."""
-    found = sent_bytes(
-        written(
-            SUM
-            + """
+    text = """
 below {
   p = (s32[], f32[1024]) parameter(0)
   i = s32[] get-tuple-element(p), index=0
@@ -220,7 +217,4 @@ ENTRY main {
   p = (s32[], f32[1024]) parameter(0)
   ROOT w = (s32[], f32[1024]) while(p), condition=below, body=round
 }"""
-        ),
-        devices=8,
-    )
-    assert found == pytest.approx(5 * RING)
+    assert sent_bytes(written(SUM + text), devices=8) == pytest.approx(5 * RING)
