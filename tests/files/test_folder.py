@@ -140,6 +140,7 @@ for owner, names in ((os, ("fsync", "open", "mkdir")), (Path, ("rename", "replac
         setattr(owner, name, counted(getattr(owner, name)))
 
 def make(place):
+    assert not list(place.iterdir())
     (place / "rows.txt").write_text("a")
     return {}
 

@@ -38,12 +38,8 @@ def test_a_template_is_in_a_file_of_its_own_or_in_the_settings_or_is_given(tmp_p
     assert "<start_of_turn>" in given
     save_chat_tokenizer(folder, tmp_path / "copy", chat_template=tmp_path / "given.jinja")
     assert prompt(tmp_path / "copy") == given
-
-
-def test_a_copy_has_the_same_identity(tmp_path):
-    folder = write_tokenizer(tmp_path / "a")
-    save_chat_tokenizer(folder, tmp_path / "copy")
-    assert load_chat_tokenizer(tmp_path / "copy").identity() == load_chat_tokenizer(folder).identity()
+    loaded = load_chat_tokenizer(folder, chat_template=tmp_path / "given.jinja")
+    assert load_chat_tokenizer(tmp_path / "copy").identity() == loaded.identity()
 
 
 def test_an_answer_stops_at_the_end_of_the_text_and_of_the_turn(tmp_path):
@@ -115,8 +111,7 @@ def real_tokenizers(shared):
     yield tokenizer
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA, GEMMA])
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize(("which", "template"), [(0, CHATML), (1, LLAMA), (2, GEMMA)])
 def test_tokens_of_real_tokenizers_are_those_of_the_whole_text_and_learned_by_their_characters(
     shared, tmp_path, template, which
 ):

@@ -35,11 +35,8 @@ def test_an_evaluation_counts_every_row_once(tmp_path_factory, rows, chunk, batc
 
 def test_an_epoch_has_every_row_of_its_part(tmp_path):
     examples = Hdf5(written(tmp_path / "w.h5"), COLUMNS, rows=(None, -20), mix=2)
-    drawn = [
-        next(loader)["y"]
-        for loader in [examples.loader(batch_size=10, seed=0, shuffle=True, prefetch=2)]
-        for _ in range(8)
-    ]
+    loader = examples.loader(batch_size=10, seed=0, shuffle=True, prefetch=0)
+    drawn = [next(loader)["y"] for _ in range(8)]
     assert len(examples) == 80
     assert sorted(np.concatenate(drawn)) == list(range(80))
     unshuffled = examples.loader(batch_size=80, seed=0, shuffle=False, prefetch=0)
@@ -54,14 +51,11 @@ def test_numbers_become_those_of_jax(tmp_path):
 
 
 def test_what_it_holds_is_the_chunks_that_are_mixed(tmp_path):
-    held = [Hdf5(written(tmp_path / f"{mix}.h5"), COLUMNS, mix=mix).held_bytes(training=True) for mix in (1, 3)]
+    few, many = (written(tmp_path / f"{rows}.h5", rows) for rows in (100, 10_000))
+    held = [Hdf5(few, COLUMNS, mix=mix).held_bytes(training=True) for mix in (1, 3)]
     assert held[1] - held[0] == 2 * 16 * 12
-    many = [
-        Hdf5(written(tmp_path / f"r{rows}.h5", rows), COLUMNS, mix=2).held_bytes(training=True)
-        for rows in (100, 10_000)
-    ]
-    assert many[0] == many[1]
-    assert Hdf5(tmp_path / "r100.h5", COLUMNS).warning is None
+    assert Hdf5(many, COLUMNS, mix=3).held_bytes(training=True) == held[1]
+    assert Hdf5(few, COLUMNS).warning is None
 
 
 def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
@@ -87,7 +81,6 @@ def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
         ({"columns": {"x": "in/x", COUNTED: "in/y"}}, "is taken"),
         ({"columns": ["x"]}, "like {"),
         ({"rows": (90, 20)}, "has 100 rows, and rows=(90, 20)"),
-        ({"rows": (0, 1000)}, "has 100 rows, and rows=(0, 1000)"),
         ({"rows": (-101, None)}, "rows=(-101, None)"),
         ({"mix": 0}, "mix"),
     ],

@@ -38,19 +38,6 @@ def test_every_row_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, batc
         assert sorted(drawn[epoch * rows : (epoch + 1) * rows].tolist()) == list(range(rows))
 
 
-def test_epochs_differ_and_the_seed_decides(control):
-    rows = ControlRows(control, split="variant")
-    first = np.concatenate([places(batch) for batch in epoch_of(rows)])
-    again = np.concatenate([places(batch) for batch in epoch_of(ControlRows(control, split="variant"))])
-    loader = rows.loader(batch_size=50, seed=1, mix=3, skip_bad=False, prefetch=2)
-    both = [places(next(loader)) for _ in range(20)]
-    loader.close()
-    assert np.array_equal(first, again)
-    assert np.array_equal(first, np.concatenate(both[:10]))  # in a thread, too
-    assert not np.array_equal(first, np.concatenate(both[10:]))
-    assert sorted(first.tolist()) == list(range(500))
-
-
 @pytest.mark.parametrize("split", ["variant", "trajectory"])
 def test_training_and_validation_share_no_trajectory(control, split):
     rows = ControlRows(control, split=split)
@@ -162,17 +149,6 @@ def test_held_out_trajectories_are_the_same_in_every_run():
     chosen = is_held_out(numbers)
     assert 0.13 < chosen.mean() < 0.17
     assert np.array_equal(is_held_out(numbers[::-1]), chosen[::-1])
-
-
-def test_a_file_is_described_from_a_few_of_its_rows(tmp_path):
-    found = describe(write_control(tmp_path / "w.h5", rows=3000, bad=range(0, 3000, 3)))
-    inputs = next(one for one in found["datasets"] if one["name"] == "input_sequences")
-    assert found["rows"] == 3000
-    assert inputs["sampled_rows"] <= 200
-    assert inputs["rows_read"] == 8 * 64 - (64 - 3000 % 64) * (inputs["rows_read"] % 64 > 0)
-    assert 0.3 < inputs["rows_read_not_finite"] / inputs["rows_read"] < 0.36  # each that was read is counted
-    assert any(f"of {inputs['rows_read']} rows that were read, of 3,000, are not" in one for one in found["warnings"])
-    assert [one["name"] for one in found["families"]] == sorted(FAMILIES)
 
 
 def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):

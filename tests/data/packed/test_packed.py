@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from packed_files import write_packed
-from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes
+from plimsoll.data.packed.packed import Packed, is_packed, open_packed
 from plimsoll.data.packed.windows import packed_loader, packed_validation
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.folder import partial_of
@@ -21,16 +20,6 @@ from plimsoll.units import MIB
 @pytest.fixture
 def folder(tmp_path):
     return write_packed(tmp_path / "packed", np.arange(1000) % 256, validation=np.arange(60))
-
-
-def starts_of(batches):
-    return np.concatenate([batch["tokens"][:, 0] for batch in batches])
-
-
-def numbered(folder, *, windows, seq_len):
-    """Windows that begin with their number; the ids are those of a vocabulary of 65,536 so that many fit."""
-    tokens = np.repeat(np.arange(windows + 1, dtype=np.uint16), seq_len)[: windows * seq_len + 1]
-    return write_packed(folder, tokens, vocab_size=2**16, end_of_text=0)
 
 
 def test_a_folder_says_what_is_in_it(folder):
@@ -71,31 +60,10 @@ def test_every_window_comes_once_an_epoch_whatever_the_sizes(
         assert sorted((starts // seq_len).tolist()) == list(range(windows))
 
 
-def test_epochs_differ_the_seed_decides_and_neither_threads_nor_prefetch_change_the_order(tmp_path):
-    folder = numbered(tmp_path / "packed", windows=5000, seq_len=8)
-
-    def epochs(**how):
-        loader = packed_loader(folder, **({"seq_len": 8, "batch_size": 500, "seed": 1, "prefetch": 0} | how))
-        found = starts_of(next(loader) for _ in range(20))
-        loader.close()
-        return found
-
-    first = epochs()
-    assert not np.array_equal(first[:5000], first[5000:])
-    assert not np.array_equal(first, epochs(seed=2))
-    np.testing.assert_array_equal(first, epochs(prefetch=2, workers=3))
-
-
-def test_windows_that_were_neighbours_are_apart_afterwards(tmp_path):
-    folder = numbered(tmp_path / "packed", windows=4100, seq_len=8)
-    order = next(packed_loader(folder, seq_len=8, batch_size=4100, seed=1, prefetch=0))["tokens"][:, 0].astype(int)
-    assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
-    assert abs(np.corrcoef(order, np.arange(4100))[0, 1]) < 0.1
-
-
 def test_memory_holds_the_order_and_the_batches_in_flight_whatever_the_size_of_the_file(tmp_path):
     """In a process of its own, whose heap is its own: a file of 32 MiB through a loader that is charged 3 MiB."""
-    folder = numbered(tmp_path / "packed", windows=16 * 1024, seq_len=1024)
+    options = {"vocab_size": 2**16, "end_of_text": 0}
+    folder = write_packed(tmp_path / "packed", np.zeros(16 * 1024 * 1024 + 1), **options)
     program = f"""
 import resource
 from plimsoll.data.packed.packed import packed_bytes
@@ -114,22 +82,12 @@ grown = peak() - before
 loader.close()
 print(grown, packed_bytes(windows=16 * 1024, itemsize=2, **options))
 """
-    numbered(tmp_path / "small", windows=300, seq_len=1024)  # brings in the code, and little data
+    write_packed(tmp_path / "small", np.zeros(300 * 1024 + 1), **options)  # brings in the code, and little data
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     grown, charged = map(int, done.stdout.split())
     assert charged < 4 * MIB
     assert grown < charged + 2 * MIB
-
-
-def test_what_is_charged_grows_with_the_batch_and_what_is_in_flight():
-    def charged(**how):
-        return packed_bytes(**({"windows": 0, "seq_len": 32_768, "batch_size": 16, "prefetch": 2, "itemsize": 2} | how))
-
-    batch = 16 * 32_769 * 2
-    assert charged(prefetch=3) - charged() == batch
-    assert charged(batch_size=32) - charged() == 5 * batch
-    assert charged(itemsize=4) == 2 * charged()
 
 
 def test_a_position_of_another_file_or_window_is_refused(folder, tmp_path):
@@ -151,10 +109,7 @@ def test_validation_has_every_whole_window_once_and_says_what_only_fills_up(fold
     assert counted.tolist() == [True] * 5 + [False] * 3
     np.testing.assert_array_equal(tokens[counted], np.arange(5)[:, None] * 10 + np.arange(11))
     assert (tokens[~counted] == 256).all()
-
-
-def test_validation_of_fewer_tokens_than_a_window_is_none(folder):
-    assert list(packed_validation(folder, seq_len=60, batch_size=4)) == []
+    assert list(packed_validation(folder, seq_len=60, batch_size=4)) == []  # fewer tokens than a window
     assert len(list(packed_validation(folder, seq_len=59, batch_size=4))) == 1
 
 
@@ -166,9 +121,7 @@ def test_a_window_longer_than_the_file_is_refused_with_both_lengths(folder):
     packed_loader(folder, seq_len=999, batch_size=1, seed=1, prefetch=0).close()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("seq_len", 0), ("batch_size", 0), ("prefetch", -1), ("workers", -1), ("seed", -1)]
-)
+@pytest.mark.parametrize(("name", "value"), [("seq_len", 0), ("workers", -1)])
 def test_sizes_that_cannot_be_are_refused_by_their_option(folder, name, value):
     options = {"seq_len": 8, "batch_size": 4, "seed": 1, "prefetch": 0} | {name: value}
     with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} must be"):
@@ -184,16 +137,6 @@ def test_what_is_no_packed_folder_is_told_apart_from_an_unfinished_one(tmp_path,
         open_packed(folder)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_id_outside_of_the_vocabulary_is_refused_when_it_is_read(tmp_path, workers):
-    tokens = np.zeros(1_000_000, np.int64)
-    tokens[500_003] = 299
-    folder = write_packed(tmp_path / "packed", tokens, vocab_size=299, end_of_text=0)
-    loader = packed_loader(folder, seq_len=64, batch_size=16_000, seed=1, prefetch=0, workers=workers)
-    with pytest.raises(DataError, match="has the id 299 at token 500,003"):
-        next(loader)
-
-
 def test_a_file_that_is_cut_while_it_is_read_is_a_refusal_and_no_crash(folder):
     loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=0)
     (folder / "shard_00000/tokens.bin").write_bytes(b"\0\0" * 10)
@@ -201,16 +144,8 @@ def test_a_file_that_is_cut_while_it_is_read_is_a_refusal_and_no_crash(folder):
         next(loader)
 
 
-@pytest.mark.parametrize("damage", ["", "[", "[]", '{"made_with": {}, "counts": 3}'])
+@pytest.mark.parametrize("damage", ["[", "[]", '{"made_with": {}, "counts": 3}'])
 def test_a_damaged_description_is_refused_in_a_paragraph(folder, damage):
     (folder / "meta.json").write_text(damage)
     with pytest.raises(DataError, match=r"meta\.json is damaged: copy the folder again"):
         open_packed(folder)
-
-
-def test_the_prefetch_thread_ends_with_the_loader(folder):
-    before = threading.active_count()
-    loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=2, workers=2)
-    next(loader)
-    loader.close()
-    assert threading.active_count() == before

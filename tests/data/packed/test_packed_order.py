@@ -10,7 +10,7 @@ from packed_files import write_packed
 from plimsoll.data.loader import Order
 from plimsoll.data.loader_bytes import loader_bytes, order_bytes
 from plimsoll.data.packed.packed import open_packed, packed_bytes
-from plimsoll.data.packed.windows import packed_loader, packed_validation
+from plimsoll.data.packed.windows import packed_loader
 from plimsoll.data.text.loader import packed_text_loader
 from plimsoll.errors import DataError
 
@@ -49,30 +49,22 @@ def test_a_position_of_other_windows_is_refused(tmp_path, other):
         packed_text_loader(packed, **options | other).restore(state)
 
 
-def test_an_id_outside_of_the_vocabulary_is_found_where_it_stands(tmp_path):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_id_outside_of_the_vocabulary_is_found_where_it_stands(tmp_path, workers):
     """One that is equal to its size is outside; the place is that in the file."""
     tokens = np.arange(100) % 50
     tokens[77] = 299
     packed = open_packed(write_packed(tmp_path / "packed", tokens, shard_tokens=70))
     object.__setattr__(packed, "vocab_size", 299)
     with pytest.raises(DataError, match=r"shard_00001/tokens.bin has the id 299 at token 7, .* \(0 to 298\)"):
-        packed.rows(np.arange(11), length=10, stride=9)
-
-
-def test_validation_is_every_whole_window_and_what_fills_up_the_last_batch_does_not_count(tmp_path):
-    """Ten tokens are three windows of three and a next one; in batches of two the second has one that counts."""
-    folder = write_packed(tmp_path / "packed", np.arange(9), validation=np.arange(10, 21))
-    first, second = packed_validation(folder, seq_len=3, batch_size=2)
-    assert first["tokens"].tolist() == [[10, 11, 12, 13], [13, 14, 15, 16]]
-    assert second["tokens"].tolist() == [[16, 17, 18, 19], [256] * 4]
-    assert (first["counted"].tolist(), second["counted"].tolist()) == ([True, True], [True, False])
+        packed.rows(np.arange(11), length=10, stride=9, workers=workers)
 
 
 def test_the_bytes_of_a_packed_loader_by_hand():
     """The order of the windows, and batches of 8: prefetched, waiting, held, and being built."""
     sizes = {"seq_len": 128, "batch_size": 8, "itemsize": 2}
     assert packed_bytes(windows=1000, prefetch=2, **sizes) == 8 * 1000 + 5 * 8 * 129 * 2
-    assert packed_bytes(windows=0, prefetch=0, **sizes) == 3 * 8 * 129 * 2
+    assert packed_bytes(windows=0, prefetch=0, **sizes | {"itemsize": 4}) == 3 * 8 * 129 * 4
 
 
 @pytest.mark.parametrize(("seq_len", "batch_size", "prefetch"), [(512, 64, 2), (64, 512, 0)])

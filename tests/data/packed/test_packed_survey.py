@@ -35,15 +35,9 @@ def test_a_packed_folder_is_described(folder, byte_tokenizer, capsys):
     assert (found["vocab_size"], found["tokenizer_vocab_size"]) == (257, 257)
     assert found["sample"] == byte_tokenizer.decode(np.array([*b"ab", 256, *b"0123456789", 256, 256]))
     assert found["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def test_it_is_told_in_words(folder, capsys):
-    text = typed(capsys, folder)
-    assert "15 tokens of 3 documents" in text
-    assert "4 tokens (21.1 %) of 0 documents" in text
-    assert "5 tokens on average" in text
-    assert "257 ids, kept as uint16; end-of-text is 256; 0.79 characters a token" in text
-    assert "begins" in text
+    in_words = typed(capsys, folder)
+    for figure in ("15 tokens of 3 documents", "4 tokens (21.1 %)", "257 ids", "0.79 characters a token"):
+        assert figure in in_words
 
 
 def test_what_is_cut_short_or_unfinished_is_refused(folder, capsys):

@@ -74,15 +74,6 @@ def test_a_line_longer_than_the_limit_is_refused(tmp_path):
     assert "longer than 16.0 MiB" in refusal(tmp_path / "a.jsonl")
 
 
-def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    for name in ("stories.txt", "data/stories", "org/stories.jsonl", "/nowhere/at/all", "../x"):
-        message = refusal(name)
-        assert "no such path" in message
-        assert repr(name) in message
-
-
 def test_a_folder_without_text_says_what_it_holds(tmp_path):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.png").write_bytes(b"")

@@ -146,11 +146,10 @@ def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_doc
             one.restore(other.state())
 
 
-@pytest.mark.parametrize("wrong", ["batch_size", "shuffle_buffer_size", "prefetch", "seed"])
+@pytest.mark.parametrize("wrong", ["batch_size", "shuffle_buffer_size"])
 def test_a_negative_option_is_refused_by_its_name(byte_tokenizer, listed_documents, wrong):
-    options = {"seq_len": 8, "batch_size": 2} | {wrong: -1}
     with pytest.raises(RecipeError, match=f"--{wrong.replace('_', '-')} must be"):
-        text_loader(listed_documents(TEXTS), byte_tokenizer, **options)
+        text_loader(listed_documents(TEXTS), byte_tokenizer, **{"seq_len": 8, "batch_size": 2, wrong: -1})
 
 
 def wait_until_full(loader):
@@ -161,7 +160,7 @@ def wait_until_full(loader):
 
 @pytest.mark.parametrize(
     ("seq_len", "batch_size", "shuffle", "prefetch"),
-    [(512, 16, 2000, 2), (64, 8, 20_000, 1), (512, 512, 0, 4)],
+    [(512, 16, 2000, 2), (512, 512, 0, 4)],
 )
 def test_a_loader_holds_the_bytes_the_planner_charges(
     byte_tokenizer, listed_documents, seq_len, batch_size, shuffle, prefetch
@@ -183,22 +182,15 @@ def test_a_loader_holds_the_bytes_the_planner_charges(
     assert charged < 1.25 * peak
 
 
-def test_resident_tokens_are_charged_in_place_of_the_shuffle_buffer():
-    options = {"seq_len": 128, "batch_size": 4, "prefetch": 0}
-    stream = loader_bytes(shuffle_buffer_size=0, **options)
-    resident = loader_bytes(shuffle_buffer_size=10_000, resident_tokens=10**6, vocab_size=10_000, **options)
-    assert 0 <= stream + 2 * 10**6 - resident < 2 * 4 * 129 + 1
-
-
 def test_loading_into_memory_peaks_at_an_eighth_more_than_its_size(byte_tokenizer, listed_documents):
-    documents = listed_documents(["some words of a text " * 100] * 4000)
+    documents = listed_documents(["some words of a text " * 100] * 1500)
     tracemalloc.start()
     tokens = load_tokens(documents, byte_tokenizer)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     if np.lib.NumpyVersion(np.__version__) >= "2.5.0":  # it traces an array that grows in place as two
         peak -= tokens.nbytes
-    assert tokens.nbytes > 16 * 10**6
+    assert tokens.nbytes > 6 * 10**6
     assert peak < tokens.nbytes * 9 / 8 + 2 * 2**20
 
 

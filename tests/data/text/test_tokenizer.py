@@ -15,7 +15,6 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from hypotheses import examples
 from plimsoll.data.text import tokenizer as tokenizer_module
 from plimsoll.data.text.documents import Piece, is_held_out
-from plimsoll.data.text.survey import collect_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 
@@ -93,11 +92,6 @@ def test_only_the_words_of_gpt_2_are_cut_between(trained_tokenizer):
         ]
         np.testing.assert_array_equal(other.encode_pieces(long), encode([long[0].text], [True])[0])
         assert (max(len(text) for texts in asked for text in texts) < 2 * tokenizer_module.SPAN) == cut
-
-
-def test_a_long_text_is_encoded_in_pieces(byte_tokenizer):
-    text = "word " * 30_000
-    assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
 
 
 def test_training_is_the_same_in_every_process(tmp_path, listed_documents):
@@ -198,17 +192,6 @@ def test_one_document_in_a_hundred_is_held_out_by_its_content():
     held_out = [i for i in range(20_000) if is_held_out(f"document {i}")]
     assert 140 < len(held_out) < 260
     assert held_out[:4] == [609, 665, 773, 860]  # the split of old runs must not move
-
-
-def test_held_out_tokens_are_those_documents_with_end_of_text(byte_tokenizer, listed_documents):
-    texts = [f"document {i}" for i in range(2000)]
-    expected = "".join(text + "<|endoftext|>" for text in texts if is_held_out(text))
-    tokens = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8)
-    assert byte_tokenizer.decode(tokens) == expected
-    limited = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8, max_tokens=50)
-    np.testing.assert_array_equal(limited, tokens[:50])
-    few = collect_held_out(listed_documents(texts), byte_tokenizer, seq_len=8, scan_bytes=1)
-    assert len(few) == 0
 
 
 @pytest.mark.parametrize(

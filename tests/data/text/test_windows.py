@@ -84,7 +84,7 @@ def test_the_state_names_the_block_of_the_next_token(byte_tokenizer, listed_docu
 
 
 def test_windows_skip_held_out_documents(byte_tokenizer, listed_documents):
-    texts = [f"document {i}\n" for i in range(2500)]
+    texts = [f"document {i}\n" for i in range(900)]
     expected = "".join(text + "<|endoftext|>" for text in texts if not is_held_out(text))
     count = len(byte_tokenizer.encode(expected.replace("<|endoftext|>", "."))) - 1
     windows = itertools.islice(TokenWindows(listed_documents(texts), byte_tokenizer, seq_len=1), count)
