@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -19,6 +18,7 @@ from plimsoll.training import checkpoints as module
 from plimsoll.training.checkpoints import Checkpoints, load_arrays, read_leaves
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.units import MIB
+from programs import printed
 
 POSITION = {"document": 3, "offset": 17}
 
@@ -298,10 +298,7 @@ for count in (8, 4, 2):
 
 
 def test_what_eight_devices_saved_is_read_on_four_two_and_one(tmp_path):
-    environment = for_processes("cpu") | {"PYTHONPATH": ":".join(sys.path)}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-    command = [sys.executable, "-c", ON_DEVICES, str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    printed(ON_DEVICES, tmp_path, environment=for_processes("cpu", devices=8))
     numbers = jnp.arange(64 * 24, dtype=jnp.float32).reshape(64, 24)
     loaded, notes = saved_to(tmp_path).newest(shapes({"split": numbers, "whole": numbers}))
     assert (loaded.position.step, notes) == (1, [])
@@ -327,7 +324,4 @@ print(memory.peak_resident_bytes() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the largest resident set is set back on Linux alone")
 def test_a_save_of_80_mb_takes_no_8_mib_beside_the_state(tmp_path):
-    environment = for_processes("cpu") | {"PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", BESIDE_A_SAVE, str(tmp_path)]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 8 * MIB
+    assert int(printed(BESIDE_A_SAVE, tmp_path, environment=for_processes("cpu"))) < 8 * MIB

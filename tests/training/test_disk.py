@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.disk import AT_ONCE, needed, require_room
 from plimsoll.training.program import tree_bytes
 from plimsoll.units import MIB
+from programs import printed
 
 
 def random_state(*, leaves, size, seed=0):
@@ -106,10 +106,6 @@ for leave in (0, 20_000, 60_000, 120_000):
     os.unlink(folder / "filler")
 """
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
-        )
+        assert printed(program).count("the disk is full") == 4
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count("the disk is full") == 4

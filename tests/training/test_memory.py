@@ -5,7 +5,6 @@ import ctypes
 import io
 import os
 import resource
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes, for_several, on_card
 from plimsoll.training import memory
 from plimsoll.units import MIB
+from programs import printed
 
 LIBRARIES = """
 from pathlib import Path
@@ -37,8 +37,7 @@ print(before, of_files(), numpy.ones(3).sum() > 0)
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's smaps")
 def test_library_code_that_was_only_touched_is_given_back_by_a_trim() -> None:
     """Most of what importing brought into the resident set; what is needed again comes back by itself."""
-    done = subprocess.run([sys.executable, "-c", LIBRARIES], env=for_processes("cpu"), capture_output=True, check=True)
-    before, after, works = done.stdout.decode().split()
+    before, after, works = printed(LIBRARIES, environment=for_processes("cpu")).split()
     assert works == "True"
     assert int(before) > 40 * MIB
     assert int(after) < int(before) / 2

@@ -1,7 +1,6 @@
 """Tokenizers with their templates: found beside them, the same ids as of one rendering, each special token once."""
 
 import shutil
-from datetime import datetime
 
 import numpy as np
 import pytest
@@ -91,11 +90,6 @@ def test_parts_of_text_are_joined(tmp_path):
     tokenizer = load_chat_tokenizer(write_tokenizer(tmp_path / "a"))
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"], "name": None}]
     assert "user\nab<|im_end|>" in tokenizer.decode(tokenizer.prompt_of(messages))
-
-
-def test_the_day_of_a_template_is_that_of_the_run(tmp_path):
-    folder = write_tokenizer(tmp_path / "a", "{{ strftime_now('%d.%m.') }}" + CHATML)
-    assert prompt(folder, now=datetime(2026, 3, 4)).startswith("04.03.<|im_start|>")
 
 
 def real_tokenizers(shared):

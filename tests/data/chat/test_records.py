@@ -67,13 +67,9 @@ def test_every_format_holds_the_same_records(tmp_path, write):
     assert len(list(open_records(str(path), max_examples=7))) == 7
 
 
-def test_another_split_may_be_named(tmp_path):
+def test_a_stream_of_local_files_is_known_by_what_they_hold_and_another_split_may_be_named(tmp_path):
     write_splits(tmp_path)
     assert len(list(open_records(str(tmp_path), split="test"))) == 1
-
-
-def test_a_stream_of_local_files_is_known_by_what_they_hold(tmp_path):
-    write_splits(tmp_path)
     before = open_records(str(tmp_path)).facts()
     assert open_records(str(tmp_path)).facts() == before
     parquet.write_table(pa.Table.from_pylist(CHATS[::-1]), tmp_path / "train-0.parquet")
@@ -86,15 +82,3 @@ def test_the_first_record_decides_the_kind(tmp_path):
     assert [record.kind for record in open_records(str(path))] == ["prompt"] * 2
     path = write_records(tmp_path / "b.jsonl", [both, both | {"text": None}])
     assert [record.kind for record in open_records(str(path))] == ["messages"] * 2
-
-
-def test_what_is_read_is_said(tmp_path):
-    write_gz(tmp_path)
-    described = open_records(str(tmp_path), max_examples=1000).describe()
-    assert "2 .gz and .jsonl files, " in described
-    assert described.endswith(", the first 1,000 records")
-
-
-def test_a_line_is_named_by_its_number_in_the_file(tmp_path):
-    (tmp_path / "a.jsonl").write_text('\n{"text": "a"}\n\n{"text": "b"}\n')
-    assert [record.where.split(" of ")[0] for record in open_records(str(tmp_path / "a.jsonl"))] == ["line 2", "line 4"]

@@ -90,10 +90,3 @@ def test_what_cannot_be_read_is_refused(tmp_path, how, said):
     with pytest.raises(PlimsollError) as refused:
         Hdf5(path, **{"columns": COLUMNS, **how}).loader(batch_size=1, seed=0, shuffle=True, prefetch=0)
     assert said in str(refused.value)
-
-
-def test_text_and_too_large_numbers_are_refused(tmp_path):
-    with pytest.raises(DataError, match="not numbers"):
-        Hdf5(written(tmp_path / "s.h5", y=np.full(100, b"ab")), COLUMNS)
-    with pytest.raises(DataError, match="4,294,967,296, and the largest that a int32 holds"):
-        next(iter(Hdf5(written(tmp_path / "l.h5", y=np.full(100, 2**32)), COLUMNS).counted(2)))

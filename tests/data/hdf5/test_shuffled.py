@@ -66,18 +66,6 @@ def test_controls_come_in_units_of_their_familys_spread(control):
     assert batch["masks"].sum(axis=1).astype(int).tolist() == (batch["family"] + 1).tolist()
 
 
-def test_rows_that_are_not_finite_end_the_run_or_are_left_out_and_counted(tmp_path):
-    path = write_control(tmp_path / "w.h5", bad=(5, 17, 300))
-    rows = ControlRows(path, split="variant")
-    with pytest.raises(DataError, match=r"rows that are not finite: \d+.* of rows \d+ to \d+\..*--skip-bad"):
-        epoch_of(rows)
-    loader = rows.loader(batch_size=7, seed=1, mix=3, skip_bad=True, prefetch=0)
-    drawn = np.concatenate([places(next(loader)) for _ in range(71)])
-    assert sorted(drawn.tolist()) == sorted({*range(500)} - {5, 17, 300})
-    next(loader)
-    assert loader.state()["skipped"] == 3
-
-
 def test_a_damaged_chunk_ends_the_run_in_a_sentence(tmp_path):
     path = tmp_path / "w.h5"
     with h5py.File(path, "w") as file:
@@ -130,12 +118,6 @@ def test_what_is_missing_or_misshapen_is_named(tmp_path, changes, said):
         epoch_of(ControlRows(path, split="variant"))
 
 
-def test_a_file_that_is_cut_short_is_refused(tmp_path, control):
-    (tmp_path / "cut.h5").write_bytes(control.read_bytes()[:-5000])
-    with pytest.raises(DataError, match="truncated file"):
-        Hdf5Rows(tmp_path / "cut.h5", {"x": "input_sequences"})
-
-
 def test_a_file_without_the_border_of_its_variants_may_be_split_otherwise(control):
     with h5py.File(control, "r+") as file:
         del file.attrs["train_rows"]
@@ -154,8 +136,8 @@ def test_held_out_trajectories_are_the_same_in_every_run():
 def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):
     path = tmp_path / "huge.h5"
     with h5py.File(path, "w") as file:
-        noise = np.random.default_rng(0).standard_normal((60_000, 64)).astype(np.float32)
-        file.create_dataset("x", data=noise, chunks=(60_000, 64), compression="gzip")
+        zeros = np.zeros((60_000, 64), np.float32)
+        file.create_dataset("x", data=zeros, chunks=(60_000, 64), compression="gzip")
     assert any("60,000 rows, 14.6 MiB (gzip)" in warning for warning in describe(path)["warnings"])
     assert "4 of them are held" in Hdf5Rows(path, {"x": "x"}).warning(mix=4)
     assert Hdf5Rows(path, {"x": "x"}).has_huge_chunks

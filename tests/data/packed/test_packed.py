@@ -1,8 +1,5 @@
 """A packed folder is refused where it is not whole; its windows come once an epoch, in little memory."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +12,7 @@ from plimsoll.data.packed.windows import packed_loader, packed_validation
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.folder import partial_of
 from plimsoll.units import MIB
+from programs import printed
 
 
 @pytest.fixture
@@ -64,18 +62,18 @@ def test_memory_holds_the_order_and_the_batches_in_flight_whatever_the_size_of_t
     """In a process of its own, whose heap is its own: a file of 32 MiB through a loader that is charged 3 MiB."""
     options = {"vocab_size": 2**16, "end_of_text": 0}
     folder = write_packed(tmp_path / "packed", np.zeros(16 * 1024 * 1024 + 1), **options)
-    program = f"""
-import resource
+    program = """
+import resource, sys
 from plimsoll.data.packed.packed import packed_bytes
 from plimsoll.data.packed.windows import packed_loader
-options = {{"seq_len": 1024, "batch_size": 256, "prefetch": 2}}
-loader = packed_loader({str(folder.parent / "small")!r}, seed=1, **options)
+options = {"seq_len": 1024, "batch_size": 256, "prefetch": 2}
+loader = packed_loader(sys.argv[1], seed=1, **options)
 next(loader)
 loader.close()
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-loader = packed_loader({str(folder)!r}, seed=1, **options)
+loader = packed_loader(sys.argv[2], seed=1, **options)
 for _ in range(16 * 4):
     next(loader)
 grown = peak() - before
@@ -83,9 +81,7 @@ loader.close()
 print(grown, packed_bytes(windows=16 * 1024, itemsize=2, **options))
 """
     write_packed(tmp_path / "small", np.zeros(300 * 1024 + 1), **options)  # brings in the code, and little data
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    grown, charged = map(int, done.stdout.split())
+    grown, charged = map(int, printed(program, tmp_path / "small", folder).split())
     assert charged < 4 * MIB
     assert grown < charged + 2 * MIB
 

@@ -5,8 +5,6 @@ import gzip
 import hashlib
 import io
 import os
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -16,6 +14,7 @@ import zstandard
 from plimsoll.data.text.opening import open_documents, require_named
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.text.recipe import Text
+from programs import printed
 
 
 def refusal(path, **options):
@@ -92,11 +91,10 @@ def test_a_hub_that_cannot_be_reached_is_said():
         "try: open_documents('plimsoll-no-such-org/no-such-set', config='small')\n"
         "except DataError as error: print(error)\n"
     )
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=600)
-    assert "plimsoll-no-such-org/no-such-set, config 'small' cannot be streamed (" in done.stdout, done.stderr
-    assert "huggingface.co can be reached" in done.stdout
-    assert len(done.stdout.splitlines()) == 1
+    said = printed(program, environment=os.environ | {"HF_HUB_OFFLINE": "1"})
+    assert "plimsoll-no-such-org/no-such-set, config 'small' cannot be streamed (" in said
+    assert "huggingface.co can be reached" in said
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from plimsoll.data.text import tokenizer as tokenizer_module
 from plimsoll.data.text.documents import Piece, is_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, tokenizer_vocab_size, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
+from programs import printed
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +98,15 @@ def test_training_is_the_same_in_every_process(tmp_path, listed_documents):
     tokenizer.save(tmp_path / "tokenizer.json")
     assert tokenizer.size == 320
     program = (
-        "import sys\nsys.path[:0] = sys.argv[3:]\nfrom pathlib import Path\n"
-        "from listed_documents import Listed\nfrom plimsoll.data.text.documents import Documents\n"
-        "from plimsoll.data.text.tokenizer import train_byte_bpe\nimport json\n"
-        "texts = json.loads(Path(sys.argv[1]).read_text())\n"
-        "documents = Documents([Listed(texts)], name='', description='', contents='')\n"
+        "import json, sys\n"
+        "from listed_documents import Listed\n"
+        "from plimsoll.data.text.documents import Documents\n"
+        "from plimsoll.data.text.tokenizer import train_byte_bpe\n"
+        "documents = Documents([Listed(json.loads(sys.argv[1]))], name='', description='', contents='')\n"
         "train_byte_bpe(documents, 320).save(sys.argv[2])\n"
     )
-    (tmp_path / "texts.json").write_text(json.dumps(SENTENCES))
-    again = tmp_path / "again.json"
-    command = [sys.executable, "-c", program, tmp_path / "texts.json", again]
-    subprocess.run([*command, *sys.path], check=True, timeout=600)
-    assert again.read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    printed(program, json.dumps(SENTENCES), tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def test_training_reads_the_beginning_and_no_held_out_document(listed_documents):
