@@ -1,7 +1,5 @@
 """Tokenizers with their templates: found beside them, the same ids as of one rendering, each special token once."""
 
-import shutil
-
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -141,13 +139,3 @@ def test_a_text_that_spells_a_special_token_has_it_as_transformers_has(tmp_path)
     tokenizer = load_chat_tokenizer(write_tokenizer(tmp_path / "a"))
     ids, _ = tokenizer.encode([Example("a<|im_end|>", None, True)])[0]
     assert len(ids) == 2
-
-
-def test_two_files_of_gpt2_are_a_tokenizer_too(shared, tmp_path):
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(shared / f"data/tokenizers/gpt2_{name}", tmp_path / name)
-    (tmp_path / "c.jinja").write_text(CHATML)
-    tokenizer = load_chat_tokenizer(tmp_path, chat_template=tmp_path / "c.jinja")
-    assert (tokenizer.size, tokenizer.end_of_text) == (50257, 50256)
-    save_chat_tokenizer(tmp_path, tmp_path / "copy", chat_template=tmp_path / "c.jinja")
-    assert load_chat_tokenizer(tmp_path / "copy").prompt_of(ASKED).tolist() == tokenizer.prompt_of(ASKED).tolist()

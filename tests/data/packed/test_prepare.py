@@ -1,6 +1,7 @@
 """A packed folder is the token stream of its documents, whatever happened while it was made."""
 
 import gzip
+import importlib.util
 import json
 import os
 import signal
@@ -24,8 +25,9 @@ from plimsoll.data.text.documents import Piece, is_held_out
 from plimsoll.data.text.extent import Extent
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.tokenizer import load_tokenizer
-from plimsoll.errors import DataError, RecipeError, StoppedError
+from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
 
+WITH_RAY = importlib.util.find_spec("ray") is not None
 TEXTS = [f"Ship {i} loads {i * 37 % 11} crates of {'tea ' * (i % 7)}and sails." for i in range(400)]
 TEXTS[17] = "one long line after the other\n" * 8_000  # 240 KB: four pieces
 TEXTS[203] = "long and without a break " * 4_000
@@ -165,6 +167,9 @@ def test_a_folder_of_other_options_is_neither_continued_nor_overwritten(
     interrupted(made, tmp_path / "packed", monkeypatch)
     with pytest.raises(DataError, match=r"shard_00000 is there already, and .*vocab_size was 400 and is 401"):
         build(other, tmp_path / "packed")
+    fewer = TextSet(dataset_id=write_texts(tmp_path, TEXTS[:-1]), vocab_size=400)
+    with pytest.raises(DataError, match=r"shard_00000 is there already, and texts.jsonl has \d+ fewer bytes"):
+        build(fewer, tmp_path / "packed")
     assert build(made, tmp_path / "packed")["tokens_before"] > 0
 
 
@@ -213,15 +218,6 @@ def ids_of(folder):
     return {path: ids for path, ids in content(folder).items() if path.suffix == ".bin"}
 
 
-def test_texts_that_changed_since_it_was_begun_are_refused(tmp_path, monkeypatch, small_shards):
-    made = TextSet(dataset_id=write_texts(tmp_path), vocab_size=400)
-    interrupted(made, tmp_path / "packed", monkeypatch)
-    write_texts(tmp_path, TEXTS[:-1])
-    size = len(json.dumps({"text": TEXTS[-1]})) + 1
-    with pytest.raises(DataError, match=f"shard_00000 is there already, and texts.jsonl has {size} fewer bytes"):
-        build(made, tmp_path / "packed")
-
-
 def test_a_disk_without_room_is_refused_before_the_first_token(made, tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "free_bytes", lambda path: 100)
     with pytest.raises(DataError, match=r"takes about .*B of ids, and 100 B are free.*--max-examples"):
@@ -241,7 +237,7 @@ def test_a_disk_that_becomes_full_stops_it_and_room_continues_it(made, tmp_path,
 
 
 def test_a_tokenizer_that_is_given_is_kept_with_its_end_of_text(dataset, tmp_path):
-    given, _ = wide_tokenizer(tmp_path, ids=70_001)
+    given = wide_tokenizer(tmp_path, ids=70_001)
     out = tmp_path / "packed"
     build(TextSet(dataset_id=dataset, tokenizer=str(given), max_examples=5), out)
     packed = open_packed(out)
@@ -260,12 +256,12 @@ def wide_tokenizer(folder, *, ids):
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"eos_token": "[fin]"}')
-    return folder / "tokenizer.json", folder
+    return folder / "tokenizer.json"
 
 
 def test_nothing_but_held_out_documents_are_no_folder(tmp_path):
     only = [text for text in map(str, range(3000)) if is_held_out(text)]
-    given, _ = wide_tokenizer(tmp_path, ids=300)
+    given = wide_tokenizer(tmp_path, ids=300)
     with pytest.raises(DataError, match=r"none of its .* documents is left to train on"):
         build(TextSet(dataset_id=write_texts(tmp_path, only), tokenizer=str(given)), tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
@@ -280,12 +276,9 @@ def test_nothing_but_held_out_documents_are_no_folder(tmp_path):
         ({"vocab_size": 400, "tokenizer": "t.json"}, "is for a tokenizer that is trained, and --tokenizer t.json"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options, said):
+def test_options_that_cannot_be_are_refused(made, tmp_path, options, said):
     with pytest.raises(RecipeError, match=said):
         TextSet(**({"dataset_id": "x"} | options))
-
-
-def test_no_workers_are_refused(made, tmp_path):
     with pytest.raises(RecipeError, match="--workers must be 1 or more, got 0"):
         build(made, tmp_path / "packed", workers=0)
 
@@ -325,3 +318,16 @@ def test_the_share_that_is_read_grows_to_all_of_it(dataset, tmp_path):
         assert shares == sorted(shares)
         assert (shares[0], shares[-1]) == (0.0, 1.0)
         assert len(set(shares)) > 50
+
+
+@pytest.mark.skipif(not WITH_RAY, reason="Ray is not installed: pip install 'plimsoll-jax[ray]'")
+def test_a_local_ray_makes_the_folder_that_threads_make(made, whole, tmp_path):
+    build(made, tmp_path / "packed", ray="local", workers=2)
+    assert content(tmp_path / "packed") == content(whole)
+
+
+@pytest.mark.skipif(WITH_RAY, reason="Ray is installed: nothing is to be refused")
+def test_without_the_package_it_is_named(made, tmp_path):
+    with pytest.raises(PlimsollError, match=r"--ray needs the package ray.*pip install ray"):
+        build(made, tmp_path / "packed", ray="local")
+    assert not (tmp_path / "packed").exists()

@@ -130,13 +130,9 @@ def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
     documents = open_documents(str(tmp_path / name), text_column=column)
     assert texts(documents) == EXPECTED
     assert documents.files[0].columns() == ["id", column]
+    if name == "a.parquet":
+        assert documents.count_hint == len(ROWS)
     assert_resumes_everywhere(documents)
-
-
-def test_parquet_says_how_many_rows_it_has(tmp_path):
-    write_parquet(tmp_path / "a.parquet")
-    assert open_documents(str(tmp_path / "a.parquet")).count_hint == len(ROWS)
-    assert open_documents(str(tmp_path / "a.parquet"), max_examples=2).count_hint == 2
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -173,15 +169,7 @@ def test_a_position_of_other_files_is_refused(tmp_path):
         next(open_documents(str(tmp_path)).pieces(position))
 
 
-@pytest.fixture
-def quiet_datasets(monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    return datasets
-
-
-def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path, quiet_datasets):
+def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path):
     (tmp_path / "data").mkdir()
     write_parquet(tmp_path / "data" / "train-00000.parquet")
     other = pa.table({"id": [0], "text": ["for the test"]})
@@ -214,9 +202,8 @@ def test_python_sources_are_the_standard_library_without_its_tests():
 def test_a_file_of_16_mib_without_separators_needs_less_than_4(tmp_path, unit):
     path = tmp_path / "a.txt"
     path.write_text((unit * (MIB // len(unit) + 1))[:MIB] * 16)
-    documents = open_documents(str(path))
     tracemalloc.start()
-    characters = sum(len(piece.text) for piece in documents.pieces())
+    characters = sum(len(piece.text) for piece in open_documents(str(path)).pieces())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert characters == pytest.approx(16 * MIB, abs=KIB)

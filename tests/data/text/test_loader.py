@@ -31,23 +31,21 @@ def assert_batches_equal(actual, expected):
         np.testing.assert_array_equal(one["labels"], other["labels"])
 
 
+def rows_of(batches):
+    """Windows of a token more than the inputs."""
+    return np.concatenate([np.c_[batch["input_ids"], batch["labels"][:, -1:]] for batch in batches]).tolist()
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(6, 40), st.integers(0, 30))
 def test_every_position_resumes_through_shuffle_and_prefetch(
     byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, stride, position
 ):
+    options = {"batch_size": batch_size, "shuffle_buffer_size": shuffle, "prefetch": prefetch, "stride": stride}
+
     def make():
-        return text_loader(
-            listed_documents(TEXTS[:14]),
-            byte_tokenizer,
-            seq_len=16,
-            stride=stride,
-            batch_size=batch_size,
-            shuffle_buffer_size=shuffle,
-            seed=3,
-            prefetch=prefetch,
-        )
+        return text_loader(listed_documents(TEXTS[:14]), byte_tokenizer, seq_len=16, seed=3, **options)
 
     stopped = make()
     list(itertools.islice(stopped, position))
@@ -70,11 +68,7 @@ def test_shuffling_changes_the_order_within_a_buffer_and_nothing_else(byte_token
     first, second = (text_loader(documents, byte_tokenizer, **options) for _ in range(2))
     batches = list(itertools.islice(first, 60))
     assert_batches_equal(batches, list(itertools.islice(second, 60)))
-    rows = [
-        [*row, label[-1]]
-        for batch in batches
-        for row, label in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True)
-    ]
+    rows = rows_of(batches)
     assert (rows == windows) == (shuffle < 2)
     size = max(1, shuffle)
     for begin in range(0, 300 // size * size, size):
@@ -114,9 +108,7 @@ def test_every_epoch_of_a_memory_loader_is_another_permutation(byte_tokenizer, l
     tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
     count = (len(tokens) - 1) // 16
     loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=count, seed=1)
-    epochs = []
-    for batch in (next(loader), next(loader)):
-        epochs.append(np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1).tolist())
+    epochs = [rows_of([next(loader)]), rows_of([next(loader)])]
     loader.close()
     windows = sorted(tokens[16 * number : 16 * number + 17].tolist() for number in range(count))
     assert sorted(epochs[0]) == sorted(epochs[1]) == windows
