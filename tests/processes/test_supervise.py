@@ -1,6 +1,5 @@
 """A process that is watched ends with the one that watches it, and not before."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from programs import printed
 
 WATCHED = """
 import pathlib, signal, sys, time
-from programs import printed
 from plimsoll.processes.supervise import end_with
 done, parent = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda *_: (done.write_text("saved"), sys.exit(0)))
@@ -25,15 +23,13 @@ time.sleep(600)
 """
 WATCHES = f"""
 import os, sys
-from programs import printed
 from plimsoll.processes.supervise import watched
 watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(sys.argv[2]))])
 """
 
 
 def start(path, other=0):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)], env=environment)
+    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)])
 
 
 def until(path, words):
@@ -61,16 +57,13 @@ def test_what_begins_after_its_parents_end_does_not_begin(tmp_path):
 STARTS_ANOTHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
 KILLS = f"""
 import subprocess, sys
-from programs import printed
 from plimsoll.processes.supervise import watched
 print(*watched([sys.executable, "-c", {STARTS_ANOTHER!r}], kill=True, stdin=subprocess.PIPE))
 """
 
 
 def test_where_a_signal_kills_it_kills_all_that_was_started():
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", KILLS], env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = subprocess.Popen([sys.executable, "-c", KILLS], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "1\n"  # by the process that the watched one has started
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) == 2
@@ -139,7 +132,6 @@ def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
         f"print(*watched([sys.executable, '-c', {waits!r}]))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "1\n"  # the child is there, and listens
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "143 15\n"

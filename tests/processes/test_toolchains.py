@@ -122,7 +122,6 @@ KILLED = """
 
 def test_one_that_was_killed_is_not_taken_for_a_good_one_and_can_be_made_again(steps, place):
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "downloading\n"
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -139,7 +138,6 @@ def test_one_that_was_made_for_other_packages_is_not_used(field, was, install):
     mark.write_text(json.dumps(json.loads(mark.read_text()) | {field: was}))
     assert toolchains.python_for("tpu") is None
     missing = toolchains.missing("tpu")
-    assert missing is not None
     assert missing.startswith(f"installed for {field} {was}, and this is ")
 
 

@@ -56,16 +56,6 @@ def test_documents_are_those_of_the_records_in_their_order(path, tokenizer):
     assert (encoded.kind, encoded.empty, encoded.day) == ("messages", 0, None)
 
 
-def test_they_are_made_once_and_found_by_content(path, tokenizer, tmp_path):
-    first = made(path, tokenizer)
-    (tmp_path / "elsewhere").mkdir()
-    copy = tmp_path / "elsewhere/b.jsonl"
-    copy.write_bytes(path.read_bytes())
-    again = made(copy, tokenizer, say=pytest.fail)
-    assert again == first
-    assert [entry.name for entry in first.folder.parent.iterdir()] == [first.name]
-
-
 OPTIONS = {
     "all tokens": {"loss_on": "all"},
     "fewer records": {"max_examples": 30},
@@ -115,19 +105,6 @@ def test_empty_texts_are_counted_and_in_no_document(path, tokenizer):
     encoded = made(write_records(path, [{"text": "a"}, {"text": " \n"}, {"text": "b"}]), tokenizer, say=said.append)
     assert (encoded.train.count, encoded.empty) == (2, 1)
     assert said[-1].endswith("tokens of 2 documents, 0 more for validation; 1 records are empty")
-
-
-def test_a_damaged_folder_is_made_again(path, tokenizer):
-    first = made(path, tokenizer)
-    before, file = first.train.read([3], 999)[0][0].tolist(), first.folder / "train.learned.bin"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    said = []
-    again = made(path, tokenizer, say=said.append)
-    assert any("made once" in line for line in said)
-    assert again.train.read([3], 999)[0][0].tolist() == before
-    made(path, tokenizer, say=pytest.fail)
 
 
 def test_a_file_that_changes_meanwhile_is_refused(path, tokenizer, monkeypatch):

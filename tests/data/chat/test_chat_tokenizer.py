@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from chat_files import CHATML, GEMMA, LLAMA, byte_tokenizer, turns, write_tokenizer
+from chat_files import CHATML, GEMMA, LLAMA, SPECIAL, byte_tokenizer, turns, write_tokenizer
 from plimsoll.data.chat.examples import read_example
 from plimsoll.data.chat.records import Record
 from plimsoll.data.chat.tokenizer import TEMPLATE, Example, load_chat_tokenizer, save_chat_tokenizer
@@ -109,10 +109,7 @@ def test_tokens_of_real_tokenizers_are_those_of_the_whole_text_and_learned_by_th
 ):
     tokenizer = list(real_tokenizers(shared))[which]
     tokenizer.add_special_tokens([AddedToken(f"<{name}>", normalized=False) for name in ("bos", "eos")])
-    ends = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-    tokenizer.add_special_tokens(
-        [AddedToken(name, normalized=False) for name in (*ends, "<start_of_turn>", "<end_of_turn>")]
-    )
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIAL[2:9]])
     folder = write_tokenizer(tmp_path / "a", template, tokenizer=tokenizer, bos_token="<bos>", eos_token="<eos>")
     ours = load_chat_tokenizer(folder)
     example = ours.conversation(turns("Hello there\n", "I am well, thank you.", "What is  this?", "A ship."))

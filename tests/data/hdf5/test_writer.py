@@ -107,13 +107,6 @@ def test_16_mib_stay_free_beside_twice_what_is_written(tmp_path, monkeypatch, la
     assert names(tmp_path) == ([] if stopped else ["x.h5"])
 
 
-def test_what_is_there_is_not_written_over(tmp_path):
-    (tmp_path / "y.h5").write_text("mine")
-    with pytest.raises(DataError, match=r"y\.h5 is there already"), writing(tmp_path / "y.h5"):
-        pass
-    assert (tmp_path / "y.h5").read_text() == "mine"
-
-
 def test_a_file_is_finished_where_it_is_there_and_made_with_the_same_options(tmp_path):
     assert not writer.is_finished(tmp_path / "x.h5", Facts(options={"seed": 1}))
     with writing(tmp_path / "x.h5", chunk_rows=512, seed=1) as file:

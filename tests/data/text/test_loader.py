@@ -115,17 +115,6 @@ def test_every_epoch_of_a_memory_loader_is_another_permutation(byte_tokenizer, l
     assert epochs[0] != epochs[1]
 
 
-def test_a_memory_loader_keeps_two_bytes_a_token(byte_tokenizer, listed_documents):
-    tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
-    tracemalloc.start()
-    loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5)
-    held = [trace.size for trace in tracemalloc.take_snapshot().traces]
-    tracemalloc.stop()
-    loader.close()
-    assert tokens.dtype == np.uint16
-    assert 2 * len(tokens) in held
-
-
 def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_documents):
     documents = listed_documents(TEXTS)
     memory = memory_loader(documents, byte_tokenizer, seq_len=16, batch_size=5)
