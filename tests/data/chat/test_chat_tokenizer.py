@@ -136,3 +136,13 @@ def test_a_text_that_spells_a_special_token_has_it_as_transformers_has(tmp_path)
     tokenizer = load_chat_tokenizer(write_tokenizer(tmp_path / "a"))
     ids, _ = tokenizer.encode([Example("a<|im_end|>", None, True)])[0]
     assert len(ids) == 2
+
+
+def test_a_tokenizer_of_two_files_is_copied_with_its_template(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"H": 0, "i": 1, "Hi": 2, "<|endoftext|>": 3}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nH i\n")
+    (tmp_path / "c.jinja").write_text("{{ messages[0].content }}")
+    save_chat_tokenizer(tmp_path, tmp_path / "copy", chat_template=tmp_path / "c.jinja")
+    tokenizer = load_chat_tokenizer(tmp_path / "copy")
+    assert (tokenizer.size, tokenizer.end_of_text) == (4, 3)
+    assert tokenizer.prompt_of(ASKED).tolist() == [2]
