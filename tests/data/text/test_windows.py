@@ -19,11 +19,6 @@ from plimsoll.errors import DataError, RecipeError
 texts = st.lists(st.text("abc \n", min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=30)
 
 
-def expected_stream(byte_tokenizer, *files):
-    parts = [[*byte_tokenizer.encode(text), 256] for file in files for text in file if not is_held_out(text)]
-    return np.array(list(itertools.chain(*parts)), np.int32)
-
-
 @settings(max_examples=examples(150), deadline=None)
 @given(
     texts,
@@ -37,7 +32,8 @@ def test_from_every_position_windows_are_the_token_stream_in_every_epoch(
     byte_tokenizer, listed_documents, texts, seq_len, stride, block, threads, data
 ):
     files = texts[::2], texts[1::2]
-    stream = expected_stream(byte_tokenizer, *files)
+    parts = [[*byte_tokenizer.encode(text), 256] for file in files for text in file if not is_held_out(text)]
+    stream = np.array(list(itertools.chain(*parts)), np.int32)
     count = count_windows(len(stream), seq_len=seq_len, stride=stride)
     if not count:
         return
