@@ -88,6 +88,7 @@ def trained(accumulation, remat="none"):
 
 def test_slots_really_halt_at_different_times():
     _, reports = trained(1)
+    assert reports[HALTING.max_steps - 1][0]["supervision_steps"] == HALTING.max_steps
     halted = np.array([carry["halted"] for _, carry in reports])
     assert halted.any()
     assert not halted.all()
@@ -108,17 +109,6 @@ def test_the_split_and_remat_change_nothing(accumulation, remat):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
         for name in ("steps", "halted", "inputs", "labels", "puzzle_identifiers"):
             np.testing.assert_array_equal(carry[name], expected_carry[name])
-
-
-def test_a_metric_that_a_step_had_nothing_of_is_left_out():
-    """Of the first step, in which nothing wants to halt, and of the last, in which all must."""
-    reports = [report for report, _ in trained(1)[1]]
-    first, last = reports[0], reports[HALTING.max_steps - 1]
-    counting = {"accuracy", "exact_accuracy", "q_halt_accuracy", "supervision_steps"}
-    assert not first.keys() & counting
-    assert last.keys() >= counting
-    assert last["supervision_steps"] == HALTING.max_steps
-    assert all(np.isfinite(list(report.values())).all() for report in reports)
 
 
 def test_only_rows_that_were_read_have_moved():
@@ -176,7 +166,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path):
     assert not state["carry"]["halted"].all()  # in the middle of puzzles
     checkpoints = Checkpoints(RunFolder(tmp_path), in_background=False)
     checkpoints.save(2, state, {})
-    restored = checkpoints.newest(jax.eval_shape(lambda: state))[0].state
+    restored = jax.device_get(checkpoints.newest(jax.eval_shape(lambda: state))[0].state)
     for number in range(2, STEPS):
         restored, _ = step(1)(restored, batch(number))
     for one, other in zip(jax.tree.leaves(trained(1)[0]), jax.tree.leaves(restored), strict=True):

@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -19,14 +19,14 @@ from programs import printed
 
 def random_state(*, leaves, size, seed=0):
     random = np.random.default_rng(seed)
-    return {f"layer {n}": jnp.asarray(random.normal(size=size), jnp.float32) for n in range(leaves)}
+    return {f"layer {n}": jax.device_put(random.normal(size=size).astype(np.float32)) for n in range(leaves)}
 
 
 def taken(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("leaves", "size"), [(1, 1), (5, 300_000), (120, 10), (3, 1_500_000)])
+@pytest.mark.parametrize(("leaves", "size"), [(1, 1), (120, 10), (3, 1_500_000)])
 def test_a_checkpoint_takes_no_more_than_is_counted_for_it(tmp_path, leaves, size):
     state = random_state(leaves=leaves, size=size)
     Checkpoints(RunFolder(tmp_path), in_background=False).save(1, state, {"document": 3})

@@ -67,26 +67,43 @@ def is_saving_after(step):
     return lambda run: bool(checkpoint_steps(run)) and checkpoint_steps(run)[0] >= step and is_saving(run)
 
 
-KILLS = {
-    "before the first checkpoint": lambda run: last_row(run) >= 2,
-    "during the first save": is_saving,
-    "between checkpoints": lambda run: last_row(run) >= 14,
-}
-
-
-@pytest.mark.slow_except("during the first save")
-@pytest.mark.parametrize("moment", KILLS)
-def test_a_killed_run_continues_to_the_same_parameters(runs, uninterrupted, moment):
+def test_a_run_that_was_killed_stopped_and_damaged_ends_at_the_same_parameters(runs, uninterrupted):
     run = runs.prepared()
-    assert runs.run_until(run, KILLS[moment]).returncode == -signal.SIGKILL
+
+    # Killed during the first save.
+    assert runs.run_until(run, is_saving).returncode == -signal.SIGKILL
     left = checkpoint_steps(run)
-    again = runs.run(run)
-    assert again.returncode == 0, again.stderr
-    assert_same_history(run, uninterrupted)
-    assert resumed_from(run) == (left[0] if left else None)
+
+    # A signal saves the step that it came in, and nothing that was computed is lost.
+    ended = runs.run_until(run, lambda run: last_row(run) >= 9, send=signal.SIGTERM)
+    assert ended.returncode == 143, ended.stderr
+    assert "Traceback" not in ended.stderr
     expected = f"continuing from step {left[0]} of {STEPS}" if left else "starting over, nothing was saved yet"
     assert expected in (run / "log.txt").read_text()
+    saved, before = checkpoint_steps(run)[:2]
+    assert 9 <= saved == last_row(run) < STEPS
+
+    # One bit is wrong in every file of what was saved: that is set aside and said, and the one before it is used.
+    for path in (run / f"checkpoints/step-{saved:08d}/state").rglob("d/*"):
+        flipped = bytearray(path.read_bytes())
+        flipped[len(flipped) // 2] ^= 1
+        path.write_bytes(flipped)
+    again = runs.run(run)
+    assert again.returncode == 0, again.stderr
+    said = f"checkpoint {saved} is damaged"
+    assert said in again.stdout + again.stderr
+    assert said in (run / "log.txt").read_text()
+    assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
+    assert resumed_from(run) == before
+    assert_same_history(run, uninterrupted)
     assert not is_saving(run)
+
+
+MOMENTS = {
+    "killed before the first checkpoint": (signal.SIGKILL, -9, lambda run: last_row(run) >= 2),
+    "killed between checkpoints": (signal.SIGKILL, -9, lambda run: last_row(run) >= 14),
+    "interrupted": (signal.SIGINT, 130, lambda run: last_row(run) >= 9),
+}
 
 
 @pytest.mark.by_hand
@@ -98,6 +115,19 @@ def test_a_run_killed_again_and_again_gets_there(runs, uninterrupted):
         assert runs.run_until(run, moment).returncode == -signal.SIGKILL
     assert runs.run(run).returncode == 0
     assert resumed_from(run) >= 12
+    assert_same_history(run, uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_that_ended_at_another_moment_continues_to_the_same_parameters(runs, uninterrupted, moment):
+    number, code, is_reached = MOMENTS[moment]
+    run = runs.prepared()
+    ended = runs.run_until(run, is_reached, send=number)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    left = checkpoint_steps(run)
+    assert runs.run(run).returncode == 0
+    assert resumed_from(run) == (left[0] if left else None)
     assert_same_history(run, uninterrupted)
 
 
@@ -114,22 +144,8 @@ def test_saving_between_steps_or_beside_them_changes_no_bit(runs, uninterrupted)
     assert_same_history(run, uninterrupted)
 
 
-@pytest.mark.slow_except("SIGTERM")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_saves_the_step_it_came_in_and_the_same_command_continues(runs, uninterrupted, number, code):
-    run = runs.prepared()
-    ended = runs.run_until(run, lambda run: last_row(run) >= 9, send=number)
-    assert (ended.returncode, ended.stderr) == (code, "")
-    saved = checkpoint_steps(run)[0]
-    assert 9 <= saved == last_row(run) < STEPS  # nothing that was computed is lost
-    assert runs.run(run).returncode == 0
-    assert resumed_from(run) == saved
-    assert_same_history(run, uninterrupted)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["trains", "starts"])
-def test_a_closed_terminal_saves_as_a_signal_does(runs, moment):
+def test_a_closed_terminal_saves_as_a_signal_does(runs):
     """What it prints meanwhile goes nowhere: the terminal is gone before the save."""
     run = runs.prepared()
     master, terminal = os.openpty()
@@ -143,19 +159,15 @@ def test_a_closed_terminal_saves_as_a_signal_does(runs, moment):
         start_new_session=True,
     )
     os.close(terminal)
-    seen = started_anew(process) if moment == "starts" else lambda run: last_row(run) >= 9
     deadline = time.monotonic() + 600
-    while not seen(run):
+    while last_row(run) < 9:
         assert process.poll() is None
         assert time.monotonic() < deadline
         if select.select([master], [], [], 0)[0]:
             os.read(master, 2**16)
     os.close(master)
     assert process.wait(timeout=600) == 129
-    if moment == "starts":
-        assert last_row(run) == 0
-    else:
-        assert checkpoint_steps(run)[0] == last_row(run) >= 9
+    assert checkpoint_steps(run)[0] == last_row(run) >= 9
 
 
 def started_anew(process):
@@ -177,24 +189,6 @@ def test_a_signal_while_the_process_starts_ends_it_quietly_and_soon(runs, moment
     assert (ended.returncode, ended.stderr) == (code, "")
     assert last_row(run) == 0
     assert "interrupted" in ended.stdout
-
-
-def test_a_damaged_checkpoint_is_set_aside_said_and_the_one_before_is_used(runs, uninterrupted):
-    """Every file of the newest one has one wrong bit."""
-    run = runs.copied(uninterrupted)
-    newest, before = checkpoint_steps(run)[:2]
-    for path in (run / f"checkpoints/step-{newest:08d}/state").rglob("d/*"):
-        flipped = bytearray(path.read_bytes())
-        flipped[len(flipped) // 2] ^= 1
-        path.write_bytes(flipped)
-    again = runs.run(run)
-    assert again.returncode == 0, again.stderr
-    said = f"checkpoint {newest} is damaged"
-    assert said in again.stdout + again.stderr
-    assert said in (run / "log.txt").read_text()
-    assert any(said in note for note in json.loads((run / "ledger.json").read_text())["notes"])
-    assert resumed_from(run) == before
-    assert_same_history(run, uninterrupted)
 
 
 @pytest.mark.slow
