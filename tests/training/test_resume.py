@@ -163,7 +163,7 @@ def test_a_closed_terminal_saves_as_a_signal_does(runs):
     while last_row(run) < 9:
         assert process.poll() is None
         assert time.monotonic() < deadline
-        if select.select([master], [], [], 0)[0]:
+        if select.select([master], [], [], 0.001)[0]:
             os.read(master, 2**16)
     os.close(master)
     assert process.wait(timeout=600) == 129
@@ -221,6 +221,7 @@ def test_two_processes_do_not_train_the_same_run(runs):
     try:
         while last_row(run) < 1:
             assert process.poll() is None
+            time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)
         other = runs.run(run)
     finally:
