@@ -1,8 +1,6 @@
 """Reading and tokenising text imports neither JAX nor Grain, and `datasets` and Arrow only where needed."""
 
-import os
-import subprocess
-import sys
+from programs import printed
 
 PROGRAM = """
 import sys
@@ -23,6 +21,4 @@ assert not heavy, heavy
 
 
 def test_text_is_read_and_tokenised_without_jax_and_grain():
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
+    printed(PROGRAM)

@@ -28,12 +28,9 @@ def test_a_line_every_two_seconds_says_how_many_how_fast_and_how_long_it_takes(s
     assert said(102.0, spoken, 3_000, 9_000) == "  3,000 of 9,000 rows  1,000/s  left 6.0 s\n"
     assert said(103.9, spoken, 4_900, 9_000) == ""
     assert said(105.0, spoken, 5_000, 9_000) == "  5,000 of 9,000 rows  800/s  left 5.0 s\n"
-
-
-def test_what_does_not_move_has_no_time_left(said):
-    spoken = Spoken("rows")
-    said(0.0, spoken, 5, 10)
-    assert said(2.0, spoken, 5, 10) == "  5 of 10 rows  0/s\n"
+    resting = Spoken("rows")
+    said(0.0, resting, 5, 10)
+    assert said(2.0, resting, 5, 10) == "  5 of 10 rows  0/s\n"
 
 
 def test_the_time_left_is_of_the_share_that_is_done_since_the_first_call(said):

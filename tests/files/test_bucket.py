@@ -92,6 +92,19 @@ def silent(_):
     pass
 
 
+@pytest.fixture
+def first(machine, files):
+    """A machine that has sent a run of four steps."""
+    return sent_once(machine("first", files))
+
+
+def sent_once(bucket):
+    bucket.take(silent)
+    save(bucket.folder, 4)
+    bucket.send()
+    return bucket
+
+
 class KilledError(BaseException):
     """The machine is gone."""
 
@@ -168,10 +181,7 @@ def test_killed_at_each_operation_of_the_store_another_machine_goes_on(machine, 
 
 def trained_on_two(machine, files):
     """Two machines: the second one went on from what the first had sent."""
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
+    first = sent_once(machine("first", files))
     first.release()
     second = machine("second", files)
     second.take(silent)
@@ -222,11 +232,7 @@ def test_a_fetch_that_is_cut_off_is_made_anew_and_nothing_is_set_aside(machine, 
     assert cut > 8
 
 
-def test_a_step_that_is_saved_again_replaces_what_was_sent_of_it(machine, files):
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
+def test_a_step_that_is_saved_again_replaces_what_was_sent_of_it(machine, files, first):
     manifest.remove(first.folder / "checkpoints/step-00000004")
     save(first.folder, 4)
     (first.folder / "checkpoints/step-00000004/state/d/4").rename(first.folder / "checkpoints/step-00000004/state/d/5")
@@ -270,23 +276,15 @@ def test_a_checkpoint_that_training_removes_while_it_is_sent_is_left_out(machine
     assert [name for name in first.store.names() if "step-" in name] == []
 
 
-def test_a_run_folder_that_was_copied_to_a_bucket_goes_on(machine, files):
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
+def test_a_run_folder_that_was_copied_to_a_bucket_goes_on(machine, files, first):
     first.store.files.rm(f"{first.store.root}/{OWNER}")
     second = machine("second", files)
     second.take(silent)
     assert tree(second.folder) == tree(first.folder)
 
 
-@pytest.mark.parametrize("name", ["../out", "a/../../out", ".lock", "a/.hidden", "/out"])
-def test_no_name_in_a_bucket_leads_out_of_the_run_folder(name, machine, files, tmp_path):
-    first = machine("first", files)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "a/.hidden", "/out"])
+def test_no_name_in_a_bucket_leads_out_of_the_run_folder(name, machine, files, first, tmp_path):
     path = f"{first.store.root}/checkpoints/step-00000004/{manifest.MANIFEST}"
     first.store.files.pipe_file(path, json.dumps({name: "0"}).encode())
     second = machine("second", files)
@@ -305,10 +303,7 @@ def test_a_second_machine_is_refused_with_the_first_ones_host(machine, address):
 
 
 def test_whoever_was_taken_over_stops_and_sends_nothing_more(machine, address):
-    first = machine("first", address)
-    first.take(silent)
-    save(first.folder, 4)
-    first.send()
+    first = sent_once(machine("first", address))
     age(first)
     second = machine("second", address)
     second.take(silent)

@@ -40,39 +40,26 @@ def test_the_name_of_a_single_file_is_none(folder):
     assert before.difference(facts_of([folder / "b.jsonl"])) == "b.jsonl has 19,999 fewer bytes"
 
 
-def append(folder):
-    with open(folder / "train.jsonl", "ab") as file:
-        file.write(bytes(4096))
+CHANGES = {
+    "train.jsonl has 4,096 more bytes": lambda folder: extend(folder / "train.jsonl"),
+    "more/a.txt has 6 fewer bytes": lambda folder: (folder / "more/a.txt").write_text("some"),
+    "more/a.txt has other content": lambda folder: (folder / "more/a.txt").write_text("same words"),
+    "more/a.txt is missing; more/b.txt is new": lambda folder: (folder / "more/a.txt").rename(folder / "more/b.txt"),
+}
 
 
-def shorten(folder):
-    (folder / "more/a.txt").write_text("some")
+def extend(path):
+    path.write_bytes(path.read_bytes() + bytes(4096))
 
 
-def replace(folder):
-    (folder / "more/a.txt").write_text("same words")
-
-
-def rename(folder):
-    (folder / "more/a.txt").rename(folder / "more/b.txt")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (append, "train.jsonl has 4,096 more bytes"),
-        (shorten, "more/a.txt has 6 fewer bytes"),
-        (replace, "more/a.txt has other content"),
-        (rename, "more/a.txt is missing; more/b.txt is new"),
-    ],
-)
+@pytest.mark.parametrize("words", CHANGES)
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_differs_is_told(folder, change, words, whole, monkeypatch):
+def test_what_differs_is_told(folder, words, whole, monkeypatch):
     if not whole:
         monkeypatch.setattr(module, "WHOLE_BYTES", 100)
     before = now(folder)
     assert before.difference(now(folder)) == ""
-    change(folder)
+    CHANGES[words](folder)
     assert before.difference(now(folder)) == words
     with pytest.raises(DataError, match=f"my data is not the data of this run any more: {words}. Put the old"):
         require_same("my data", before.to_json(), now(folder))

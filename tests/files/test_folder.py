@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -91,30 +92,18 @@ def test_a_damaged_one_is_made_again_where_that_is_asked_for(tmp_path, what):
 
 
 def test_a_second_process_waits_for_the_first(tmp_path):
-    begun, waits, finish = threading.Event(), threading.Event(), threading.Event()
+    begun, waits = threading.Event(), threading.Event()
 
     def make_slowly(folder):
         begun.set()
-        assert finish.wait(20)
+        assert waits.wait(20)
         return make(folder)
 
-    first = threading.Thread(target=made, args=(tmp_path / "set", FACTS, make_slowly))
-    first.start()
-    assert begun.wait(20)
-    said, found = [], []
-
-    def say(words):
-        said.append(words)
-        waits.set()
-
-    second = threading.Thread(target=lambda: found.append(made(tmp_path / "set", FACTS, never, say=say)))
-    second.start()
-    assert waits.wait(20)
-    finish.set()
-    first.join(20)
-    second.join(20)
-    assert found[0].counts == {"rows": 3}
-    assert said == [f"another process is making {tmp_path / 'set'}: waiting"]
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(made, tmp_path / "set", FACTS, make_slowly)
+        assert begun.wait(20)
+        second = made(tmp_path / "set", FACTS, never, say=lambda words: waits.set())
+    assert second == first.result()
     assert os.listdir(tmp_path) == ["set"]
 
 
@@ -140,6 +129,7 @@ for owner, names in ((os, ("fsync", "open", "mkdir")), (Path, ("rename", "replac
         setattr(owner, name, counted(getattr(owner, name)))
 
 def make(place):
+    assert not list(place.iterdir())
     (place / "rows.txt").write_text("a")
     return {}
 

@@ -1,6 +1,5 @@
 """A process that is watched ends with the one that watches it, and not before."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import psutil
 import pytest
 
 from plimsoll.processes.supervise import watched
+from programs import printed
 
 WATCHED = """
 import pathlib, signal, sys, time
@@ -29,8 +29,7 @@ watched([sys.executable, "-c", {WATCHED!r}, sys.argv[1], str(os.getpid() + int(s
 
 
 def start(path, other=0):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)], env=environment)
+    return subprocess.Popen([sys.executable, "-c", WATCHES, str(path), str(other)])
 
 
 def until(path, words):
@@ -64,9 +63,7 @@ print(*watched([sys.executable, "-c", {STARTS_ANOTHER!r}], kill=True, stdin=subp
 
 
 def test_where_a_signal_kills_it_kills_all_that_was_started():
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", KILLS], env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = subprocess.Popen([sys.executable, "-c", KILLS], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "1\n"  # by the process that the watched one has started
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) == 2
@@ -135,7 +132,6 @@ def test_a_signal_is_handed_on_once_and_the_code_is_the_childs():
         f"print(*watched([sys.executable, '-c', {waits!r}]))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "1\n"  # the child is there, and listens
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "143 15\n"
@@ -151,5 +147,4 @@ def test_a_signal_that_is_ignored_stays_ignored():
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         f"watched([sys.executable, '-c', {says!r}])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() in ("Handlers.SIG_IGN", "1")
+    assert printed(program).strip() in ("Handlers.SIG_IGN", "1")

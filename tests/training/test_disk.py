@@ -2,9 +2,8 @@
 
 import json
 import subprocess
-import sys
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -15,18 +14,19 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.disk import AT_ONCE, needed, require_room
 from plimsoll.training.program import tree_bytes
 from plimsoll.units import MIB
+from programs import printed
 
 
 def random_state(*, leaves, size, seed=0):
     random = np.random.default_rng(seed)
-    return {f"layer {n}": jnp.asarray(random.normal(size=size), jnp.float32) for n in range(leaves)}
+    return {f"layer {n}": jax.device_put(random.normal(size=size).astype(np.float32)) for n in range(leaves)}
 
 
 def taken(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("leaves", "size"), [(1, 1), (5, 300_000), (120, 10), (3, 1_500_000)])
+@pytest.mark.parametrize(("leaves", "size"), [(1, 1), (120, 10), (3, 1_500_000)])
 def test_a_checkpoint_takes_no_more_than_is_counted_for_it(tmp_path, leaves, size):
     state = random_state(leaves=leaves, size=size)
     Checkpoints(RunFolder(tmp_path), in_background=False).save(1, state, {"document": 3})
@@ -106,10 +106,6 @@ for leave in (0, 20_000, 60_000, 120_000):
     os.unlink(folder / "filler")
 """
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
-        )
+        assert printed(program).count("the disk is full") == 4
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count("the disk is full") == 4

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count as count_from
 from types import SimpleNamespace
 
 import jax
@@ -37,19 +38,6 @@ class Store:
 
 
 @pytest.fixture
-def one_of(monkeypatch):
-    """Makes this process one of several, and returns its store."""
-
-    def made(processes, process=0):
-        store = Store()
-        state = SimpleNamespace(client=store, num_processes=processes, process_id=process)
-        monkeypatch.setattr(distributed.runtime, "global_state", state)
-        return store
-
-    return made
-
-
-@pytest.fixture
 def threads(monkeypatch):
     """Runs a function in as many processes, which are threads here, and returns what it returns in each."""
 
@@ -62,13 +50,12 @@ def threads(monkeypatch):
 
         class Words:
             def __next__(self):
-                own.words = getattr(own, "words", 0) + 1
-                return own.words
+                return next(own.words)
 
         monkeypatch.setattr(distributed, "_words", Words())
 
         def called(number):
-            own.number, own.words = number, 0
+            own.number, own.words = number, count_from(0)
             return function(number)
 
         with ThreadPoolExecutor(count) as pool:
@@ -113,27 +100,21 @@ def test_all_say_what_differs_between_which(threads):
 
 @pytest.fixture
 def cards(monkeypatch):
-    """Four devices of each of three processes, in no order."""
-    found = [
-        SimpleNamespace(process_index=index, id=10 * index + n)
-        for n, index in [(n, i) for n in range(4) for i in (2, 0, 1)]
-    ]
-    monkeypatch.setattr(jax, "local_devices", lambda process: [it for it in found if it.process_index == process])
-    monkeypatch.setattr(jax, "device_count", lambda: len(found))
+    """Four devices of each of three processes: 0 to 3, 10 to 13, 20 to 23."""
+    monkeypatch.setattr(distributed.runtime, "global_state", SimpleNamespace(client=object(), num_processes=3))
+    monkeypatch.setattr(jax, "local_devices", lambda process: list(range(10 * process, 10 * process + 4)))
+    monkeypatch.setattr(jax, "device_count", lambda: 12)
 
 
-@pytest.mark.parametrize(
-    ("count", "ids"),
-    [(3, [0, 10, 20]), (6, [0, 1, 10, 11, 20, 21]), (12, [10 * i + n for i in range(3) for n in range(4)])],
-)
-def test_of_every_process_as_many_devices_are_taken_process_by_process(one_of, cards, count, ids):
-    one_of(3)
-    assert [device.id for device in distributed.devices(count)] == ids
+@pytest.mark.usefixtures("cards")
+@pytest.mark.parametrize(("count", "devices"), [(3, [0, 10, 20]), (6, [0, 1, 10, 11, 20, 21])])
+def test_of_every_process_as_many_devices_are_taken_process_by_process(count, devices):
+    assert distributed.devices(count) == devices
 
 
+@pytest.mark.usefixtures("cards")
 @pytest.mark.parametrize("count", [4, 11, 15])
-def test_devices_that_are_not_there_or_cannot_be_shared_out_are_refused(one_of, cards, count):
-    one_of(3)
+def test_devices_that_are_not_there_or_cannot_be_shared_out_are_refused(count):
     with pytest.raises(RunError, match=f"the plan is for {count} devices, and JAX finds 12 in 3 processes"):
         distributed.devices(count)
 
@@ -164,36 +145,33 @@ def test_several_follow_the_largest_request_of_all_one_step_later(monkeypatch):
 @pytest.fixture
 def joining(monkeypatch):
     """What JAX is told as processes join; to be answered by `answer`."""
-    told = SimpleNamespace(given=None, answer=lambda: None, settings={})
+    told = SimpleNamespace(given=None, answer=lambda: None)
 
     def initialize(*given, **named):
         told.given = given, named
         told.answer()
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    monkeypatch.setattr(jax.config, "update", told.settings.__setitem__)
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
     return told
 
 
-@pytest.mark.parametrize(
-    ("coordinator", "where"), [("host:1", "host:1"), (None, "the coordinator that this cluster names")]
-)
-def test_processes_that_do_not_find_one_another_are_told_where_they_looked(joining, coordinator, where):
+def test_processes_that_do_not_find_one_another_are_told_where_they_looked(joining):
     def fail():
         raise RuntimeError("DEADLINE_EXCEEDED: " + "x" * 300 + "\nand a second line")
 
     joining.answer = fail
-    with pytest.raises(RunError, match=f"did not find one another at {where}: DEADLINE_EXCEEDED: x+. Start"):
-        distributed.join(coordinator, 2, 1)
+    for coordinator, where in (("host:1", "host:1"), (None, "the coordinator that this cluster names")):
+        with pytest.raises(RunError, match=f"did not find one another at {where}: DEADLINE_EXCEEDED: x+. Start"):
+            distributed.join(coordinator, 2, 1)
 
 
-@pytest.mark.parametrize("process", [0, 1])
-def test_one_to_whom_the_others_do_not_come_says_so_before_jax_would_end_it_by_an_abort(process):
+def test_one_to_whom_the_others_do_not_come_says_so_before_jax_would_end_it_by_an_abort():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
     script = "from plimsoll.training import distributed\ndistributed.CONNECT_SECONDS = 1\n"
-    script += f"distributed.join({where!r}, 2, {process})"
+    script += f"distributed.join({where!r}, 2, 0)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -41,7 +41,6 @@ def test_what_is_not_given_stays_and_what_is_replaced_is_given_back():
         return params | {"trainable": params["trainable"] | {"other": jax.device_put(given)}}
 
     found = with_initial(begun, begin, Average(0.9, 32))
-    assert found is not None
     assert found["params"]["trainable"]["kept"] is begun["params"]["trainable"]["kept"]
     assert all(leaf.is_deleted() for leaf in begun["ema"].values())  # two averages are never in memory
     np.testing.assert_array_equal(np.asarray(found["params"]["trainable"]["other"]), given)
@@ -67,7 +66,6 @@ def test_weights_in_16_bits_are_given_as_numbers_and_kept_as_bits():
         return params | {"trainable": weights | numbers}
 
     found = with_initial({"params": {"trainable": drawn, "frozen": {}}}, begin, None)
-    assert found is not None
     weights = found["params"]["trainable"]
     np.testing.assert_array_equal(np.asarray(weights["kept"]), np.arange(64))
     for name in ("bfloat16", "float32"):

@@ -5,7 +5,6 @@ import ctypes
 import io
 import os
 import resource
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes, for_several, on_card
 from plimsoll.training import memory
 from plimsoll.units import MIB
+from programs import printed
 
 LIBRARIES = """
 from pathlib import Path
@@ -30,61 +30,27 @@ def of_files():
 
 before = of_files()
 memory.trim()
-print(before, of_files())
-print(numpy.ones(3).sum() > 0, 0)
+print(before, of_files(), numpy.ones(3).sum() > 0)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's smaps")
 def test_library_code_that_was_only_touched_is_given_back_by_a_trim() -> None:
     """Most of what importing brought into the resident set; what is needed again comes back by itself."""
-    done = subprocess.run([sys.executable, "-c", LIBRARIES], env=for_processes("cpu"), capture_output=True, check=True)
-    (before, after), (works, _) = (line.split() for line in done.stdout.decode().splitlines())
+    before, after, works = printed(LIBRARIES, environment=for_processes("cpu")).split()
     assert works == "True"
     assert int(before) > 40 * MIB
     assert int(after) < int(before) / 2
 
 
-ADVISED = """
-import ctypes
-import numpy
-from plimsoll.training import memory
-
-advised = []
-library = ctypes.CDLL
-class Counting(library):
-    def __getattr__(self, name):
-        function = super().__getattr__(name)
-        return (lambda *given: advised.append(given)) if name == "madvise" else function
-
-ctypes.CDLL = Counting
-memory.trim()
-print(len(advised))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's smaps")
-@pytest.mark.parametrize(
-    ("environment", "gives_back"),
-    [
-        (lambda: for_processes("cpu"), True),
-        (lambda: for_processes("cpu", devices=2), True),
-        (lambda: for_several("cpu"), True),
-        (lambda: for_processes("cuda"), False),
-        (lambda: for_processes("tpu"), False),
-        (lambda: on_card(0.5), False),
-        (lambda: for_several("cuda"), False),
-        (lambda: for_several("tpu"), False),
-        (for_making, False),
-    ],
-    ids=["cpu", "cpus", "several", "cuda-compiler", "tpu-compiler", "card", "cards", "tpus", "making"],
-)
-def test_no_process_that_may_load_an_accelerators_libraries_gives_pages_back(environment, gives_back, monkeypatch):
+def test_no_process_that_may_load_an_accelerators_libraries_gives_pages_back(monkeypatch):
     """Whoever started it, and though the process that starts it does. On an H100 that ended training with SIGBUS."""
     monkeypatch.setenv(GIVES_BACK, "1")
-    command = [sys.executable, "-c", ADVISED]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
-    assert (int(done.stdout) > 0) == gives_back
+    of_this_cpu = [for_processes("cpu"), for_processes("cpu", devices=2), for_several("cpu")]
+    assert all(GIVES_BACK in environment for environment in of_this_cpu)
+    compilers = [for_processes("cuda"), for_processes("tpu")]
+    on_cards = [on_card(0.5), for_several("cuda"), for_several("tpu")]
+    assert not any(GIVES_BACK in environment for environment in [*compilers, *on_cards, for_making()])
 
 
 @pytest.fixture
@@ -218,11 +184,16 @@ def test_a_trim_is_of_the_heap_and_of_libraries_and_without_glibc_of_nothing(mon
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables")
 @pytest.mark.parametrize(
-    ("temporaries", "one"), [(0, True), (1, False), (MIB - 1, False), (MIB, True), (99 * MIB, True)]
+    ("planned", "one"),
+    [
+        ({}, True),  # a step of which nothing is known, as in runs of before
+        ({"temporary_bytes": 0}, True),
+        ({"temporary_bytes": 1}, False),
+        ({"temporary_bytes": MIB - 1}, False),
+        ({"temporary_bytes": MIB}, True),
+    ],
 )
-def test_threads_share_a_heap_but_where_a_steps_temporaries_come_from_it(temporaries, one):
-    """A step of which nothing is known shares one, too: so did runs of before."""
-    for planned in ({"temporary_bytes": temporaries}, {} if temporaries == 0 else {"temporary_bytes": temporaries}):
-        how = {"devices": 1, "one_heap": not api_train.in_heap(planned)}
-        variables = training_environment(chip("cpu"), None, MIB, print, **how)
-        assert ("arena_max=1" in variables["GLIBC_TUNABLES"]) == one
+def test_threads_share_a_heap_but_where_a_steps_temporaries_come_from_it(planned, one):
+    one_heap = not api_train.in_heap(planned)
+    variables = training_environment(chip("cpu"), None, MIB, print, devices=1, one_heap=one_heap)
+    assert ("arena_max=1" in variables["GLIBC_TUNABLES"]) == one

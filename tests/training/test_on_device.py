@@ -105,9 +105,9 @@ def test_an_error_comes_after_the_batches_before_it(putting):
 
 def test_a_batch_that_is_split_over_devices_already_stays_as_it_is():
     functions = SimpleNamespace(mesh=sharding.mesh_of(jax.devices()[:1], fsdp=1))
-    put = Functions.put(functions, {"x": np.arange(4, dtype=np.int32)})  # pyright: ignore[reportArgumentType]
+    put = Functions.put(functions, {"x": np.arange(4, dtype=np.int32)})
     assert put["x"].sharding.spec == sharding.ROWS
-    again = Functions.put(functions, put)  # pyright: ignore[reportArgumentType]
+    again = Functions.put(functions, put)
     assert again["x"] is put["x"]
 
 

@@ -61,8 +61,6 @@ class Run:
     def __exit__(self, *_):
         pass
 
-    def wait(self): ...
-
     def save(self, step, state, position):
         self.saves.append(step)
 

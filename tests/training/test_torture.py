@@ -14,18 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.by_hand
 @pytest.mark.skipif(sys.platform != "linux", reason="it watches processes through /proc and squeezes control groups")
 def test_a_tortured_run_learns_what_an_undisturbed_one_does(tmp_path):
-    words = [
-        "--recipes",
-        "mine",
-        "--faults",
-        "10",
-        "--minutes",
-        "20",
-        "--seed",
-        "5",
-        "--out",
-        str(tmp_path / "t.jsonl"),
-    ]
+    words = f"--recipes mine --faults 10 --minutes 20 --seed 5 --out {tmp_path / 't.jsonl'}".split()
     ended = subprocess.run(
         [sys.executable, str(BENCHMARKS / "torture.py"), *words],
         capture_output=True,

@@ -3,8 +3,6 @@
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 
 from chat_files import CHATML, GEMMA, turns, write_records, write_tokenizer
@@ -39,26 +37,19 @@ def of(*messages):
 
 USER, ANSWER = turns("Hi", "Yes")
 IMAGE = {"role": "user", "content": [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": "x"}]}
-ORDER = ["line 2 of", "cannot be rendered by the chat template", "Conversation roles must alternate"]
 BAD = {
     "a system message in the middle": (of(USER, {"role": "system", "content": "x"}, ANSWER), ["message 2 of line 2 of", "the role 'system', which only the first message may have"]),
     "an unknown role": (of(USER, {"role": "asistant", "content": "x"}), ["message 2 of line 2 of", "the role 'asistant', which is none of system, developer, user, assistant"]),
-    "a message without a role": (of({"content": "x"}), ["message 1 of line 2 of", "the role None"]),
     "no messages": (of(), ["messages of line 2 of", "is empty: a list of at least one message"]),
-    "messages that are text": (b'{"messages": "Hi"}\n', ["messages of line 1 of", "holds a str: a list of at least one message"]),
     "a message that is text": (of("Hi"), ["message 1 of line 2 of", "is a str: an object with role and content"]),
     "content of null": (of(USER, {"role": "assistant", "content": None}), ["message 2 of line 2 of", "has no content (null)"]),
     "content that is a number": (of({"role": "user", "content": 7}), ["content of message 1 of line 2 of", "is a int: text was expected"]),
     "an image": (of(IMAGE, ANSWER), ["content of message 1 of line 2 of", "a part of the type 'image_url'", "text alone"]),
     "a record that is a list": (GOOD.encode() + b"[1, 2]\n", ["line 2 of", "is a JSON list, not an object"]),
-    "a line that is cut off": (GOOD.encode() + b'{"messages": [\n', ["line 2 of", "is not JSON"]),
-    "bytes that are no UTF-8": (GOOD.encode() + b'{"messages": "\xff"}\n', ["line 2 of", "is not JSON in UTF-8"]),
     "columns of nothing known": (b'{"conversations": [], "id": 1}\n', ["line 1 of", "has conversations, id, which is no example", "`prompt` and `completion`"]),
-    "another kind in the middle": (GOOD.encode() + b'{"text": "a"}\n', ["line 2 of", "has no messages, and the first record of", "all records of a data set are of one kind"]),
     "messages of null": (GOOD.encode() + b'{"messages": null}\n', ["line 2 of", "has no messages"]),
     "a prompt without completion": (b'{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n', ["line 2 of", "has no completion"]),
     "a prompt of messages alone": (json.dumps({"prompt": [USER], "completion": "b"}).encode(), ["prompt of line 1 of", "is a list and its completion a str"]),
-    "a text of numbers": (b'{"text": [1]}\n', ["text of line 1 of", "is a list: text was expected"]),
     "tools that are text": (json.dumps({"messages": [USER, ANSWER], "tools": "f"}).encode(), ["tools of line 1 of", "is a str: a list of objects"]),
     "nothing": (b"\n\n", ["holds no records"]),
     "nobody answers": (json.dumps({"messages": [USER]}).encode(), ["has nothing to learn", "1 documents", "--loss-on all"]),
@@ -75,11 +66,11 @@ def test_records_that_are_no_examples_are_refused_with_the_line_and_the_reason(t
         assert part in message, message
 
 
-@pytest.mark.parametrize("messages", [[ANSWER, USER], [USER, USER, ANSWER], [USER, ANSWER, ANSWER]])
-def test_roles_that_a_template_refuses_are_refused_with_the_line(tmp_path, messages):
-    (tmp_path / "a.jsonl").write_bytes(of(*messages))
+def test_roles_that_a_template_refuses_are_refused_with_the_line(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(of(USER, USER, ANSWER))
     message = refusal(tmp_path / "a.jsonl", GEMMA)
-    assert all(part in message for part in ORDER)
+    assert "line 2 of" in message
+    assert "Conversation roles must alternate" in message
 
 
 def test_conversations_need_a_template(tmp_path):
@@ -87,14 +78,6 @@ def test_conversations_need_a_template(tmp_path):
     assert "line 1 of" in message
     assert "has no chat template" in message
     assert "--chat-template FILE" in message
-
-
-def test_a_line_of_100_megabytes_is_refused(tmp_path):
-    with open(tmp_path / "a.jsonl", "wb") as file:
-        file.write(GOOD.encode() + b'{"text": "')
-        file.truncate(100 * 10**6)
-    assert "line 2 of" in (message := refusal(tmp_path / "a.jsonl"))
-    assert "longer than 16.0 MiB" in message
 
 
 def test_a_list_in_json_may_not_be_larger_than_memory_allows(tmp_path):
@@ -107,22 +90,11 @@ def test_a_list_in_json_may_not_be_larger_than_memory_allows(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (b"{}", "is a JSON dict, not a list"),
-        (b"[", "is not JSON"),
-        (b"[7]", "record 1 of"),
-        (b"\xff", "is not JSON in UTF-8"),
-    ],
+    [(b"{}", "is a JSON dict, not a list"), (b"[", "is not JSON"), (b"[7]", "record 1 of")],
 )
 def test_a_json_file_is_one_list_of_objects(tmp_path, content, reason):
     (tmp_path / "a.json").write_bytes(content)
     assert reason in refusal(tmp_path / "a.json")
-
-
-def test_damaged_tables_are_refused(tmp_path):
-    parquet.write_table(pa.table({"text": ["a"] * 100}), tmp_path / "a.parquet")
-    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
-    assert "is not a readable .parquet file" in refusal(tmp_path / "b.parquet")
 
 
 def test_plain_text_and_what_is_not_there_are_refused(tmp_path):

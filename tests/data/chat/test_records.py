@@ -6,7 +6,6 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-import zstandard
 
 from chat_files import chats, turns, write_records
 from plimsoll.data.chat.records import open_records
@@ -21,11 +20,6 @@ def write_jsonl(folder):
 def write_gz(folder):
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(write_jsonl(folder).read_bytes()))
     return folder / "a.jsonl.gz"
-
-
-def write_zst(folder):
-    (folder / "a.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(write_jsonl(folder).read_bytes()))
-    return folder / "a.jsonl.zst"
 
 
 def write_json(folder):
@@ -53,7 +47,7 @@ def write_splits(folder):
     return folder
 
 
-WAYS = [write_jsonl, write_gz, write_zst, write_json, write_parquet, write_folder, write_splits]
+WAYS = [write_jsonl, write_gz, write_json, write_parquet, write_folder, write_splits]
 
 
 @pytest.mark.parametrize("write", WAYS, ids=lambda write: write.__name__.removeprefix("write_"))
@@ -67,13 +61,9 @@ def test_every_format_holds_the_same_records(tmp_path, write):
     assert len(list(open_records(str(path), max_examples=7))) == 7
 
 
-def test_another_split_may_be_named(tmp_path):
+def test_a_stream_of_local_files_is_known_by_what_they_hold_and_another_split_may_be_named(tmp_path):
     write_splits(tmp_path)
     assert len(list(open_records(str(tmp_path), split="test"))) == 1
-
-
-def test_a_stream_of_local_files_is_known_by_what_they_hold(tmp_path):
-    write_splits(tmp_path)
     before = open_records(str(tmp_path)).facts()
     assert open_records(str(tmp_path)).facts() == before
     parquet.write_table(pa.Table.from_pylist(CHATS[::-1]), tmp_path / "train-0.parquet")
@@ -82,19 +72,5 @@ def test_a_stream_of_local_files_is_known_by_what_they_hold(tmp_path):
 
 def test_the_first_record_decides_the_kind(tmp_path):
     both = {"messages": turns("a", "b"), "text": "a"}
-    path = write_records(tmp_path / "a.jsonl", [{"prompt": "a", "completion": "b", "text": "c"}] * 2)
-    assert [record.kind for record in open_records(str(path))] == ["prompt"] * 2
     path = write_records(tmp_path / "b.jsonl", [both, both | {"text": None}])
     assert [record.kind for record in open_records(str(path))] == ["messages"] * 2
-
-
-def test_what_is_read_is_said(tmp_path):
-    write_gz(tmp_path)
-    described = open_records(str(tmp_path), max_examples=1000).describe()
-    assert "2 .gz and .jsonl files, " in described
-    assert described.endswith(", the first 1,000 records")
-
-
-def test_a_line_is_named_by_its_number_in_the_file(tmp_path):
-    (tmp_path / "a.jsonl").write_text('\n{"text": "a"}\n\n{"text": "b"}\n')
-    assert [record.where.split(" of ")[0] for record in open_records(str(tmp_path / "a.jsonl"))] == ["line 2", "line 4"]

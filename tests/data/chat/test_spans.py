@@ -46,33 +46,22 @@ ENDS = {"CHATML": "<|im_end|>", "MARKED": "<|im_end|>", "LLAMA": "<|eot_id|>", "
 @pytest.mark.parametrize("style", ENDS)
 def test_turns_of_the_assistant_are_learned_with_the_token_that_ends_them(tokenizer_with, style):
     messages, end = turns("Hi", "Hello, wörld.", "And?\n", "Done"), ENDS[style]
-    text, parts = learned(tokenizer_with(getattr(chat_files, style)), messages)
+    tokenizer = tokenizer_with(getattr(chat_files, style))
+    text, parts = learned(tokenizer, messages)
     assert parts == [f"Hello, wörld.{end}", f"Done{end}"]
     assert text.count("Hi") == 1
+    assert learned(tokenizer, messages, first=3)[1] == [f"Done{end}"]  # of a prompt none is
     assert text.startswith("<|begin|>") == (style in ("LLAMA", "GEMMA"))
 
 
-def test_a_conversation_is_rendered_to_the_letter(tokenizer_with):
-    text, parts = learned(tokenizer_with(chat_files.CHATML), turns("Hi", "Yes", system="S"))
-    assert text == (
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
-    )
-    assert parts == ["Yes<|im_end|>"]
-
-
 def test_an_earlier_turn_is_learned_as_it_stands_where_a_template_leaves_its_thinking_out(tokenizer_with):
-    messages = turns("1+1?", "<think>\neasy\n</think>\n\n2", "And 2+2?", "<think>\nharder\n</think>\n\n4")
-    text, parts = learned(tokenizer_with(chat_files.THINKING), messages)
-    assert "easy" not in text
-    assert parts == ["2<|im_end|>", "<think>\nharder\n</think>\n\n4<|im_end|>"]
-
-
-def test_reasoning_may_stand_beside_the_content(tokenizer_with):
-    messages = turns("1+1?", "2", "And 2+2?", "4")
-    messages[1]["reasoning"], messages[3]["thinking"] = "easy", "harder"
-    text, parts = learned(tokenizer_with(chat_files.THINKING), messages)
-    assert "easy" not in text
-    assert parts == ["2<|im_end|>", "<think>\nharder\n</think>\n\n4<|im_end|>"]
+    inside = turns("1+1?", "<think>\neasy\n</think>\n\n2", "And 2+2?", "<think>\nharder\n</think>\n\n4")
+    beside = turns("1+1?", "2", "And 2+2?", "4")
+    beside[1]["reasoning"], beside[3]["thinking"] = "easy", "harder"
+    for messages in (inside, beside):
+        text, parts = learned(tokenizer_with(chat_files.THINKING), messages)
+        assert "easy" not in text
+        assert parts == ["2<|im_end|>", "<think>\nharder\n</think>\n\n4<|im_end|>"]
 
 
 def test_a_prompt_that_begins_a_thought_does_not_hide_the_answer(tokenizer_with):
@@ -103,12 +92,6 @@ def test_all_tokens_are_learned_where_that_is_asked(tokenizer_with):
     assert parts == [text]
 
 
-@pytest.mark.parametrize("style", ["CHATML", "MARKED"])
-def test_turns_of_a_prompt_are_not_learned(tokenizer_with, style):
-    messages = turns("Hi", "Yes", "And", "No")
-    assert learned(tokenizer_with(getattr(chat_files, style)), messages, first=3)[1] == ["No<|im_end|>"]
-
-
 def test_two_turns_in_a_row_are_both_learned(tokenizer_with):
     messages = [*turns("Hi", "Yes"), {"role": "assistant", "content": "No"}]
     assert learned(tokenizer_with(chat_files.CHATML), messages)[1] == ["Yes<|im_end|>", "No<|im_end|>"]
@@ -131,17 +114,19 @@ def test_tools_and_their_calls_reach_the_template(tokenizer_with):
     assert parts == ['{"name": "f", "arguments": {"x": "<é>"}}<|im_end|>', "It is 7<|im_end|>"]
 
 
+MARKED, CHATML = (
+    ChatTemplate(source, tokens={"bos_token": "<|begin|>"}, name="a test")
+    for source in (chat_files.MARKED, chat_files.CHATML)
+)
 CONTENT = st.text(st.characters(codec="utf-8", exclude_characters="<>\ue000\ue001"), max_size=12)
 
 
 @given(st.lists(CONTENT, min_size=2, max_size=7), st.one_of(st.none(), CONTENT))
 def test_whatever_is_said_a_template_that_marks_its_turns_and_one_that_does_not_agree(contents, system):
     messages = turns(*contents, system=system)
-    tokens = {"bos_token": "<|begin|>"}
-    found = []
-    for source in (chat_files.MARKED, chat_files.CHATML):
-        template = ChatTemplate(source, tokens=tokens, name="a test")
-        found.append(assistant_spans(template, messages, special={"<|im_end|>"}, where="a test"))
+    found = [
+        assistant_spans(template, messages, special={"<|im_end|>"}, where="a test") for template in (MARKED, CHATML)
+    ]
     assert found[0] == found[1]
     answers = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
     assert [found[0].text[start:end] for start, end in found[0].spans] == answers

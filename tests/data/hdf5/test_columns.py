@@ -35,33 +35,22 @@ def test_an_evaluation_counts_every_row_once(tmp_path_factory, rows, chunk, batc
 
 def test_an_epoch_has_every_row_of_its_part(tmp_path):
     examples = Hdf5(written(tmp_path / "w.h5"), COLUMNS, rows=(None, -20), mix=2)
-    drawn = [
-        next(loader)["y"]
-        for loader in [examples.loader(batch_size=10, seed=0, shuffle=True, prefetch=2)]
-        for _ in range(8)
-    ]
+    loader = examples.loader(batch_size=10, seed=0, shuffle=True, prefetch=0)
+    batches = [next(loader) for _ in range(8)]
     assert len(examples) == 80
-    assert sorted(np.concatenate(drawn)) == list(range(80))
+    assert sorted(np.concatenate([batch["y"] for batch in batches])) == list(range(80))
+    assert examples.spec == {"x": ((2,), "float32"), "y": ((), "int32")}  # in 32 bits, as JAX has numbers
+    assert {name: (values.shape[1:], values.dtype.name) for name, values in batches[0].items()} == examples.spec
     unshuffled = examples.loader(batch_size=80, seed=0, shuffle=False, prefetch=0)
     assert [*next(unshuffled)["y"]] == list(range(80))
 
 
-def test_numbers_become_those_of_jax(tmp_path):
-    examples = Hdf5(written(tmp_path / "w.h5"), COLUMNS)
-    assert examples.spec == {"x": ((2,), "float32"), "y": ((), "int32")}
-    batch = next(examples.loader(batch_size=4, seed=0, shuffle=True, prefetch=0))
-    assert {name: (values.shape[1:], values.dtype.name) for name, values in batch.items()} == examples.spec
-
-
 def test_what_it_holds_is_the_chunks_that_are_mixed(tmp_path):
-    held = [Hdf5(written(tmp_path / f"{mix}.h5"), COLUMNS, mix=mix).held_bytes(training=True) for mix in (1, 3)]
+    few, many = (written(tmp_path / f"{rows}.h5", rows) for rows in (100, 10_000))
+    held = [Hdf5(few, COLUMNS, mix=mix).held_bytes(training=True) for mix in (1, 3)]
     assert held[1] - held[0] == 2 * 16 * 12
-    many = [
-        Hdf5(written(tmp_path / f"r{rows}.h5", rows), COLUMNS, mix=2).held_bytes(training=True)
-        for rows in (100, 10_000)
-    ]
-    assert many[0] == many[1]
-    assert Hdf5(tmp_path / "r100.h5", COLUMNS).warning is None
+    assert Hdf5(many, COLUMNS, mix=3).held_bytes(training=True) == held[1]
+    assert Hdf5(few, COLUMNS).warning is None
 
 
 def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
@@ -87,7 +76,6 @@ def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):
         ({"columns": {"x": "in/x", COUNTED: "in/y"}}, "is taken"),
         ({"columns": ["x"]}, "like {"),
         ({"rows": (90, 20)}, "has 100 rows, and rows=(90, 20)"),
-        ({"rows": (0, 1000)}, "has 100 rows, and rows=(0, 1000)"),
         ({"rows": (-101, None)}, "rows=(-101, None)"),
         ({"mix": 0}, "mix"),
     ],
@@ -97,10 +85,3 @@ def test_what_cannot_be_read_is_refused(tmp_path, how, said):
     with pytest.raises(PlimsollError) as refused:
         Hdf5(path, **{"columns": COLUMNS, **how}).loader(batch_size=1, seed=0, shuffle=True, prefetch=0)
     assert said in str(refused.value)
-
-
-def test_text_and_too_large_numbers_are_refused(tmp_path):
-    with pytest.raises(DataError, match="not numbers"):
-        Hdf5(written(tmp_path / "s.h5", y=np.full(100, b"ab")), COLUMNS)
-    with pytest.raises(DataError, match="4,294,967,296, and the largest that a int32 holds"):
-        next(iter(Hdf5(written(tmp_path / "l.h5", y=np.full(100, 2**32)), COLUMNS).counted(2)))

@@ -84,31 +84,25 @@ def test_forty_attributes_are_shown_and_long_ones_by_their_shape(tmp_path):
 
 
 def test_figures_of_a_family_by_hand(tmp_path):
-    """Two rows of Tank and one of Cart: norms of the last states 5, 10 and 0, controls 3, 4 and 1, one NaN."""
-    inputs = np.zeros((3, 2, 2), np.float32)
+    """Two rows of Tank and one of Cart: norms of the last states 5, 10 and 0, controls 3, 4 and 1, one NaN. One of
+    Wall, which has no control."""
+    inputs = np.zeros((4, 2, 2), np.float32)
     inputs[0, -1], inputs[1, -1], inputs[:, 0] = (3, 4), (6, 8), 99
-    controls = np.array([[3, 0], [4, 0], [1, np.nan]], np.float32)
-    masks = np.array([[1, 0], [1, 0], [1, 1]], np.float32)
-    names = np.array(["Tank", "Tank", "Cart"], "S50")
+    controls = np.array([[3, 0], [4, 0], [1, np.nan], [0, 0]], np.float32)
+    masks = np.array([[1, 0], [1, 0], [1, 1], [0, 0]], np.float32)
+    names = np.array(["Tank", "Tank", "Cart", "Wall"], "S50")
     path = write(
         tmp_path / "w.h5", input_sequences=(inputs, {"chunks": (2, 2, 2)}), controls=controls, control_masks=masks,
         system_ids=names,
     )  # fmt: skip
-    cart, tank = describe(path)["families"]
+    cart, tank, wall = describe(path)["families"]
     assert tank == {
         "name": "Tank", "sampled_rows": 2, "mean_norm": 7.5, "inputs": 1.0, "control_rms": pytest.approx(12.5**0.5),
         "rows_not_finite": 0,
     }  # fmt: skip
     assert (cart["name"], cart["sampled_rows"], cart["mean_norm"], cart["inputs"]) == ("Cart", 1, 0.0, 2.0)
     assert cart["rows_not_finite"] == 1
-
-
-def test_a_family_without_controls_has_no_size_of_them(tmp_path):
-    path = write(
-        tmp_path / "w.h5", input_sequences=np.zeros((1, 2, 2)), controls=np.zeros((1, 2)),
-        control_masks=np.zeros((1, 2)), system_ids=np.array(["Cart"], "S50"),
-    )  # fmt: skip
-    assert describe(path)["families"][0]["control_rms"] is None
+    assert (wall["name"], wall["control_rms"]) == ("Wall", None)
 
 
 def test_families_are_sampled_in_eight_chunks_from_end_to_end(tmp_path):

@@ -82,10 +82,6 @@ def test_a_block_ends_with_the_piece_that_fills_it(monkeypatch):
     assert list(encoded([], Encoder(1, submit))) == []
 
 
-def test_a_block_is_256_kib():
-    assert encoding.BLOCK == 262_144
-
-
 def test_a_cluster_that_does_not_answer_is_said_and_a_local_one_is_not_asked(monkeypatch):
     asked = []
 

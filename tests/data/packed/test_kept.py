@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from emptying import together
 from plimsoll import cache
@@ -15,7 +16,7 @@ from plimsoll.data.packed import shards
 from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.text.loader import load_tokens
 from plimsoll.data.text.opening import open_documents, worth_keeping
-from plimsoll.data.text.tokenizer import load_tokenizer
+from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import DataError
 from plimsoll.files import facts
 from plimsoll.units import MIB
@@ -47,8 +48,12 @@ def unheard(words):
     pass
 
 
+def tokens_of(text, tokenizer):
+    return tokenised(open_documents(str(text)), tokenizer, unheard)
+
+
 def test_the_ids_are_those_of_the_stream_and_are_made_once(text, byte_tokenizer, made):
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+    packed = tokens_of(text, byte_tokenizer)
     ids = load_tokens(open_documents(str(text)), byte_tokenizer)
     np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens + 1), ids)
     copy = text.with_name("elsewhere") / "a.txt"
@@ -74,10 +79,7 @@ def test_whatever_the_ids_follow_from_makes_others(text, byte_tokenizer, made, t
         options = {"max_examples": 30}
     if what == "another tokenizer":
         content = byte_tokenizer.to_json().replace('"a":', '"X":').replace('"b":', '"a":').replace('"X":', '"b":')
-        (tmp_path / "other").mkdir()
-        (tmp_path / "other/tokenizer.json").write_text(content)
-        tokenizer = load_tokenizer(tmp_path / "other")
-        (tmp_path / "other/tokenizer.json").unlink()
+        tokenizer = TextTokenizer(Tokenizer.from_str(content))
     documents = open_documents(str(tmp_path), **options)
     packed = tokenised(documents, tokenizer, unheard)
     assert len(set(made)) == 2
@@ -88,7 +90,7 @@ def test_of_a_text_too_large_to_be_read_whole_the_time_of_writing_counts(text, b
     monkeypatch.setattr(facts, "WHOLE_BYTES", len(TEXT) - 1)
     for written in (1, 2, 1):
         os.utime(text, (written, written))
-        tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+        tokens_of(text, byte_tokenizer)
     assert len(made) == 2
 
 
@@ -113,26 +115,16 @@ def test_what_was_interrupted_is_continued(text, byte_tokenizer, monkeypatch):
     np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens + 1), ids)
 
 
-def damaged(packed, what):
-    """Damages a finished text, and sets the times of what it changes back as far as a program can."""
-    path = packed.folder / (what if "." in what else "shard_00000/tokens.bin")
-    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-    if what == "cut short":
-        os.truncate(path, 100)
-    else:  # an id that every vocabulary has, where no sample of it is taken
-        content = bytearray(path.read_bytes())
-        content[-4] ^= 1
-        path.write_bytes(content)
-    os.utime(path, ns=times)
-
-
-@pytest.mark.parametrize(
-    "what", ["cut short", "manifest.json", "meta.json", "shard_00000/tokens.bin", "shard_00000/validation.bin"]
-)
-def test_damaged_tokens_are_made_again_and_it_is_said(text, byte_tokenizer, made, what):
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+def test_damaged_tokens_are_made_again_and_it_is_said(text, byte_tokenizer, made):
+    """By an id that every vocabulary has, and whose file has the size and the time that it had."""
+    packed = tokens_of(text, byte_tokenizer)
     files = {path: path.read_bytes() for path in packed.folder.rglob("*") if path.is_file()}
-    damaged(packed, what)
+    path = packed.folder / "shard_00000/tokens.bin"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    content = bytearray(files[path])
+    content[-4] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=times)
     assert kept(packed.folder.name) is None
     assert packed.folder.exists()  # another process may be about to finish it: only who has its lock removes it
     said = []
@@ -143,7 +135,7 @@ def test_damaged_tokens_are_made_again_and_it_is_said(text, byte_tokenizer, made
 
 
 def test_use_is_noted_where_the_limit_of_the_cache_looks(text, byte_tokenizer):
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+    packed = tokens_of(text, byte_tokenizer)
     os.utime(packed.folder, (1, 1))
     (entry,) = cache.entries(text.parent / "cache")
     assert entry.used_ns == 10**9
@@ -162,7 +154,7 @@ def test_a_text_that_changes_meanwhile_is_refused_and_leaves_nothing(text, byte_
 
     monkeypatch.setattr(shards.Packing, "run", changed)
     with pytest.raises(DataError, match=r"changed while it was tokenised, a.txt has other content"):
-        tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+        tokens_of(text, byte_tokenizer)
     assert not list((text.parent / "cache/tokens").iterdir())
 
 
@@ -198,7 +190,7 @@ def test_processes_at_once_tokenise_a_text_that_another_one_removes(text, byte_t
     assert emptied > 0
     assert all(int(read) > 0 for read in printed)
     assert {path.suffix for path in (tmp_path / "cache/tokens").iterdir()} <= {"", ".lock"}
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+    packed = tokens_of(text, byte_tokenizer)
     np.testing.assert_array_equal(packed.read("tokens.bin", 0, packed.tokens), expected[: packed.tokens])
 
 
@@ -207,20 +199,20 @@ def test_a_full_disk_is_one_paragraph_and_nothing_is_left_on_it(text, byte_token
     def fails(*_):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
+    changes = {
+        "before": ("plimsoll.data.kept.free_bytes", lambda path: 0),
+        "meanwhile": ("plimsoll.data.packed.shards.free_bytes", lambda path: 0),
+        "meanwhile, by the system": ("plimsoll.data.packed.shards.Shard.add", fails),
+    }
     with monkeypatch.context() as changed:
-        if full == "before":
-            changed.setattr("plimsoll.data.kept.free_bytes", lambda path: 0)
-        elif full == "meanwhile":
-            changed.setattr(shards, "free_bytes", lambda path: 0)
-        else:
-            changed.setattr(shards.Shard, "add", fails)
+        changed.setattr(*changes[full])
         with pytest.raises(NotKept) as refusal:
-            tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+            tokens_of(text, byte_tokenizer)
     assert "\n" not in str(refusal.value)
     assert str(text.parent / "cache") in str(refusal.value)
     assert "PLIMSOLL_CACHE names another folder" in str(refusal.value)
     assert not list((text.parent / "cache/tokens").iterdir())
-    packed = tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+    packed = tokens_of(text, byte_tokenizer)
     assert packed.tokens == len(load_tokens(open_documents(str(text)), byte_tokenizer))
 
 
@@ -229,16 +221,17 @@ def test_a_text_above_the_limit_of_the_cache_is_not_made(text, byte_tokenizer, m
     with pytest.raises(
         NotKept, match=r"takes \d\.\d KiB of ids or more, and the cache may have 1000 B \(PLIMSOLL_CACHE_L"
     ):
-        tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+        tokens_of(text, byte_tokenizer)
     assert made == []
 
 
 @pytest.mark.parametrize("what", ["cache", "cache/tokens"])
 def test_a_folder_that_cannot_be_written_to_is_one_paragraph(text, byte_tokenizer, what):
-    (text.parent / what).parent.mkdir(exist_ok=True)
-    (text.parent / what).write_text("a file")
+    place = text.parent / what
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("a file")
     with pytest.raises(NotKept, match=r"the cache folder .* cannot be") as refusal:
-        tokenised(open_documents(str(text)), byte_tokenizer, unheard)
+        tokens_of(text, byte_tokenizer)
     assert "\n" not in str(refusal.value)
 
 

