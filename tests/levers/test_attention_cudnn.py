@@ -131,6 +131,14 @@ def scores_bytes(examples, side, heads=HEADS):
     return 2 * examples * heads * (-(-side // 64) * 64) ** 2
 
 
+def test_gradients_of_a_blocks_scores_are_at_most_twice_those_of_all_queries():
+    shape = 1, 16_384, 1, 64
+    block, examples = pieces(shape, shape, Call(0.1))
+    assert (block, examples) == (1_024, 1)
+    bytes_of_queries = 2 * 16_384 * 64
+    assert scores_bytes(1, block, heads=1) <= 2 * bytes_of_queries < scores_bytes(1, 2 * block, heads=1)
+
+
 @given(
     batch=st.integers(1, 96),
     length=st.integers(1, 200_000),
