@@ -27,7 +27,6 @@ def typed(capsys, *words):
             "--width 128, --layers 4 and --heads 4 give way to --target-params",
         ),
         (["code", "--target-params", "1M"], {"width": None}, "give way to --target-params"),  # the class's own default
-        (["code", "--target_params=5M"], {"target_params": 5_000_000, "width": None}, "give way to --target-params"),
         (["code", "--largest", "target-params"], {"width": None, "layers": None}, "give way to --target-params"),
         (["code", "--epochs", "2"], {"steps": None, "epochs": 2.0, "width": 128}, "--steps 600 gives way to --epochs"),
         (["code", "--epochs", "None"], {"steps": 600, "epochs": None}, ""),

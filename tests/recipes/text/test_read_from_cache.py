@@ -13,7 +13,6 @@ from plimsoll.api.loader import loader
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.text.opening import text_bytes
-from plimsoll.errors import DataError
 from plimsoll.recipes.text.recipe import KEPT, WINDOWS, Text
 
 WORDS = list("abcdefghijklmnop")
@@ -88,11 +87,6 @@ def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_k
     streamed = dataclasses.replace(recipe, steps=None, epochs=2.0, use_streaming=False)
     assert KEPT not in (counted := prepared(streamed, tmp_path / "memory")).facts
     assert (epochs.steps, epochs.facts["tokens"]) == (counted.steps, counted.facts["tokens"])
-
-
-def test_less_than_a_batch_is_refused_as_before(recipe, tmp_path):
-    with pytest.raises(DataError, match="fewer than the 4,000 of one batch"):
-        prepared(dataclasses.replace(recipe, batch_size=4_000), tmp_path / "run")
 
 
 def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_beside_a_card(recipe, tmp_path):
