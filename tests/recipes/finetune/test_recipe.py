@@ -172,26 +172,6 @@ def test_messages_without_a_chat_template_are_refused_and_one_can_be_named(own, 
     assert facts["packing"]["tokens"] < usual["packing"]["tokens"]
 
 
-RECORDS = {
-    "text": ([{"text": f"once {'upon ' * (i % 7)}{i}"} for i in range(200)], False),
-    "pairs": ([{"prompt": f"{i} and {i} is ", "completion": str(2 * i)} for i in range(200)], False),
-    "turns": (
-        [
-            {"prompt": turns(f"{i} twice?"), "completion": [{"role": "assistant", "content": str(2 * i)}]}
-            for i in range(99)
-        ],
-        True,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_a_run_knows_whether_it_learned_conversations(recipe, tmp_path, name):
-    rows, conversations = RECORDS[name]
-    path = write_records(tmp_path / "rows.jsonl", rows)
-    assert prepared(replace(recipe, dataset_id=str(path)), tmp_path).facts["conversations"] is conversations
-
-
 def test_the_batches_of_training_and_validation_are_rows_of_whole_documents(recipe, tmp_path):
     held_out = write_records(tmp_path / "held.jsonl", [{"messages": turns("a?", "b")}] * 3)
     recipe = replace(recipe, validation_id=str(held_out))

@@ -26,6 +26,12 @@ from tuning_files import SHAPE, small, write_model
 IDS = np.arange(24)[None] * 7 % 200
 
 
+def zeros(task):
+    """In the place of the parameters that it draws."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
 class Tuned(SimpleNamespace):
     """A run as the verbs get it, its adapters (or its model) moved away from where they begin."""
 
@@ -36,7 +42,7 @@ class Tuned(SimpleNamespace):
         plan = SimpleNamespace(compute=lambda platform: Compute())
         super().__init__(recipe=recipe, run=str(run), step=6, plan=plan, prepared=made)
         self.task = recipe.task(Compute())
-        params, draw = recipe.begin(jax.jit(self.task.init)(jax.random.key(0))), np.random.default_rng(3)
+        params, draw = recipe.begin(zeros(self.task)), np.random.default_rng(3)
         move = lambda leaf: leaf + jnp.asarray(moved * draw.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
         self.all = params | {"trainable": jax.tree.map(move, params["trainable"])}
 
@@ -76,7 +82,7 @@ def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begin
     batch = next(again.source(tmp_path / "again", prefetch=0))
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     loss = jax.jit(lambda params: tuned.task.loss(params, None, batch, keys, train=True)[0].total)
-    assert loss(again.begin(jax.jit(tuned.task.init)(jax.random.key(5)))) == loss(tuned.all)
+    assert loss(again.begin(zeros(tuned.task))) == loss(tuned.all)
 
 
 @pytest.mark.parametrize("options", [{"rslora": True, "lora_targets": "v,down"}, {"lora_rank": 0}], ids=str)
@@ -173,8 +179,10 @@ def test_an_answer_that_does_not_end_has_the_tokens_that_were_asked_for(tmp_path
         sample(run, ASKED | {"prompt": "w" * 300})
 
 
+CHAT = "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"
 FORMS = {
-    "conversations": (None, "why?", "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\n"),
+    "conversations": (None, "why?", CHAT),
+    "turns": ([{"prompt": [MESSAGES[0]], "completion": [MESSAGES[1]]}], "why?", CHAT),
     "pairs": ([{"prompt": "why?", "completion": "so"}], "why?", "why?"),
     "no prompt": ([{"text": "why? so"}], "", "<|endoftext|>"),
 }

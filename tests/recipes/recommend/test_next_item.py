@@ -17,7 +17,7 @@ from plimsoll.recipes.recommend.item_reader import SmallReader, with_weights
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
-from pretrained_folders import drawn, write
+from pretrained_folders import write
 
 STRICT = True
 
@@ -107,19 +107,6 @@ def test_a_model_that_is_not_frozen_learns_too(folder):
     assert params["frozen"].keys() == {"clusters"}
     gradient = jax.jit(jax.grad(loss_of(task, {"items": histories()})))(params["trainable"], params["frozen"])
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient["model"]))
-
-
-def test_the_published_model_reads_what_the_adapter_gives_and_no_words(published):
-    task, params = task_of(published=True), published
-    assert params["frozen"]["model"].keys() == {"blocks", "norm"}
-    weights = drawn(LLAMA)
-    query = params["frozen"]["model"]["blocks"]["query"]["kernel"][1]
-    np.testing.assert_array_equal(query, weights["model.layers.1.self_attn.q_proj.weight"].T)
-    ids = histories()[:, :-1]
-    expected = task.reader.model.hidden(
-        params["frozen"]["model"], inputs_embeds=task.items.entered(params["trainable"], ids)
-    )
-    np.testing.assert_allclose(task.hidden(params, ids), expected, rtol=1e-6)
 
 
 def test_beside_a_frozen_model_it_starts_as_it_would_without_one_and_learns_from_it(folder):

@@ -1,13 +1,12 @@
 """From a file to a folder: what is kept, what items begin with, and which are put together."""
 
-import errno
 import sys
 
 import numpy as np
 import pytest
 
 from interaction_files import sequence_of
-from plimsoll.errors import DataError, StoppedError
+from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.clusters import clustered
 from plimsoll.recipes.recommend.embeddings import factorised
 from plimsoll.recipes.recommend.interactions import Interactions
@@ -189,13 +188,3 @@ def test_golden_counts_of_the_real_sets(shared, tmp_path):
         )
         told = build(options, tmp_path / str(number))
         assert (told["form"], told["users"], told["items"], told["examples"]) == sizes
-
-
-def test_a_disk_that_becomes_full_stops_it(file, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, "no space")
-
-    monkeypatch.setattr(np, "save", fail)
-    with pytest.raises(StoppedError, match="the disk became full"):
-        build(made(file), tmp_path / "set")
-    assert not list(tmp_path.iterdir())

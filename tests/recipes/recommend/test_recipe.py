@@ -33,6 +33,12 @@ def recipe(data):
     return replace(preset("recommend"), data=str(data), seq_len=4, batch_size=2, width=16)
 
 
+def zeros(recipe):
+    """In the place of the parameters that it draws."""
+    shapes = jax.eval_shape(recipe.task(Compute()).init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+
 def test_sizes_are_those_of_the_data(recipe):
     shape = recipe.shape
     assert (shape.items, shape.clusters, shape.largest_cluster, shape.item_width) == (7, 3, 3, 8)
@@ -75,8 +81,7 @@ def test_no_item_that_is_held_out_is_trained_on(recipe, data):
 
 
 def test_training_begins_with_the_datas_embeddings_and_clusters(recipe):
-    task = recipe.task(Compute())
-    found = recipe.begin(jax.jit(task.init)(jax.random.key(0)))
+    found = recipe.begin(zeros(recipe))
     rows = recipe.interactions.embeddings()
     table = np.asarray(found["trainable"]["items"]["embedding"])
     np.testing.assert_allclose(table[3], rows[3] / np.linalg.norm(rows[3]) * ROW_LENGTH, rtol=1e-5)
@@ -88,7 +93,7 @@ def test_items_of_another_width_begin_at_random_and_that_is_said(recipe, tmp_pat
     other, said = replace(recipe, item_embedding_dim=12), []
     other.prepare(tmp_path, said.append)
     assert "items begin at random" in said[-1]
-    params = jax.jit(other.task(Compute()).init)(jax.random.key(0))
+    params = zeros(other)
     np.testing.assert_array_equal(
         other.begin(params)["trainable"]["items"]["embedding"], params["trainable"]["items"]["embedding"]
     )
@@ -96,11 +101,11 @@ def test_items_of_another_width_begin_at_random_and_that_is_said(recipe, tmp_pat
 
 def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, model):
     frozen = replace(recipe, width=None, pretrained=model)
-    params = frozen.begin(jax.jit(frozen.task(Compute()).init)(jax.random.key(0)))
+    params = frozen.begin(zeros(frozen))
     assert "frozen_bits" in frozen.supported_levers
     assert params["frozen"]["model"]["blocks"]["query"]["kernel"].any()
     learned = replace(frozen, freeze=False)
-    params = learned.begin(jax.jit(learned.task(Compute()).init)(jax.random.key(0)))
+    params = learned.begin(zeros(learned))
     assert "frozen_bits" not in learned.supported_levers
     assert params["trainable"]["model"]["blocks"]["query"]["kernel"].any()
 

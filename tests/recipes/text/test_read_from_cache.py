@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plimsoll.api.loader import loader
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.text.opening import text_bytes
@@ -100,9 +99,3 @@ def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_be
     old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
     assert wide.host_bytes(old, prefetch=2)["data"] > bytes_kept + 100_000 * 2 * 17
     assert wide.host_bytes_beside_accelerator(old) == (MOST_THREADS - 1) * THREAD_BYTES
-
-
-def test_a_loader_without_a_run_reads_from_the_cache_too(recipe, tmp_path):
-    prepared(recipe, tmp_path / "run")
-    of_run = taken(recipe.source(tmp_path / "run", prefetch=0), 10)
-    assert taken(loader(recipe, tmp_path / "loader", prefetch=0), 10) == of_run
