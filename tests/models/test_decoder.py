@@ -78,7 +78,6 @@ CASES = {
     "untied": (UNTIED, LENGTH, {}, 1e-5),
     "queries in blocks": (TINY, 200, {}, 1e-5),
     "attention in chunks": (TINY, LENGTH, {"attention_chunk": 5, "remat": "block"}, 1e-5),
-    "remat dots": (TINY, LENGTH, {"remat": "dots"}, 1e-5),
     "tpu": (TINY, LENGTH, {"platform": "tpu"}, 1e-5),
     "bfloat16": (TINY, LENGTH, {"precision": "bfloat16"}, 0.05),
     "float16": (TINY, LENGTH, {"precision": "float16"}, 0.01),
@@ -124,20 +123,3 @@ def test_the_loss_at_the_start_is_that_of_guessing():
     assert float(loss.total / loss.weight) == pytest.approx(np.log(TINY.vocab), rel=0.02)
     batch["labels"][:, 5:] = IGNORE
     assert float(loss_of(params, None, batch, None)[0].weight) == 10
-
-
-def test_weights_in_layers_give_the_same_loss_and_gradient_as_stacked_ones():
-    task = NextToken(TINY, Compute())
-    weights = parameters(TINY)
-    batch = {"input_ids": ids(), "labels": ids(1)}
-
-    def total(trainable):
-        return task.loss({"trainable": trainable}, None, batch, None, train=True)[0].total
-
-    value, gradient = jax.jit(jax.value_and_grad(total))(weights)
-    in_layers = task.unstack(weights)
-    assert isinstance(in_layers["blocks"], list)
-    other_value, other = jax.jit(jax.value_and_grad(total))(in_layers)
-    assert float(other_value) == float(value)
-    for one, two in zip(jax.tree.leaves(gradient), jax.tree.leaves(task.stack(other)), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)

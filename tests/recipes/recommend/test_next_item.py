@@ -158,18 +158,6 @@ def test_a_frozen_model_reads_items_after_dropout_and_what_it_says_is_dropped_to
     assert abs(lone.mean() - 0.6 * 0.4) < 0.01
 
 
-def learned_in_chunks(chunk):
-    task = task_of(compute=Compute(loss_chunk=chunk))
-    params = jax.jit(task.init)(jax.random.key(0))
-    loss = loss_of(task, {"items": histories(rows=8, length=20)})
-    return jax.jit(jax.value_and_grad(loss))(params["trainable"], params["frozen"])
-
-
-def test_chunks_without_a_label_are_left_out_and_nothing_else_changes():
-    for one, other in zip(jax.tree.leaves(learned_in_chunks(0)), jax.tree.leaves(learned_in_chunks(16)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def small():
     """A task without a published model, and its weights."""
