@@ -63,11 +63,6 @@ def test_no_preset_refuses_an_option_for_what_it_says_itself(name):
         changed = preset(name, **{option: value}, **others)
         assert getattr(changed, option) == value
         assert all(getattr(changed, other) == nothing for other, nothing in recipe.gives_way[option].items())
-
-
-@pytest.mark.parametrize("name", registry.PRESETS)
-def test_what_gives_way_is_a_field_and_can_be_nothing(name):
-    recipe = preset(name)
     for option, instead in recipe.gives_way.items():
         assert {option, *instead} <= {field.name for field in dataclasses.fields(recipe)}
         changed, _ = giving_way(recipe, {option: "a value"})

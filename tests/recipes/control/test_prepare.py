@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from commands import workers_here
 from hypotheses import examples
 from plimsoll.cli.main import main
-from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.control.prepare import code, prepare
 from plimsoll.recipes.control.prepare_options import ControlSet
@@ -140,16 +139,6 @@ def test_a_set_that_is_finished_is_left_alone_and_one_of_other_options_is_refuse
     with workers_here():
         assert main(["prepare", "control", *words, "--out", str(path)]) == 2
     assert "windows.h5 is there already, and seed was 42 and is 3" in capfd.readouterr().err
-
-
-def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):
-    path = tmp_path / "damaged.h5"
-    with h5py.File(made[0]) as file:
-        at = file["input_sequences"].id.get_chunk_info(2).byte_offset
-    whole = made[0].read_bytes()
-    path.write_bytes(whole[: at + 9] + bytes([whole[at + 9] ^ 1]) + whole[at + 10 :])
-    with pytest.raises(DataError, match=r"rows 1,024 to 1,536 of .*damaged.h5 cannot be read"):
-        Hdf5Rows(path, {"x": "input_sequences"}).read(1024, 1536)
 
 
 def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_path):

@@ -151,13 +151,6 @@ def test_an_evaluation_is_of_both_splits_with_baselines_beside_them(run, asked):
     assert seen["baselines"] != found["baselines"]
 
 
-def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(run, asked):
-    found = ranked.evaluate(run, {"raw": True})
-    assert asked == [(4, True), (4, False)]
-    of_raw = {split: metrics(run.recipe, split, lambda ids: -known(ids)) for split in ("validation", "test")}
-    assert found["raw"] == of_raw
-
-
 @pytest.mark.parametrize(("scored_bytes", "block"), [(10**6, 30), (335, 3), (1, 1)])
 def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch, asked, scored_bytes, block):
     """Four bytes for each of 20 items and padding; never fewer than one user, nor more than there are."""
