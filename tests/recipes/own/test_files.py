@@ -69,6 +69,9 @@ def test_the_fields_of_a_class_are_options_and_survive_json(tmp_path):
     assert from_dict(saved) == recipe
     assert is_saved_as(saved, recipe)
     assert differences(from_dict(saved), dataclasses.replace(recipe, rate=0.5)) == {"rate": (0.25, 0.5)}
+    other = CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"
+    with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
+        to_dict(preset(write(tmp_path, other, "other.py")))
 
 
 READS_IT = """
@@ -182,9 +185,3 @@ def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_eith
     with pytest.raises(RecipeError) as refused, names["recipe"].guard("loss"):
         raise ValueError("no")
     assert "user_code.py" not in str(refused.value)  # without lines of ours
-
-
-def test_a_field_that_is_no_option_is_refused(tmp_path):
-    recipe = preset(write(tmp_path, CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"))
-    with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
-        to_dict(recipe)
