@@ -80,15 +80,12 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(run, drives, problem
     found = show(asked(run, closed_loop=True))
     assert said in found["left_out"][0]
     assert found["learning_rate"] is not None
-
-
-def test_a_defect_is_not_hidden(run, drives):
     drives(lambda trained: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # a defect is not hidden
         show(asked(run, closed_loop=True))
 
 
-@pytest.mark.parametrize("name", ["code", "longcontext", "control", "sudoku-4x4"])
+@pytest.mark.parametrize("name", ["code", "sudoku-4x4"])
 def test_the_learning_rate_is_the_recipes_own_schedule(name):
     recipe = preset(name)
     found = learning_rate(recipe, 1000)
@@ -98,7 +95,4 @@ def test_the_learning_rate_is_the_recipes_own_schedule(name):
     for at in (0, 57, 199):
         assert found["rates"][at] == pytest.approx(float(schedule(found["steps"][at] - 1)), rel=1e-6)
     assert max(found["rates"]) == pytest.approx(recipe.learning_rate, rel=0.01)
-
-
-def test_a_schedule_of_one_step_has_one():
-    assert learning_rate(preset("code"), 1)["steps"] == [1]
+    assert learning_rate(recipe, 1)["steps"] == [1]

@@ -27,7 +27,6 @@ def typed(capsys, *words):
             "--width 128, --layers 4 and --heads 4 give way to --target-params",
         ),
         (["code", "--target-params", "1M"], {"width": None}, "give way to --target-params"),  # the class's own default
-        (["code", "--target_params=5M"], {"target_params": 5_000_000, "width": None}, "give way to --target-params"),
         (["code", "--largest", "target-params"], {"width": None, "layers": None}, "give way to --target-params"),
         (["code", "--epochs", "2"], {"steps": None, "epochs": 2.0, "width": 128}, "--steps 600 gives way to --epochs"),
         (["code", "--epochs", "None"], {"steps": 600, "epochs": None}, ""),
@@ -64,11 +63,6 @@ def test_no_preset_refuses_an_option_for_what_it_says_itself(name):
         changed = preset(name, **{option: value}, **others)
         assert getattr(changed, option) == value
         assert all(getattr(changed, other) == nothing for other, nothing in recipe.gives_way[option].items())
-
-
-@pytest.mark.parametrize("name", registry.PRESETS)
-def test_what_gives_way_is_a_field_and_can_be_nothing(name):
-    recipe = preset(name)
     for option, instead in recipe.gives_way.items():
         assert {option, *instead} <= {field.name for field in dataclasses.fields(recipe)}
         changed, _ = giving_way(recipe, {option: "a value"})

@@ -1,8 +1,7 @@
 """Recipes: wrong fields are refused by name and value, and a saved recipe comes back as the same one."""
 
 import json
-import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -26,32 +25,24 @@ def test_a_preset_is_complete_and_survives_json(name):
         return
     assert recipe.shape.width > 0
     assert recipe.host_bytes(None, prefetch=2)["data"] > 0
-    if recipe.kind == "longcontext":  # inputs and labels are of the same ids
-        assert recipe.batch_spec(3) == {"tokens": ((3, recipe.seq_len + 1), "uint16")}
-        return
-    if recipe.kind == "recommend":
-        assert recipe.batch_spec(3) == {"items": ((3, recipe.seq_len + 1), "int32")}
-        return
-    tokens = "inputs" if recipe.kind == "puzzles" else "input_ids"
-    assert recipe.batch_spec(3)[tokens] == ((3, recipe.seq_len), "int32")
+    names = {"longcontext": "tokens", "recommend": "items", "puzzles": "inputs"}
+    whole = recipe.kind in ("longcontext", "recommend")  # inputs and labels are of the same ids
+    spec = recipe.batch_spec(3)[names.get(recipe.kind, "input_ids")]
+    assert spec == ((3, recipe.seq_len + whole), "uint16" if recipe.kind == "longcontext" else "int32")
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
-        ({"gradient_accumulation_steps": -1}, "--gradient-accumulation-steps must be 1 or more, got -1"),
         ({"steps": 0}, "--steps must be from 1 to 2,147,483,647, got 0"),
         ({"steps": 1.5}, "--steps must be a whole number, got 1.5"),
         ({"epochs": 0.0}, "--epochs must be above 0 and finite, got 0"),
         ({"epochs": float("nan")}, "--epochs must be above 0 and finite, got nan"),
-        ({"epochs": float("inf")}, "--epochs must be above 0 and finite, got inf"),
         ({"steps": 5, "epochs": 1.0}, "--steps 5 and --epochs 1 both set the length"),
-        ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
         ({"stride": 0}, "--stride must be 1 or more, got 0"),
-        ({"vocab_size": 0}, "--vocab-size must be 1 or more, got 0"),
-        ({"max_examples": 0}, "--max-examples must be 1 or more, got 0"),
         ({"shuffle_buffer_size": -1}, "--shuffle-buffer-size must be 0 or more, got -1"),
+        ({"width": 33, "layers": 1, "heads": 2}, "--width 33 cannot be split over --heads 2"),
         ({"width": 32}, "give all three, or --target-params alone"),
         ({"width": -32, "layers": 2, "heads": 1}, "--width must be 1 or more, got -32"),
         ({"warmup_steps": -1}, "--warmup-steps must be 0 or more, got -1"),
@@ -59,24 +50,13 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0 and finite, got nan"),
         ({"stride": 200, "seq_len": 64}, "--stride 200 is longer than --seq-len 64"),
         ({"clip_norm": -1.0}, "--clip-norm must be 0 or more and finite, got -1"),
-        ({"weight_decay": -0.1}, "--weight-decay must be 0 or more and finite, got -0.1"),
         ({"weight_decay": float("inf")}, "--weight-decay must be 0 or more and finite, got inf"),
         ({"beta2": 1.0}, "--beta2 must be at least 0 and below 1, got 1"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
-    with pytest.raises(RecipeError) as refused:
-        Text(**fields)
-    assert words in str(refused.value)
-
-
-def test_a_shape_that_heads_do_not_divide_is_refused_before_anything_is_read():
-    with pytest.raises(RecipeError, match="--width 33 cannot be split over --heads 2"):
-        _ = Text(width=33, layers=1, heads=2).shape
-
-
-def test_the_effective_batch_is_a_product():
-    assert Text(batch_size=4, gradient_accumulation_steps=8).effective_batch == 32
+    with pytest.raises(RecipeError, match=words):
+        _ = Text(**fields).shape
 
 
 @pytest.mark.parametrize(
@@ -88,9 +68,8 @@ def test_the_effective_batch_is_a_product():
     ],
 )
 def test_a_saved_recipe_that_is_not_ours_is_refused(saved, words):
-    with pytest.raises(RecipeError) as refused:
+    with pytest.raises(RecipeError, match=words):
         from_dict(saved)
-    assert words in str(refused.value)
 
 
 def test_differences_are_named_with_both_values():
@@ -98,27 +77,15 @@ def test_differences_are_named_with_both_values():
     assert differences(one, replace(one, seq_len=64, seed=1)) == {"seq_len": (128, 64), "seed": (42, 1)}
 
 
-def test_an_unknown_preset_suggests_a_near_one():
-    with pytest.raises(RecipeError, match="did you mean stories"):
-        preset("storeis")
-
-
-def test_what_was_prepared_survives_json():
-    prepared = Prepared(steps=7, steps_per_epoch=None, facts={"tokens": 3})
-    assert Prepared(**json.loads(json.dumps(asdict(prepared)))) == prepared
-
-
 def test_more_steps_than_a_run_can_count_are_refused():
     with pytest.raises(RecipeError, match=r"3,000,000,000 steps, and a run has at most 2,147,483,647: lower --epochs"):
         Prepared(steps=3 * 10**9, steps_per_epoch=10.0)
 
 
-@pytest.mark.parametrize(("wrong", "hint"), [("stepps", ": did you mean steps?"), ("zzz", "; it has batch_size, ")])
+@pytest.mark.parametrize(("wrong", "hint"), [("stepps", ": did you mean steps"), ("zzz", "; it has batch_size, ")])
 def test_a_misspelt_field_is_answered_where_a_recipe_is_copied_with_it(wrong, hint):
-    recipe = preset("code")
-    with pytest.raises(RecipeError, match=re.escape(f"Text has no option {wrong}{hint}")):
-        replace(recipe, **{wrong: 3})
-    assert replace(recipe, steps=3).steps == 3
+    with pytest.raises(RecipeError, match=f"Text has no option {wrong}{hint}"):
+        replace(preset("code"), **{wrong: 3})
 
 
 @pytest.mark.parametrize("name", PRESETS)

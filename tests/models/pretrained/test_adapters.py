@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -79,44 +81,26 @@ def test_an_adapter_beside_a_model_that_sees_pictures_has_its_names_there(tmp_pa
             np.testing.assert_array_equal(learned[path]["b"], pair["b"])
 
 
-def test_an_adapter_of_pefts_own_is_read(shared):
-    folder = shared / "golden/finetune/lora_qwen2/adapter_after20"
-    shape = PretrainedShape(
-        architecture="llama", vocab=300, width=64, layers=3, heads=4, key_heads=2, head_width=16, inner=160,
-        norm_epsilon=1e-6,
-    )  # fmt: skip
-    found, settings = read_adapter(folder, shape, rank=8)
-    assert (settings.rank, settings.alpha, settings.scale) == (8, 16, 2)
-    down = found["blocks/down/kernel"]
-    assert (down["a"].shape, down["b"].shape) == ((3, 160, 8), (3, 8, 64))
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", [jnp.bfloat16, np.float16])
 def test_matrices_of_16_bits_are_widened(folder, kind):
-    import ml_dtypes
-
-    narrow = np.dtype(getattr(ml_dtypes, kind, kind))
-    save_file({name: x.astype(narrow) for name, x in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
+    save_file({name: x.astype(kind) for name, x in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
     found, _ = read_adapter(folder, SHAPE)
     np.testing.assert_allclose(found["blocks/up/kernel"]["a"], drawn()["blocks/up/kernel"]["a"], rtol=2**-7)
 
 
-def test_another_rank_or_other_kernels_than_asked_for_are_refused(folder):
-    with pytest.raises(DataError, match="of rank 2, and --lora-rank is 4"):
-        read_adapter(folder, SHAPE, rank=4)
-    with pytest.raises(DataError, match="--lora-targets"):
-        read_adapter(folder, SHAPE, targets=["blocks/query/kernel"])
-
-
-def test_an_adapter_of_another_model_is_refused_by_what_does_not_fit(folder):
-    from dataclasses import replace
-
-    with pytest.raises(DataError, match=r"not one of this model, 3 layers of width 32"):
-        read_adapter(folder, replace(SHAPE, width=32))
-    with pytest.raises(DataError, match=r"q_proj lora_A is missing instead of \(2, 16\), the first of 14"):
-        read_adapter(folder, replace(SHAPE, layers=4))
-    with pytest.raises(DataError, match=r"lora_A is \(2, 24\) instead of absent, the first of 14"):
-        read_adapter(folder, replace(SHAPE, layers=2))
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rank": 4}, "of rank 2, .* --lora-rank is 4"),
+        ({"targets": ["blocks/query/kernel"]}, "--lora-targets"),
+        ({"shape": replace(SHAPE, width=32)}, "3 layers of width 32"),
+        ({"shape": replace(SHAPE, layers=4)}, r"q_proj lora_A is missing instead of \(2, 16\), the first of 14"),
+        ({"shape": replace(SHAPE, layers=2)}, r"lora_A is \(2, 24\) instead of absent, the first of 14"),
+    ],
+)
+def test_an_adapter_of_another_model_than_asked_for_is_refused_by_what_does_not_fit(folder, asked, said):
+    with pytest.raises(DataError, match=said):
+        read_adapter(folder, **{"shape": SHAPE} | asked)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +119,11 @@ def test_settings_that_are_not_computed_here_are_refused_by_name(folder, setting
 def test_missing_files_and_strange_tensors_are_refused(folder, tmp_path):
     with pytest.raises(DataError, match=CONFIG):
         read_adapter(tmp_path, SHAPE)
-    save_file({"base_model.model.lm_head.lora_A.weight": np.zeros((2, 16), np.float32)}, folder / WEIGHTS)
-    with pytest.raises(DataError, match=r"lm_head\.lora_A"):
-        read_adapter(folder, SHAPE)
-    name = "base_model.model.model.layers.0.mlp.router.lora_A.weight"
-    save_file({name: np.zeros((2, 16), np.float32)}, folder / WEIGHTS)
-    with pytest.raises(DataError, match=r"mlp\.router lora_A is \(2, 16\) instead of absent"):
-        read_adapter(folder, SHAPE)
+    for name in ("lm_head", "model.layers.0.mlp.router"):
+        tensor = np.zeros((2, 16), np.float32)
+        save_file({f"base_model.model.{name}.lora_A.weight": tensor}, folder / WEIGHTS)
+        with pytest.raises(DataError, match=name.split(".")[-1]):
+            read_adapter(folder, SHAPE)
     (folder / WEIGHTS).unlink()
     with pytest.raises(DataError, match="safe_serialization"):
         read_adapter(folder, SHAPE)

@@ -19,34 +19,18 @@ from plimsoll.models.pretrained.weights import kept, stored_like
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.types import Compute
+from pretrained_folders import SIZES
 
-GEMMA = PretrainedShape(
-    architecture="gemma",
-    vocab=64,
-    width=64,
-    layers=2,
-    heads=4,
-    key_heads=1,
-    head_width=32,
-    inner=128,
-    norm_epsilon=1e-6,
-)
+GEMMA = PretrainedShape(architecture="gemma", **SIZES | {"key_heads": 1, "layers": 2})
 LARGE = PretrainedShape(
     architecture="llama",
-    vocab=256,
-    width=256,
-    layers=8,
-    heads=4,
-    key_heads=2,
-    head_width=64,
-    inner=1024,
-    norm_epsilon=1e-5,
+    **SIZES | {"vocab": 256, "width": 256, "layers": 8, "head_width": 64, "inner": 1024},
 )
 
 
 @pytest.fixture(scope="module")
 def params():
-    return Pretrained(GEMMA, Compute()).init(jax.random.key(0))
+    return jax.jit(Pretrained(GEMMA, Compute()).init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +46,10 @@ def wide(params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_stored_in_fewer_bits_it_computes_what_the_codes_mean(params, ids, bits):
-    model, few = Pretrained(GEMMA, Compute()), kept(params, bits)
-    assert tree_bytes(few) < tree_bytes(params) if bits < 32 else tree_bytes(few) == tree_bytes(params)
-    hidden, logits = jax.jit(model.hidden), jax.jit(model.logits)
-    expected = hidden(wide(few), ids)
-    np.testing.assert_allclose(hidden(few, ids), expected, rtol=2e-5, atol=2e-5)
-    logits, plain = (logits(tree, expected[0]) for tree in (few, wide(few)))
-    np.testing.assert_allclose(logits, plain, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
     vectors = jax.random.normal(jax.random.key(1), (2, 12, GEMMA.width))
     few = kept(params, bits)
+    assert tree_bytes(few) < tree_bytes(params) if bits < 32 else tree_bytes(few) == tree_bytes(params)
 
     @partial(jax.jit, static_argnums=2)
     @jax.grad
@@ -119,9 +92,7 @@ ALTERNATING = replace(LARGE, architecture="gemma2", windowed=(True, False) * 4, 
 OF_SIX = replace(LARGE, architecture="gemma3", windowed=(True,) * 5 + (False, True, True), window=8)
 
 
-@pytest.mark.parametrize(
-    ("large", "bits"), [(LARGE, 32), (LARGE, 16), (LARGE, 8), (LARGE, 4), (ALTERNATING, 4), (OF_SIX, 4)]
-)
+@pytest.mark.parametrize(("large", "bits"), [(LARGE, 16), (LARGE, 8), (ALTERNATING, 4), (OF_SIX, 4)])
 def test_no_more_than_a_few_layers_are_widened_at_once(large, bits):
     """Of all layers, the bytes of a copy in float32 are 31 MB; of the two largest kernels of one, 2 MB."""
     model, like = Pretrained(large, Compute(remat="block")), stored_like(large, bits)
@@ -135,21 +106,10 @@ def test_an_untied_llama_of_our_decoders_shape_is_our_decoder():
     ours = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=64, tied=False)
     decoder = Decoder(ours, Compute())
     params = jax.jit(decoder.init)(jax.random.key(0))
-    shape = PretrainedShape(
-        architecture="llama",
-        vocab=50,
-        width=32,
-        layers=2,
-        heads=2,
-        key_heads=2,
-        head_width=16,
-        inner=64,
-        norm_epsilon=1e-6,
-        rotary=Rotary(),
-        tied=False,
-    )
+    sizes = SIZES | {"vocab": 50, "layers": 2, "heads": 2, "head_width": 16, "inner": 64}
+    shape = PretrainedShape(architecture="llama", **sizes, rotary=Rotary(), tied=False)
     model = Pretrained(shape, Compute(), frozen=False)
-    assert jax.tree.structure(model.init(jax.random.key(0))) == jax.tree.structure(params)
+    assert jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0))) == jax.tree.structure(params)
     ids = np.arange(20, dtype=np.int32).reshape(2, 10)
     found, expected = (jax.jit(which.hidden)(params, ids) for which in (model, decoder))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -168,4 +128,5 @@ def test_the_gate_of_a_gemma_is_gelu_itself_or_by_tanh(exact):
 def test_a_shape_with_gelu_itself_computes_other_hidden_states(params, ids):
     by_tanh, exact = (Pretrained(replace(GEMMA, exact_gelu=exact), Compute()) for exact in (False, True))
     louder = params | {"blocks": params["blocks"] | {"gate": {"kernel": 50 * params["blocks"]["gate"]["kernel"]}}}
-    assert abs(by_tanh.hidden(louder, ids) - exact.hidden(louder, ids)).max() > 1e-4
+    one, other = (jax.jit(model.hidden)(louder, ids) for model in (by_tanh, exact))
+    assert abs(one - other).max() > 1e-4

@@ -1,14 +1,14 @@
 """A network drives the systems of its own file: what evaluate --closed-loop answers and prints, and a report shows."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
 import pytest
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.control import closed_loop
-from plimsoll.recipes.control.prepare import prepare
-from plimsoll.recipes.control.prepare_options import ControlSet
+from plimsoll.recipes.control import closed_loop, prepare, prepare_options
+from plimsoll.recipes.control.lqr import systems
 from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.systems import FAMILIES
 from plimsoll.recipes.control.tables import evaluation
@@ -27,46 +27,45 @@ class Untrained:
         return Compute(platform=platform)
 
     def params(self, *, average=True):
-        return self.recipe.task(Compute()).init(jax.random.key(0))
+        return jax.jit(self.recipe.task(Compute()).init)(jax.random.key(0))
 
     def means(self):
         return {"loss": 1.0}
 
 
+FEW = {name: FAMILIES[name] for name in ("CartPole", "DCMotor", "MassSpringDamper")}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+    """Of three families, of thirty-five."""
     file = tmp_path_factory.mktemp("control") / "windows.h5"
-    prepare(ControlSet(samples=2_000, horizon=4.0, variants=2, held_out=0.5, window=16, stride=100), file)
-    return Untrained(Control(data=str(file), width=16, heads=1, layers=1, batch_size=8, steps=2))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(prepare_options, "FAMILIES", FEW)
+        for module in (prepare, closed_loop):
+            patched.setattr(module, "systems", partial(systems, names=tuple(FEW)))
+        sizes = {"samples": 200, "variants": 2, "held_out": 0.5, "window": 16, "stride": 100}
+        prepare.prepare(prepare_options.ControlSet(horizon=4.0, **sizes), file)
+        yield Untrained(Control(data=str(file), width=16, heads=1, layers=1, batch_size=8, steps=2))
 
 
-@pytest.fixture
-def briefly(monkeypatch):
+def test_driving_is_an_option_of_the_evaluation_and_a_part_of_a_report(trained, monkeypatch):
     monkeypatch.setattr(closed_loop, "SECONDS", 0.4)
     monkeypatch.setattr(closed_loop, "STARTS", 1)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("briefly")
-def test_driving_is_an_option_of_the_evaluation(trained):
     assert "closed_loop" in trained.recipe.evaluation_options
     assert closed_loop.evaluate(trained, {}) == {"loss": 1.0}
     answer = {"run": "runs/x", "step": 7} | closed_loop.evaluate(trained, {"closed_loop": True})
-    assert answer["closed_loop"]["families"].keys() == FAMILIES.keys()
-    assert answer["closed_loop"]["held_out"]
-    assert answer["closed_loop"]["variants"] == [1]  # the second of two
-    assert answer["closed_loop"]["norms"]["time"] == [0.0, 0.1, 0.2, 0.3]  # every fifth of 20 steps
-    lines = evaluation(answer).splitlines()
-    assert lines[0] == "runs/x at step 7, on its held-out set"
-    assert lines[1].split() == ["loss", "1.0000"]
-    assert lines[3].startswith("driving 35 systems for 0.4 s, held-out variants: what a journey costs")
+    driven = answer["closed_loop"]
+    assert driven["families"].keys() == FEW.keys()
+    assert driven["held_out"]
+    assert driven["variants"] == [1]  # the second of two
+    assert driven["norms"]["time"] == [0.0, 0.1, 0.2, 0.3]  # every fifth of 20 steps
+    assert "driving 3 systems for 0.4 s, held-out variants" in evaluation(answer)
 
-
-@pytest.mark.usefixtures("briefly")
-def test_a_report_has_a_table_of_all_systems_and_charts_of_some(trained):
+    monkeypatch.setattr(closed_loop, "closed_loop", lambda trained: driven)
     table, *charts = closed_loop.shown(trained)
-    assert len(table["rows"]) == len(FAMILIES)
-    assert "by the checkpoint of step 7" in table["caption"]
+    assert len(table["rows"]) == len(FEW)
+    assert "step 7" in table["caption"]
     assert 1 <= len(charts) <= closed_loop.CHARTS
     assert {*charts[0]["y"]} == {"learned", "optimal"}
 
@@ -90,7 +89,6 @@ def test_a_report_ranks_families_and_draws_four_from_best_to_worst(monkeypatch):
     table, *charts = closed_loop.shown(SimpleNamespace(step=1_234))
     assert [row[0] for row in table["rows"]] == ["b", "d", "a", "f", "e", "g", "c"]
     assert table["rows"][0][2] == "1 of 12"
-    assert ", 10 s each, by the checkpoint of step 1,234:" in table["caption"]
     assert [chart["title"] for chart in charts] == ["Driving b", "Driving a", "Driving e", "Driving c"]
     assert charts[0]["y"] == {"learned": [1], "optimal": [2]}
     assert charts[0]["x"] == [0.0]

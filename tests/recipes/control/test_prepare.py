@@ -1,10 +1,8 @@
 """Windows of control: as many as asked for, each once, the same from the same seed."""
 
-import json
 import os
 import re
-import subprocess
-import sys
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -12,30 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commands import workers_here
 from hypotheses import examples
 from plimsoll.cli.main import main
-from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.control.prepare import code, prepare
 from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.rows import ControlRows
 from plimsoll.recipes.control.systems import FAMILIES
 
-SMALL = ["--samples", "6k", "--horizon", "4", "--variants", "4", "--held-out", "0.25"]
+SMALL = ControlSet(samples=6_000, horizon=4.0, variants=4, held_out=0.25)
 """200 steps: 8 windows of a trajectory."""
-
-
-def made_by_the_command(path, *words):
-    """In a process of its own: other tests of this one may have told the compiler to optimise less."""
-    command = [sys.executable, "-m", "plimsoll.cli.main", "prepare", "control", *SMALL, *words, "--out", str(path)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("control") / "windows.h5"
-    return path, made_by_the_command(path)
+    return path, prepare(SMALL, path)
 
 
 def column(path, name):
@@ -43,15 +34,14 @@ def column(path, name):
         return file[name][()]
 
 
-def test_the_code_is_both_numbers_in_binary():
-    assert code(1, 4) == [0, 0, 1, 0, 1, 0, 0]
-    assert code(6, 12) == [1, 1, 0, 1, 1, 0, 0]
-
-
-def test_a_trajectory_of_the_published_set_has_118_windows():
-    assert ControlSet(samples=1).windows_each == 118
-    assert ControlSet(samples=1).length == 2500
+def test_the_published_set_by_arithmetic():
+    assert [code(1, 4), code(6, 12)] == [[0, 0, 1, 0, 1, 0, 0], [1, 1, 0, 1, 1, 0, 0]]  # both numbers in binary
+    assert (ControlSet(samples=1).windows_each, ControlSet(samples=1).length) == (118, 2500)
     assert ControlSet(samples=103_250_000).variants_used == 50
+    assert ControlSet(samples=20_001, held_out=0.0).train_rows == 20_001
+    assert ControlSet(samples=3_000, variants=1).train_rows == 3_000
+    assert [ControlSet(samples=few).train_rows for few in (1, 2)] == [1, 1]
+    assert [ControlSet(samples=few).held_out_variants for few in (1, 2)] == [0, 1]
 
 
 def test_the_file_has_what_was_asked_for(made):
@@ -59,17 +49,10 @@ def test_the_file_has_what_was_asked_for(made):
     assert answer["examples"] == 6_000
     assert {"seconds", "examples_per_second", "bytes"} <= answer.keys()
     assert answer["bytes"] == path.stat().st_size
+    rows = {"input_sequences": (32, 19), "controls": (6,), "control_masks": (6,)}
+    rows |= {"system_ids": (), "trajectory": (), "variant": ()}
     with h5py.File(path) as file:
-        assert {
-            name: file[name].shape for name in file if isinstance(file[name], h5py.Dataset) and len(file[name]) == 6_000
-        } == {
-            "input_sequences": (6_000, 32, 19),
-            "controls": (6_000, 6),
-            "control_masks": (6_000, 6),
-            "system_ids": (6_000,),
-            "trajectory": (6_000,),
-            "variant": (6_000,),
-        }
+        assert {name: file[name].shape for name in rows} == {name: (6_000, *rest) for name, rest in rows.items()}
         assert file["input_sequences"].chunks == (512, 32, 19)
         assert file["input_sequences"].compression == "lzf"
         assert set(file["normalization"]) == set(FAMILIES)
@@ -113,10 +96,11 @@ def test_the_control_is_that_of_the_gain_at_the_windows_last_state(made):
             assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-def test_windows_follow_one_another_as_the_system_moves(made):
+def test_windows_follow_one_another_as_the_system_moves_and_none_comes_twice(made):
     """Two windows of a trajectory overlap by 11 states: they are the same numbers."""
     path, _ = made
     trajectory, inputs = column(path, "trajectory"), column(path, "input_sequences")
+    assert len(np.unique(inputs[:, :, :12].reshape(len(inputs), -1), axis=0)) == len(inputs)
     found = 0
     for number in np.unique(trajectory)[:40]:
         rows = inputs[trajectory == number, :, :12]
@@ -136,44 +120,25 @@ def test_held_out_variants_are_the_last_rows_and_share_no_trajectory(made):
     assert ControlRows(path, split="variant").training_rows == border
 
 
-def test_no_window_comes_twice(made):
-    inputs = column(made[0], "input_sequences")
-    assert len(np.unique(inputs[:, :, :12].reshape(len(inputs), -1), axis=0)) == len(inputs)
-
-
-def same(one, other):
-    with h5py.File(one) as left, h5py.File(other) as right:
-        names = [name for name in left if isinstance(left[name], h5py.Dataset)]
-        return all(np.array_equal(left[name][()], right[name][()]) for name in names)
-
-
-def test_the_same_seed_makes_the_same_file_and_another_does_not(made, tmp_path):
-    made_by_the_command(tmp_path / "again.h5")
-    made_by_the_command(tmp_path / "other.h5", "--seed", "7")
-    assert same(made[0], tmp_path / "again.h5")
+def test_the_same_seed_makes_the_same_rows_and_another_does_not(made, tmp_path):
+    prepare(SMALL, tmp_path / "again.h5")
+    prepare(replace(SMALL, seed=7), tmp_path / "other.h5")
+    for name in ("input_sequences", "controls", "system_ids", "trajectory", "variant"):
+        np.testing.assert_array_equal(column(tmp_path / "again.h5", name), column(made[0], name))
     assert not np.array_equal(column(made[0], "controls"), column(tmp_path / "other.h5", "controls"))
 
 
-def test_a_set_that_is_finished_is_left_alone_and_that_is_no_error(made, capfd):
+def test_a_set_that_is_finished_is_left_alone_and_one_of_other_options_is_refused(made, capfd):
     path, answer = made
     before = path.stat().st_mtime_ns
-    again = made_by_the_command(path)
+    again = prepare(SMALL, path)
     assert (again["finished_before"], answer["finished_before"]) == (True, False)
     assert (again["examples"], again["bytes"]) == (6_000, answer["bytes"])
     assert path.stat().st_mtime_ns == before
-    words = [*SMALL, "--seed", "3", "--out", str(path)]
-    assert main(["prepare", "control", *words]) == 2
-    assert "windows.h5 is there already, and seed was 42 and is 3: name another --out" in capfd.readouterr().err
-
-
-def test_a_damaged_chunk_of_the_set_is_noticed(made, tmp_path):
-    path = tmp_path / "damaged.h5"
-    with h5py.File(made[0]) as file:
-        at = file["input_sequences"].id.get_chunk_info(2).byte_offset
-    whole = made[0].read_bytes()
-    path.write_bytes(whole[: at + 9] + bytes([whole[at + 9] ^ 1]) + whole[at + 10 :])
-    with pytest.raises(DataError, match=r"rows 1,024 to 1,536 of .*damaged.h5 cannot be read"):
-        Hdf5Rows(path, {"x": "input_sequences"}).read(1024, 1536)
+    words = ["--samples", "6k", "--horizon", "4", "--variants", "4", "--held-out", "0.25", "--seed", "3"]
+    with workers_here():
+        assert main(["prepare", "control", *words, "--out", str(path)]) == 2
+    assert "windows.h5 is there already, and seed was 42 and is 3" in capfd.readouterr().err
 
 
 def test_a_set_that_the_disk_has_no_room_for_is_refused_with_what_it_has(tmp_path):
@@ -208,10 +173,3 @@ def test_every_variant_is_seen(samples, held_out):
 def test_sizes_that_cannot_be_are_refused(options, said):
     with pytest.raises(PlimsollError, match=re.escape(said)):
         ControlSet(**{"samples": 1000, **options})
-
-
-def test_nothing_need_be_held_out():
-    assert ControlSet(samples=20_001, held_out=0.0).train_rows == 20_001
-    assert ControlSet(samples=3_000, variants=1).train_rows == 3_000
-    assert (ControlSet(samples=1).train_rows, ControlSet(samples=1).held_out_variants) == (1, 0)
-    assert (ControlSet(samples=2).train_rows, ControlSet(samples=2).held_out_variants) == (1, 1)

@@ -12,29 +12,24 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.manifest import finish
 from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.longcontext.recipe import BY_POSITION, LongContext
+from plimsoll.recipes.longcontext.tables import positions_table
 from plimsoll.recipes.registry import preset
 from plimsoll.types import COUNTED
 
-SIZES = {  # width, layers, states, window, parameters
-    "nano": (512, 4, 64, 2048, 34_782_720),
-    "micro": (768, 8, 96, 2048, 78_726_144),
-    "tiny": (512, 6, 64, 2048, 39_308_032),
-    "small": (1024, 12, 128, 2048, 157_672_448),
-    "small-32k": (1024, 8, 128, 32768, 122_269_696),
-    "medium-32k": (1536, 16, 192, 32768, 398_140_416),
-    "large-32k": (2048, 24, 256, 32768, 961_871_872),
+PARAMETERS = {
+    "nano": 34_782_720,
+    "micro": 78_726_144,
+    "tiny": 39_308_032,
+    "small": 157_672_448,
+    "small-32k": 122_269_696,
+    "medium-32k": 398_140_416,
+    "large-32k": 961_871_872,
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_a_preset_has_the_published_sizes(name):
-    recipe = preset(f"longcontext-{name}")
-    width, layers, states, length, parameters = SIZES[name]
-    assert (recipe.width, recipe.layers, recipe.states, recipe.seq_len) == (width, layers, states, length)
-    assert (recipe.shape.vocab, recipe.tied) == (50_257, True)
-    assert recipe.shape.parameters() == parameters
-    if length == 32768:
-        assert (recipe.batch_size, recipe.gradient_accumulation_steps) == (4, 4)
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_preset_has_the_published_number_of_parameters(name):
+    assert preset(f"longcontext-{name}").shape.parameters() == PARAMETERS[name]
 
 
 @pytest.fixture
@@ -70,12 +65,8 @@ def test_preparing_counts_the_windows_and_keeps_the_tokenizer(packed, tmp_path):
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
     assert "5,000 tokens" in said[0]
     assert "78 windows of 64, 10 held out" in said[0]
-
-
-def test_a_window_longer_than_the_text_is_refused_with_what_there_is(packed, tmp_path):
-    recipe = replace(small(packed), seq_len=4000)
-    with pytest.raises(DataError, match=r"5,000 tokens to train on, 1 windows of 4,000: fewer than the 4 of one batch"):
-        recipe.prepare(tmp_path, print)
+    with pytest.raises(DataError, match="5,000 tokens to train on, 1 windows of 4,000"):
+        replace(small(packed), seq_len=4000).prepare(tmp_path, print)
 
 
 def test_a_run_goes_on_with_its_own_data_alone(packed, tmp_path):
@@ -110,20 +101,19 @@ def test_the_learning_rate_warms_up_for_a_tenth_and_ends_at_nothing():
     rate = recipe.optimizer(1000).schedule(1000)
     assert [float(rate(step)) for step in (0, 50, 100, 1000)] == pytest.approx([0, 5e-4, 1e-3, 0], abs=1e-9)
     assert float(LongContext(warmup_steps=20).optimizer(1000).schedule(1000)(20)) == pytest.approx(3e-4)
-    settings = recipe.optimizer(1000)
-    assert (settings.beta1, settings.beta2, settings.weight_decay, settings.clip_norm) == (0.9, 0.999, 0.01, 1.0)
 
 
 def test_the_loss_by_position_becomes_a_table():
     recipe = LongContext(seq_len=128)
     metrics = {"loss": 3.0, "loss_from_0": 4.0, "loss_from_80": 2.0}
-    assert recipe.reported(metrics) == {"loss": 3.0, BY_POSITION: {"0 to 0": 4.0, "80 to 95": 2.0}}
+    reported = recipe.reported(metrics)
+    assert reported == {"loss": 3.0, BY_POSITION: {"0 to 0": 4.0, "80 to 95": 2.0}}
+    assert positions_table(reported[BY_POSITION]).splitlines()[-1].split() == ["80", "to", "95", "2.0000", "-2.0000"]
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"seq_len": 0}, "--seq-len must be 1 or more, got 0"),
         ({"vocab_size": 0}, "--vocab-size must be from 1 to 2,147,483,648, got 0"),
         ({"warmup_fraction": 1.0}, "--warmup-fraction must be from 0 to below 1, got 1"),
         ({"validation_tokens": -1}, "--validation-tokens must be 0 or more, got -1"),
@@ -131,9 +121,8 @@ def test_the_loss_by_position_becomes_a_table():
     ],
 )
 def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
-    with pytest.raises(RecipeError) as refused:
+    with pytest.raises(RecipeError, match=words):
         LongContext(**fields)
-    assert words in str(refused.value)
 
 
 def test_attention_is_a_lever_only_where_a_layer_attends():

@@ -1,6 +1,6 @@
 """Both forms of the recurrence against the plain loop, in double precision: states, gradients, causality."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +25,23 @@ def example():
 
 def loop(coefficient, inputs, initial):
     """As the definition says it."""
-    found, state = [], initial
-    for t in range(inputs.shape[1]):
-        state = coefficient * state + inputs[:, t]
-        found.append(state)
-    return jnp.stack(found, axis=1)
+
+    def step(state, given):
+        state = coefficient * state + given
+        return state, state
+
+    return jax.lax.scan(step, initial, inputs.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+
+def with_gradients(of):
+    """States, and the gradients of a number made of them."""
+    return jax.jit(lambda *given: (of(*given), jax.grad(lambda *a: read(of(*a)), argnums=(0, 1, 2))(*given)))
 
 
 @cache
 def by_the_loop():
-    """States and gradients, which no form or chunk changes: 67 steps, operation by operation."""
-    return loop(*example()), jax.grad(lambda *a: read(loop(*a)), argnums=(0, 1, 2))(*example())
+    """What no form or chunk changes."""
+    return with_gradients(loop)(*example())
 
 
 def read(values):
@@ -49,10 +55,9 @@ def read(values):
 @pytest.mark.parametrize("form", FORMS)
 def test_states_and_all_gradients_are_those_of_the_plain_loop(form, chunk):
     with jax.enable_x64(True):
-        values = tuple(map(jnp.asarray, example()))
         expected, plain = by_the_loop()
-        assert np.allclose(states(*values, form=form, chunk=chunk), expected, rtol=0, atol=1e-12)
-        ours = jax.grad(lambda *a: read(states(*a, form=form, chunk=chunk)), argnums=(0, 1, 2))(*values)
+        found, ours = with_gradients(partial(states, form=form, chunk=chunk))(*example())
+        assert np.allclose(found, expected, rtol=0, atol=1e-12)
         for one, other in zip(ours, plain, strict=True):
             assert np.linalg.norm(one - other) <= 1e-11 * np.linalg.norm(other)
 
@@ -60,8 +65,8 @@ def test_states_and_all_gradients_are_those_of_the_plain_loop(form, chunk):
 @pytest.mark.parametrize("form", FORMS)
 def test_no_state_sees_a_later_input(form):
     coefficient, inputs, initial = map(jnp.complex64, example())
-    before = states(coefficient, inputs, initial, form=form, chunk=16)
-    after = states(coefficient, inputs.at[:, 40].add(100.0), initial, form=form, chunk=16)
+    of = jax.jit(partial(states, form=form, chunk=16))
+    before, after = of(coefficient, inputs, initial), of(coefficient, inputs.at[:, 40].add(100.0), initial)
     assert np.max(np.abs(before - after)[:, :40]) == 0
     assert np.min(np.abs(before - after)[:, 40]) > 1.0
 
@@ -71,5 +76,5 @@ def test_memory_reaches_thousands_of_positions_in_single_precision(form):
     """|a| = 0.9999: after 8,192 positions 44 % of an input are left."""
     coefficient = jnp.full(1, 0.9999 * np.exp(0.1j), jnp.complex64)
     inputs = jnp.zeros((1, 8193, 1), jnp.complex64).at[0, 0, 0].set(1.0)
-    left = states(coefficient, inputs, form=form)[0, -1, 0]
+    left = jax.jit(partial(states, form=form))(coefficient, inputs)[0, -1, 0]
     assert abs(left - (0.9999 * np.exp(0.1j)) ** 8192) < 2e-3

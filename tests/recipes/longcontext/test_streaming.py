@@ -46,7 +46,7 @@ def test_a_layer_that_attends_to_all_sees_as_many_tokens_as_a_window_of_training
     assert stream.start()["blocks"]["attending"]["keys"].shape[3] == 8
 
 
-@pytest.mark.parametrize("prompt", [1, 5, 259])
+@pytest.mark.parametrize("prompt", [1, 259])
 def test_the_likeliest_continuation_is_that_of_the_whole_model(prompt):
     params, ids = parameters("fixed"), [int(one) for one in tokens(batch=1, length=prompt - 1)[0]]
     options = {"known": VOCAB, "end": VOCAB, "temperature": 0.0, "top_k": 0, "seed": 0, "length": LENGTH}

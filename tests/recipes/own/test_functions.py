@@ -31,17 +31,19 @@ def code(*arguments, **options):
     return to_dict(functions(*arguments, **options).recipe(init))["code"]
 
 
-def test_the_leaves_of_a_batch_must_agree_about_its_examples():
-    with pytest.raises(DataError, match=r"leaves of the batch are x \(8, 3\), y \(7,\): the first axis"):
-        form_of({"x": np.zeros((8, 3)), "y": np.zeros(7)})
-    with pytest.raises(DataError, match=r"scale \(\), x \(8, 3\): the first axis"):
-        form_of({"x": np.zeros((8, 3)), "scale": np.zeros(())})
-    with pytest.raises(DataError, match=r"x of the batch is a list|x/0 of the batch is a float"):
-        form_of({"x": [1.0, 2.0]})
-    with pytest.raises(DataError, match=r"x of the batch is of <U1: give numbers, like tokens instead of text"):
-        form_of({"x": np.array(["a", "b"])})
-    with pytest.raises(DataError, match=r"the same number, above 0, in all of them"):
-        form_of({"x": np.zeros((0, 3))})
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"x": np.zeros((8, 3)), "y": np.zeros(7)}, r"x \(8, 3\), y \(7,\): the first axis"),
+        ({"x": np.zeros((8, 3)), "scale": np.zeros(())}, r"scale \(\), x \(8, 3\): the first axis"),
+        ({"x": [1.0, 2.0]}, "x/0 of the batch is a float"),
+        ({"x": np.array(["a", "b"])}, "x of the batch is of <U1"),
+        ({"x": np.zeros((0, 3))}, "the same number, above 0"),
+    ],
+)
+def test_the_leaves_of_a_batch_must_agree_about_its_examples(batch, said):
+    with pytest.raises(DataError, match=said):
+        form_of(batch)
 
 
 @pytest.mark.parametrize("batch", [np.zeros((4, 2)), (np.zeros(4), {"deep": [np.zeros((4, 1))]}), {"x": np.zeros(4)}])
@@ -54,24 +56,19 @@ def test_a_batch_is_any_pytree(batch):
 
 
 def test_what_is_missing_or_no_reduction_is_named():
-    with pytest.raises(
-        RecipeError, match=r"needs params, optimizer too: plan\(loss, params, batch, optimizer=\.\.\.\)"
-    ):
+    with pytest.raises(RecipeError, match="needs params, optimizer too"):
         given(loss, None, SHAPES, optimizer=None, reduction="sum")
     with pytest.raises(RecipeError, match='reduction is "sum" or "mean", got \'max\''):
         functions(reduction="max")
 
 
-def test_a_mean_without_reduction_is_refused_with_what_to_do():
-    with pytest.raises(RecipeError, match=r'must return two scalars.*float32 of shape \(\).*with reduction="mean"'):
+def test_a_mean_needs_its_reduction_and_has_to_be_a_scalar():
+    with pytest.raises(RecipeError, match=r'must return two scalars.*float32 of shape \(\).*reduction="mean"'):
         code(mean)
     code(mean, reduction="mean")
-
-
-@pytest.mark.parametrize("returns", [lambda p, b: jnp.zeros(3), lambda p, b: (jnp.zeros(2), 1, 2), lambda p, b: "no"])
-def test_a_mean_that_is_no_scalar_is_refused(returns):
-    with pytest.raises(RecipeError, match=r'with reduction="mean" a loss returns a scalar.*this one returned'):
-        code(returns, reduction="mean")
+    for returned in (jnp.zeros(3), (jnp.zeros(2), 1, 2), "no"):
+        with pytest.raises(RecipeError, match='with reduction="mean" a loss returns a scalar'):
+            code(lambda params, batch, returned=returned: returned, reduction="mean")
 
 
 def test_a_mean_of_unequal_weights_is_noticed_on_two_examples():
@@ -109,39 +106,30 @@ def test_what_cannot_be_pickled_is_refused(tmp_path):
 
 def test_an_optimizer_whose_state_cannot_be_shaped_is_refused():
     broken = optax.GradientTransformation(lambda params: {"first": params["no such"]}, lambda g, s, p: (g, s))
-    with pytest.raises(
-        RecipeError, match=r"the optimizer, given the shapes of the parameters, of your functions failed"
-    ):
+    with pytest.raises(RecipeError, match=r"the optimizer, given the shapes of the parameters, of .* failed"):
         code(optimizer=broken)
 
 
 @pytest.mark.parametrize("optimizer", [optax.adamw, partial(optax.adamw, b1=0.8)])
 def test_an_optimizer_that_was_not_called_is_refused(optimizer):
     """It would get the number of steps as its learning rate."""
-    with pytest.raises(RecipeError, match=r"optimizer is adamw itself.*call it, like adamw\(1e-3\)"):
+    with pytest.raises(RecipeError, match=r"adamw\(1e-3\)"):
         functions(optimizer=optimizer).recipe(init)
 
 
 def test_an_init_that_fails_is_told_by_its_line():
-    with pytest.raises(
-        RecipeError, match=r"^init of your functions failed: ZeroDivisionError.*\n  .*test_functions\.py"
-    ):
+    with pytest.raises(RecipeError, match=r"^init of .* failed: ZeroDivisionError.*\n  .*test_functions\.py"):
         functions().recipe(lambda key: 1 / 0)
 
 
-def test_parameters_of_64_bits_are_planned_as_what_jax_makes_of_them():
+def test_parameters_of_64_bits_and_a_partial_function_are_what_jax_and_its_function_make_of_them():
     wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape), PARAMS)
     assert functions(params=wide).params == functions().params
-
-
-def test_a_partial_function_is_called_by_the_file_of_what_it_calls():
     assert functions(partial(loss)).recipe(init).short_name == "own_functions"
 
 
 def test_an_init_of_other_parameters_is_refused():
-    with pytest.raises(
-        RecipeError, match=r"init makes the parameters float32\[2\].*and the plan is of .*float32\[3, 16\]"
-    ):
+    with pytest.raises(RecipeError, match=r"float32\[2\].*and the plan is of .*float32\[3, 16\]"):
         functions().recipe(lambda key: jnp.zeros(2))
     with pytest.raises(RecipeError, match="leaf of the parameters is a float: give arrays or their shapes"):
         functions(params={"rate": 0.5})

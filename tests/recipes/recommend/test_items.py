@@ -41,7 +41,7 @@ CLUSTERED = {
 @pytest.mark.parametrize("clusters", CLUSTERED)
 def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters):
     items, vectors, fixed, hidden = example(CLUSTERED[clusters])
-    found = np.asarray(items.log_probabilities(hidden, vectors, fixed), np.float64)
+    found = np.asarray(jax.jit(items.log_probabilities)(hidden, vectors, fixed), np.float64)
     assert found.shape == (ROWS, ITEMS + 1)
     assert (found[:, 0] == -np.inf).all()
     np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-5)
@@ -54,31 +54,36 @@ def test_the_loss_is_minus_the_log_of_that_score(chunk, changed):
     items, vectors, fixed, hidden = example(uneven_clusters(), **changed)
     labels = jnp.array([1, 12, 13, 14, IGNORE, 22, 23, 29, 30, IGNORE, 5])  # 13 and 30 are alone in their clusters
     how = {"rule": items.nats, "fixed": fixed, "chunk": chunk}
-    found = chunked_sum(hidden, vectors, labels, **how)
-    scores = items.log_probabilities(hidden, vectors, fixed)
+    found = jax.jit(partial(chunked_sum, **how))(hidden, vectors, labels)
+    scores = np.asarray(jax.jit(items.log_probabilities)(hidden, vectors, fixed))
     expected = -sum(scores[row, label] for row, label in enumerate(labels) if label != IGNORE)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_an_item_that_is_alone_in_its_cluster_is_as_likely_as_the_cluster():
     items, vectors, fixed, hidden = example(uneven_clusters())
-    found = items.log_probabilities(hidden, vectors, fixed)
+    found = jax.jit(items.log_probabilities)(hidden, vectors, fixed)
     clusters = jax.nn.log_softmax(hidden @ vectors["clusters"].T)
     np.testing.assert_allclose(found[:, 13], clusters[:, 1], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found[:, 30], clusters[:, 4], rtol=1e-5, atol=1e-5)
+
+
+def gradients(items, fixed):
+    """Of the loss in chunks, for outputs and vectors."""
+    return jax.jit(jax.grad(partial(chunked_sum, rule=items.nats, fixed=fixed, chunk=4), argnums=(0, 1)))
 
 
 def test_with_one_cluster_it_is_the_full_softmax():
     full, full_vectors, _, hidden = example(softmax="full")
     two, vectors, fixed, _ = example(np.r_[-1, np.zeros(ITEMS)].astype(np.int32), clusters=1, largest_cluster=ITEMS)
     np.testing.assert_array_equal(vectors["items"], full_vectors["items"])
-    expected = full.log_probabilities(hidden, full_vectors, {})
-    np.testing.assert_allclose(two.log_probabilities(hidden, vectors, fixed), expected, rtol=1e-5, atol=1e-5)
+    expected = jax.jit(full.log_probabilities)(hidden, full_vectors, {})
+    found = jax.jit(two.log_probabilities)(hidden, vectors, fixed)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
     labels = jnp.arange(1, ROWS + 1)
-    gradient = jax.grad(partial(chunked_sum, chunk=4), argnums=0)
-    of_two = gradient(hidden, vectors, labels, rule=two.nats, fixed=fixed)
-    of_full = gradient(hidden, full_vectors, labels, rule=full.nats, fixed={})
+    of_two = gradients(two, fixed)(hidden, vectors, labels)[0]
+    of_full = gradients(full, {})(hidden, full_vectors, labels)[0]
     np.testing.assert_allclose(of_two, of_full, rtol=1e-4, atol=1e-5)
 
 
@@ -86,8 +91,7 @@ def test_with_one_cluster_it_is_the_full_softmax():
 def test_gradients_are_finite_where_clusters_are_filled_up(clusters):
     items, vectors, fixed, hidden = example(CLUSTERED[clusters])
     labels = jnp.array([1, 12, 13, 14, IGNORE, 22, 23, 29, 30, IGNORE, 5])
-    of_both = jax.grad(partial(chunked_sum, chunk=4), argnums=(0, 1))
-    found = of_both(hidden, vectors, labels, rule=items.nats, fixed=fixed)
+    found = gradients(items, fixed)(hidden, vectors, labels)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 

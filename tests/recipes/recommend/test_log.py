@@ -39,14 +39,6 @@ def test_those_rated_lower_are_counted_and_left_out():
     assert counts == {"interactions_read": 3, "users_read": 1, "items_read": 1, "rated_lower": 2}
 
 
-def test_leaving_out_an_item_can_leave_out_a_user_and_so_on():
-    """d goes, so z goes, so c goes, so y goes."""
-    log = log_of(("x", "a"), ("x", "b"), ("y", "a"), ("y", "c"), ("z", "c"), ("z", "d"), ("w", "a"), ("w", "b"))
-    assert told(core(log, 2)) == [(0, "a", 0), (0, "b", 0), (3, "a", 0), (3, "b", 0)]
-    assert len(core(log, 1)) == 8
-    assert len(core(log, 3)) == 0
-
-
 PAIRS = st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=40)
 
 
@@ -69,12 +61,7 @@ def test_ids_begin_with_1_in_the_order_of_numbers_or_of_words():
     assert originals == ["9", "10", "101"]
     assert sequences.tolist() == [2, 1, 3]
     assert offsets.tolist() == [0, 2, 3]
+    fewer = numbered(log_of(("x", "a"), ("x", "b"), ("y", "b")).kept(np.array([False, True, True])))
+    assert (fewer[0].tolist(), fewer[2]) == ([1, 1], ["b"])  # no gaps where items were left out
     assert numbered(log_of(("x", "10"), ("x", "9"), ("x", "b")))[2] == ["10", "9", "b"]
     assert numbered(log_of(("x", "01"), ("x", "1")))[2] == ["01", "1"]
-
-
-def test_ids_have_no_gaps_where_items_were_left_out():
-    log = log_of(("x", "a"), ("x", "b"), ("y", "c"), ("y", "b"))
-    sequences, _, originals = numbered(log.kept(np.array([False, True, True, True])))
-    assert originals == ["b", "c"]
-    assert sequences.tolist() == [1, 2, 1]

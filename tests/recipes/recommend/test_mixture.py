@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from interaction_files import write_random, write_small
+from interaction_files import write_random
 from plimsoll.recipes.recommend.baselines import Baselines
 from plimsoll.recipes.recommend.interactions import Interactions
-from plimsoll.recipes.recommend.mixture import COUNTED, mixture
+from plimsoll.recipes.recommend.mixture import mixture
 
 
 class Counted:
@@ -62,12 +62,3 @@ def test_candidates_have_a_probability_of_one_together_and_nothing_else_has_any(
         candidates[items] = keep_seen
         assert (row[candidates] > 0).all()
         assert not row[~candidates].any()
-
-
-def test_pairs_that_were_taken_together_rise(tmp_path):
-    """Every user took 1 and then 2, but the model thinks that all items are alike."""
-    data = Interactions(write_small(tmp_path / "set", [[3, 1, 2, 4], [4, 1, 2, 5], [5, 1, 2, 3]], items=6))
-    log_p = np.full((1, 7), -np.log(6), np.float32)
-    found = mixture(log_p, Baselines(data, None), [np.array([1])], keep_seen=False)[0]
-    assert np.argmax(found) == 2
-    assert len(COUNTED) == 3

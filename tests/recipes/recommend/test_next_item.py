@@ -17,7 +17,7 @@ from plimsoll.recipes.recommend.item_reader import SmallReader, with_weights
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
-from pretrained_folders import drawn, write
+from pretrained_folders import write
 
 STRICT = True
 
@@ -109,19 +109,6 @@ def test_a_model_that_is_not_frozen_learns_too(folder):
     assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient["model"]))
 
 
-def test_the_published_model_reads_what_the_adapter_gives_and_no_words(published):
-    task, params = task_of(published=True), published
-    assert params["frozen"]["model"].keys() == {"blocks", "norm"}
-    weights = drawn(LLAMA)
-    query = params["frozen"]["model"]["blocks"]["query"]["kernel"][1]
-    np.testing.assert_array_equal(query, weights["model.layers.1.self_attn.q_proj.weight"].T)
-    ids = histories()[:, :-1]
-    expected = task.reader.model.hidden(
-        params["frozen"]["model"], inputs_embeds=task.items.entered(params["trainable"], ids)
-    )
-    np.testing.assert_allclose(task.hidden(params, ids), expected, rtol=1e-6)
-
-
 def test_beside_a_frozen_model_it_starts_as_it_would_without_one_and_learns_from_it(folder):
     side = task_of(side=True)
     params = begun(side, folder)
@@ -133,9 +120,8 @@ def test_beside_a_frozen_model_it_starts_as_it_would_without_one_and_learns_from
     }
     alone.reader = SmallReader(BESIDE, Compute(), dropout=0.0)
     rows = histories()
-    np.testing.assert_allclose(
-        side.log_probabilities(params, rows), alone.log_probabilities(without, rows), rtol=1e-5, atol=1e-5
-    )
+    found, expected = jax.jit(side.log_probabilities)(params, rows), jax.jit(alone.log_probabilities)(without, rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
     gradient = jax.jit(jax.grad(loss_of(side, {"items": rows})))
     said = gradient(params["trainable"], params["frozen"])["side"]["said"]["kernel"]
@@ -149,60 +135,38 @@ def test_a_frozen_model_reads_items_after_dropout_and_what_it_says_is_dropped_to
     """Else histories are learned by heart through it: validation is at its best after three epochs of twelve."""
     task = task_of(side=True, dropout=0.4)
     params, ids = begun(task, folder), histories(rows=64)[:, :-1]
-    read, heard = [], []
     frozen, beside = task.reader.hidden, task.side.reader.hidden
-    task.reader.hidden = lambda model, x, keys: read.append(x) or frozen(model, x, keys)
-    task.side.reader.hidden = lambda own, x, keys: heard.append(x) or beside(own, x, keys)
+
+    @jax.jit
+    def seen(params, ids, keys):
+        """What the frozen model reads, and what the one beside it hears of it."""
+        read, heard = [], []
+        task.reader.hidden = lambda model, x, keys: read.append(x) or frozen(model, x, keys)
+        task.side.reader.hidden = lambda own, x, keys: heard.append(x) or beside(own, x, keys)
+        task.hidden(params, ids, keys)
+        return read[0], heard[0]
+
     params["trainable"]["side"]["said"] = {"kernel": jnp.eye(LLAMA.width, BESIDE.width)}
     params["trainable"]["items"] = {"embedding": jnp.ones((ITEMS + 1, BESIDE.width))}
-    task.hidden(params, ids)
-    task.hidden(params, ids, keys_of(len(ids)))
-    evaluated, trained = read
+    evaluated, _ = seen(params, ids, None)
+    trained, heard = seen(params, ids, keys_of(len(ids)))
     assert (evaluated != 0).all()
     kept = trained != 0
     assert abs(kept.mean() - 0.6) < 0.01
     np.testing.assert_allclose(trained[kept], (evaluated / 0.6)[kept], rtol=1e-6)
-    lone = np.isclose(heard[1], 1 / 0.6, rtol=1e-6)  # an item's row of ones, of which what was said is dropped
+    lone = np.isclose(heard, 1 / 0.6, rtol=1e-6)  # an item's row of ones, of which what was said is dropped
     assert abs(lone.mean() - 0.6 * 0.4) < 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("published", [False, True])
-@pytest.mark.parametrize("chunk", [0, 5])
-def test_micro_batches_learn_the_same(folder, published, chunk):
-    """With dropout: the keys are the examples' own."""
-    task = task_of(published=published, dropout=0.4, compute=Compute(loss_chunk=chunk))
-    sgd = optax.sgd(0.1)
-    state = jax.jit(make_init(task, sgd))(np.uint32(3))
-    if published:
-        state["params"] = with_weights(state["params"], folder, LLAMA)
-    batch = {"items": histories(rows=8)}
-    learned = [jax.jit(make_step(task, sgd, accumulation=n))(state, batch)[0]["params"]["trainable"] for n in (1, 2, 8)]
-    for other in learned[1:]:
-        for one, leaf in zip(jax.tree.leaves(learned[0]), jax.tree.leaves(other), strict=True):
-            np.testing.assert_allclose(leaf, one, rtol=1e-5, atol=1e-6)
-
-
-def learned_in_chunks(chunk):
-    task = task_of(compute=Compute(loss_chunk=chunk))
-    params = jax.jit(task.init)(jax.random.key(0))
-    loss = loss_of(task, {"items": histories(rows=8, length=20)})
-    return jax.jit(jax.value_and_grad(loss))(params["trainable"], params["frozen"])
-
-
 @pytest.fixture(scope="module")
-def learned_at_once():
-    return learned_in_chunks(0)
-
-
-def test_chunks_without_a_label_are_left_out_and_nothing_else_changes(learned_at_once):
-    for one, other in zip(jax.tree.leaves(learned_at_once), jax.tree.leaves(learned_in_chunks(16)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_what_follows_an_item_does_not_change_what_is_known_there():
+def small():
+    """A task without a published model, and its weights."""
     task = task_of()
-    params = jax.jit(task.init)(jax.random.key(0))
+    return task, jax.jit(task.init)(jax.random.key(0))
+
+
+def test_what_follows_an_item_does_not_change_what_is_known_there(small):
+    task, params = small
     rows = histories(rows=1, length=8, seed=3)
     other = rows.copy()
     other[0, 4:] = 7
@@ -220,20 +184,21 @@ def evaluated(task, params, items, **more):
 
 @pytest.fixture(scope="module")
 def exact():
-    """A task whose softmax is over all items, and its weights."""
+    """A task whose softmax is over all items, its weights, and what they say of the items."""
     task = task_of(softmax="full")
-    return task, jax.jit(task.init)(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
+    of = jax.jit(task.log_probabilities)
+    return task, params, lambda history: np.asarray(of(params, np.pad(history, (0, 9 - len(history)))[None]))[0]
 
 
 def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_not_in_it(exact):
-    task, params = exact
-    scored = jax.jit(task.log_probabilities)
+    task, params, scored = exact
     rows = histories(rows=6, length=8, seed=1)
     loss, metrics = evaluated(task, params, rows)
     nats, hits, gains = [], [], []
     for row in rows:
         history, wanted = row[row > 0][:-1], row[row > 0][-1]
-        scores = np.asarray(scored(params, history[None]))[0]
+        scores = scored(history)
         others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
         rank = (scores[others] >= scores[wanted]).sum()
         nats.append(-scores[wanted])
@@ -246,10 +211,10 @@ def test_an_evaluation_asks_for_the_last_item_of_each_row_among_those_that_are_n
 
 
 def test_what_was_taken_before_the_row_does_not_stand_before_the_item_that_is_wanted(exact):
-    task, params = exact
+    task, params, scored = exact
     row = histories(rows=1, length=8, seed=1)
     history, wanted = row[0][row[0] > 0][:-1], row[0][row[0] > 0][-1]
-    scores = np.asarray(jax.jit(task.log_probabilities)(params, history[None]))[0]
+    scores = scored(history)
     others = np.setdiff1d(np.arange(1, ITEMS + 1), [*history, wanted])
     ahead = others[scores[others] >= scores[wanted]]
     assert len(ahead) > 2
@@ -261,16 +226,15 @@ def test_what_was_taken_before_the_row_does_not_stand_before_the_item_that_is_wa
 
 
 def test_items_that_score_the_same_count_against_the_one_that_is_wanted(exact):
-    task, params = exact
+    task, params, _ = exact
     alike = {"embedding": jnp.ones_like(params["trainable"]["items"]["embedding"])}
     params = params | {"trainable": params["trainable"] | {"items": params["trainable"]["items"] | alike}}
     _, metrics = evaluated(task, params, [[1, 2, 3, 0]])
     assert metrics["hr@10"].total == 0  # 27 others score as high
 
 
-def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing():
-    task = task_of()
-    params, rows = jax.jit(task.init)(jax.random.key(0)), histories(rows=4)
+def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing(small):
+    (task, params), rows = small, histories(rows=4)
     alone = np.zeros((1, rows.shape[1]), np.int32)
     alone[0, 0] = 3
     expected = evaluated(task, params, rows)
@@ -280,18 +244,17 @@ def test_rows_that_do_not_count_and_rows_of_one_item_change_nothing():
     np.testing.assert_allclose(jax.tree.leaves(found), jax.tree.leaves(expected), rtol=1e-5)
 
 
-def test_padding_is_never_recommended():
-    task = task_of()
-    params = jax.jit(task.init)(jax.random.key(0))
-    params["trainable"]["items"]["embedding"] = params["trainable"]["items"]["embedding"].at[0].set(50.0)
-    scores = task.log_probabilities(params, histories()[:, :-1])
+def test_padding_is_never_recommended(small):
+    task, params = small
+    rows = {"embedding": params["trainable"]["items"]["embedding"].at[0].set(50.0)}
+    params = params | {"trainable": params["trainable"] | {"items": params["trainable"]["items"] | rows}}
+    scores = jax.jit(task.log_probabilities)(params, histories()[:, :-1])
     assert (scores[:, 0] == -np.inf).all()
     assert np.isfinite(scores[:, 1:]).all()
 
 
-def test_a_model_begins_with_the_datas_clusters_and_embeddings():
-    task = task_of()
-    params = jax.jit(task.init)(jax.random.key(0))
+def test_a_model_begins_with_the_datas_clusters_and_embeddings(small):
+    task, params = small
     rows = np.random.default_rng(0).normal(size=(ITEMS + 1, 16)).astype(np.float32)
     rows[0] = rows[5] = 0
     cluster_of = uneven_clusters()

@@ -26,10 +26,6 @@ def known(ids):
     return scores
 
 
-def around(newest, count):
-    return [(newest + step) % ITEMS + 1 for step in range(count)]
-
-
 def model_alone(log_p, counts, histories, *, keep_seen):
     """Stands for the mixture with counts, which test_mixture.py tests."""
     scores = log_p.copy()
@@ -67,21 +63,16 @@ def run(tmp_path, monkeypatch, asked):
 
 
 @pytest.fixture(autouse=True)
-def compared(monkeypatch):
-    """What each run was prepared with, which the data of its recipe is compared with."""
-    prepared = []
-    monkeypatch.setattr(Recommend, "data_changed", lambda self, of: prepared.append(of))
-    return prepared
+def _same_data(monkeypatch):
+    monkeypatch.setattr(Recommend, "data_changed", lambda self, prepared: None)
 
 
-def test_the_data_is_compared_with_that_of_the_run_before_anything_is_read(run, compared, monkeypatch):
+def test_the_data_is_compared_with_that_of_the_run_before_anything_is_read(run, monkeypatch):
     class OtherData(Exception):
         pass
 
-    ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
-    assert compared == ["as it was"]
-
     def changed(self, prepared):
+        assert prepared == "as it was"
         raise OtherData
 
     monkeypatch.setattr(Recommend, "data_changed", changed)
@@ -102,12 +93,9 @@ def test_of_a_history_the_newest_are_read_and_all_of_it_is_left_out(run, asked):
     assert [one["id"] for one in found["items"]] == [4, 5, 6]  # 3, 7, 8, 9, 1 and 2 were taken
     assert [one["probability"] for one in found["items"]] == pytest.approx([0.5**2, 0.5**3, 0.5**4])
     assert [one["score"] for one in found["items"]] == pytest.approx(np.log([0.5**2, 0.5**3, 0.5**4]))
-
-
-def test_what_was_taken_is_ranked_too_where_it_is_asked_for(run):
-    found = ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
-    assert found["read"] == 2
-    assert [one["id"] for one in found["items"]] == around(6, 9)
+    seen = ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True})
+    assert seen["read"] == 2
+    assert [one["id"] for one in seen["items"]] == [(6 + step) % ITEMS + 1 for step in range(9)]
 
 
 def test_the_next_of_a_user_are_those_not_taken_before_and_places_count_from_one(run, asked):
@@ -125,10 +113,7 @@ def test_the_next_of_a_user_are_those_not_taken_before_and_places_count_from_one
 
 
 def test_a_report_says_place_probability_and_what_was_taken(run):
-    first, second, third = ranked.shown(run)
-    assert [one["title"] for one in (first, second, third)] == [
-        f"What comes next, user {number} of the test split" for number in (1, 2, 3)
-    ]
+    _, second, third = ranked.shown(run)
     assert second["rows"] == [
         ["101", "1", "12.50 %"],
         ["102", "2", "6.25 %"],
@@ -137,10 +122,8 @@ def test_a_report_says_place_probability_and_what_was_taken(run):
         ["105", "5", "0.78 %"],
     ]
     assert third["rows"][1] == ["101 (taken)", "2", "25.00 %"]
-    assert second["caption"] == (
-        "After 109, 108, 107. Really taken then: 106, which stands 6. of what was not taken"
-        " before, by the checkpoint of step 1,234."
-    )
+    for part in ("user 2", "109, 108, 107", "106", "6.", "1,234"):
+        assert part in second["title"] + second["caption"]
 
 
 def metrics(recipe, split, score=known, *, keep_seen=False):
@@ -166,14 +149,6 @@ def test_an_evaluation_is_of_both_splits_with_baselines_beside_them(run, asked):
     seen = ranked.evaluate(run, {"keep_seen": True})
     assert seen["test"] == metrics(run.recipe, "test", keep_seen=True)
     assert seen["baselines"] != found["baselines"]
-
-
-def test_weights_as_they_were_trained_are_judged_besides_where_it_is_asked_for(run, asked):
-    found = ranked.evaluate(run, {"raw": True})
-    assert asked == [(4, True), (4, False)]
-    assert found["raw"] == {
-        split: metrics(run.recipe, split, lambda ids: -known(ids)) for split in ("validation", "test")
-    }
 
 
 @pytest.mark.parametrize(("scored_bytes", "block"), [(10**6, 30), (335, 3), (1, 1)])

@@ -23,9 +23,20 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("recommend") / "data", SEQUENCES, width=8, clusters=3)
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write(tmp_path_factory.mktemp("pretrained") / "model", LLAMA))
+
+
 @pytest.fixture
 def recipe(data):
     return replace(preset("recommend"), data=str(data), seq_len=4, batch_size=2, width=16)
+
+
+def zeros(recipe):
+    """In the place of the parameters that it draws."""
+    shapes = jax.eval_shape(recipe.task(Compute()).init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def test_sizes_are_those_of_the_data(recipe):
@@ -33,19 +44,14 @@ def test_sizes_are_those_of_the_data(recipe):
     assert (shape.items, shape.clusters, shape.largest_cluster, shape.item_width) == (7, 3, 3, 8)
     assert (shape.width, shape.inner) == (16, 32)
     assert recipe.batch_spec(2) == {"items": ((2, 5), "int32")}
+    with pytest.raises(RecipeError, match=r"--num-items 8 is for planning without data, .* has 7"):
+        _ = replace(recipe, num_items=8).shape
 
 
 def test_without_data_it_is_planned_by_what_is_said():
     shape = replace(preset("recommend"), num_items=900).shape
     assert (shape.items, shape.clusters, shape.largest_cluster) == (900, 30, 60)
     assert preset("recommend-gemma-2b").shape.width == 2048
-
-
-def test_sizes_that_are_not_those_of_the_data_are_refused(recipe, data):
-    with pytest.raises(
-        RecipeError, match=rf"--num-items 8 is for planning without data, and {data} has 7: leave it out"
-    ):
-        _ = replace(recipe, num_items=8).shape
 
 
 def test_an_evaluation_asks_for_the_validation_item_after_what_was_trained_on(recipe, data):
@@ -75,8 +81,7 @@ def test_no_item_that_is_held_out_is_trained_on(recipe, data):
 
 
 def test_training_begins_with_the_datas_embeddings_and_clusters(recipe):
-    task = recipe.task(Compute())
-    found = recipe.begin(task.init(jax.random.key(0)))
+    found = recipe.begin(zeros(recipe))
     rows = recipe.interactions.embeddings()
     table = np.asarray(found["trainable"]["items"]["embedding"])
     np.testing.assert_allclose(table[3], rows[3] / np.linalg.norm(rows[3]) * ROW_LENGTH, rtol=1e-5)
@@ -88,25 +93,25 @@ def test_items_of_another_width_begin_at_random_and_that_is_said(recipe, tmp_pat
     other, said = replace(recipe, item_embedding_dim=12), []
     other.prepare(tmp_path, said.append)
     assert "items begin at random" in said[-1]
-    params = other.task(Compute()).init(jax.random.key(0))
+    params = zeros(other)
     np.testing.assert_array_equal(
         other.begin(params)["trainable"]["items"]["embedding"], params["trainable"]["items"]["embedding"]
     )
 
 
-def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, tmp_path):
-    frozen = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
-    params = frozen.begin(frozen.task(Compute()).init(jax.random.key(0)))
+def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, model):
+    frozen = replace(recipe, width=None, pretrained=model)
+    params = frozen.begin(zeros(frozen))
     assert "frozen_bits" in frozen.supported_levers
     assert params["frozen"]["model"]["blocks"]["query"]["kernel"].any()
     learned = replace(frozen, freeze=False)
-    params = learned.begin(learned.task(Compute()).init(jax.random.key(0)))
+    params = learned.begin(zeros(learned))
     assert "frozen_bits" not in learned.supported_levers
     assert params["trainable"]["model"]["blocks"]["query"]["kernel"].any()
 
 
-def test_beside_a_frozen_model_a_small_one_is_trained(recipe, tmp_path):
-    frozen = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
+def test_beside_a_frozen_model_a_small_one_is_trained(recipe, model):
+    frozen = replace(recipe, width=None, pretrained=model)
     assert (frozen.side_shape.width, frozen.side_shape.layers, frozen.shape.direct) == (8, 2, True)
     assert replace(frozen, freeze=False).side_shape is None
     assert recipe.side_shape is None
@@ -126,7 +131,7 @@ def test_another_data_set_in_its_place_is_noticed(recipe, tmp_path):
         other.data_changed(prepared)
 
 
-def test_another_shape_of_the_language_model_is_noticed(recipe, tmp_path):
+def test_another_language_model_is_noticed_and_weights_that_are_not_there_before_anything_is_planned(recipe, tmp_path):
     folder = write(tmp_path / "model", LLAMA)
     given = replace(recipe, width=None, pretrained=str(folder))
     prepared = given.prepare(tmp_path, print)
@@ -135,57 +140,37 @@ def test_another_shape_of_the_language_model_is_noticed(recipe, tmp_path):
     config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 0.5}))
     with pytest.raises(DataError, match=r"norm_epsilon of the language model was 1e-05 and is 0.5"):
         replace(given).data_changed(prepared)
-
-
-def test_weights_that_are_not_there_are_refused_before_anything_is_planned(recipe, tmp_path):
-    folder = write(tmp_path / "model", LLAMA)
-    for path in folder.glob("*.safetensors"):
-        path.rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(PlimsollError, match="pickle"):
-        replace(recipe, width=None, pretrained=str(folder)).prepare(tmp_path, print)
+        replace(given).prepare(tmp_path, print)
 
 
-def test_what_is_the_pretrained_models_own_is_refused(recipe, tmp_path):
-    given = replace(recipe, width=None, pretrained=str(write(tmp_path / "model", LLAMA)))
+def test_what_is_the_pretrained_models_own_is_refused(recipe, model):
+    given = replace(recipe, width=None, pretrained=model)
     with pytest.raises(RecipeError, match="--width, --heads and --layers are of the small transformer"):
         replace(given, layers=7)
     with pytest.raises(RecipeError, match=r"--seq-len 100,000 is more than the [\d,]+ tokens"):
         _ = replace(given, seq_len=100_000).published
 
 
-WRONG = {
-    "eval_interval": (0.0, "--eval-interval must be above 0"),
-    "validation_users": (-1, "--validation-users must be 0 or more"),
-    "seq_len": (0, "--seq-len must be 1 or more"),
-    "pretrained": (" ", "--pretrained is empty"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_values_that_mean_nothing_are_refused(recipe, name):
-    value, words = WRONG[name]
-    with pytest.raises(RecipeError, match=words):
-        replace(recipe, **{name: value})
-
-
 REFUSED = {
+    "eval_interval": ({"eval_interval": 0.0}, "--eval-interval must be above 0"),
+    "validation_users": ({"validation_users": -1}, "--validation-users must be 0 or more"),
+    "pretrained": ({"pretrained": " "}, "--pretrained"),
     "dropout": ({"dropout": 1.0}, "--dropout must be from 0 to below 1"),
-    "adapter": ({"adapter_inner": 0}, "--adapter-inner 0 puts items of --item-embedding-dim 8 straight into a model"),
+    "adapter": ({"adapter_inner": 0}, "--adapter-inner 0 .* --item-embedding-dim 8"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_sizes_that_contradict_one_another_are_refused(recipe, name):
+def test_what_means_nothing_or_contradicts_the_data_is_refused(recipe, name):
     changed, words = REFUSED[name]
     with pytest.raises(RecipeError, match=words):
         _ = replace(recipe, **changed).shape
 
 
-def test_a_batch_larger_than_the_data_is_refused(recipe, tmp_path):
-    with pytest.raises(PlimsollError, match=r"has 4 examples to train on, fewer than the 9 of one batch"):
+def test_too_little_data_or_none_is_refused(recipe, tmp_path):
+    with pytest.raises(PlimsollError, match="4 examples to train on, fewer than the 9 of one batch"):
         replace(recipe, batch_size=9).prepare(tmp_path, print)
-
-
-def test_data_that_is_missing_is_asked_for(tmp_path):
     with pytest.raises(RecipeError, match=r"--data is missing: .*plimsoll prepare recommend"):
         preset("recommend").prepare(tmp_path, print)

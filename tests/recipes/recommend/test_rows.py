@@ -26,6 +26,8 @@ def test_a_user_is_a_row_and_a_long_one_is_several_that_share_an_item(tmp_path):
     assert {row.dtype for row in rows} == {np.dtype(np.int32)}
     assert rows.labels == 5 + 1 + 1
     assert rows.held_bytes() >= 12 * len(rows)
+    with pytest.raises(DataError, match="no user with two items"):
+        TrainingRows(opened(tmp_path / "short", [[1, 2, 3], [4]]), length=4)
 
 
 @settings(max_examples=examples(60))
@@ -63,31 +65,7 @@ def test_no_held_out_item_is_trained_on(tmp_path):
     assert not users  # an epoch is every user once
 
 
-def test_each_epoch_has_an_order_of_its_own_and_each_seed_too(tmp_path):
-    rows = TrainingRows(Interactions(write_random(tmp_path / "set", users=12, shortest=5)), length=16)
-    assert len(rows) == 12
-    first, second = (batch["items"] for batch in islice(interaction_loader(rows, batch_size=12, seed=1), 2))
-    other = next(interaction_loader(rows, batch_size=12, seed=2))["items"]
-    assert sorted(map(tuple, first)) == sorted(map(tuple, second)) == sorted(map(tuple, other))
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(first, other)
-
-
-def test_a_position_of_other_data_is_refused(tmp_path):
-    rows = TrainingRows(Interactions(write_random(tmp_path / "one", users=12)), length=16)
-    other = TrainingRows(Interactions(write_random(tmp_path / "two", users=11)), length=16)
-    state = interaction_loader(rows, batch_size=2, seed=1).state()
-    with pytest.raises(DataError, match=r"saved for rows .*, and the data set has .*: it changed"):
-        interaction_loader(other, batch_size=2, seed=1).restore(state)
-
-
 def test_of_a_history_the_last_items_are_kept_and_a_short_one_is_padded():
     rows = padded([np.array([1, 2, 3, 4, 5]), np.array([6, 5]), np.array([], np.int32)], length=3)
     assert rows.tolist() == [[3, 4, 5], [6, 5, 0], [0, 0, 0]]
     assert rows.dtype == np.int32
-
-
-def test_what_cannot_be_drawn_is_refused(tmp_path):
-    found = opened(tmp_path, [[1, 2, 3], [4]])
-    with pytest.raises(DataError, match="no user with two items for training"):
-        TrainingRows(found, length=4)

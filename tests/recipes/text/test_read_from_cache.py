@@ -9,11 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from plimsoll.api.loader import loader
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.text.opening import text_bytes
-from plimsoll.errors import DataError
 from plimsoll.recipes.text.recipe import KEPT, WINDOWS, Text
 
 WORDS = list("abcdefghijklmnop")
@@ -90,11 +88,6 @@ def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_k
     assert (epochs.steps, epochs.facts["tokens"]) == (counted.steps, counted.facts["tokens"])
 
 
-def test_less_than_a_batch_is_refused_as_before(recipe, tmp_path):
-    with pytest.raises(DataError, match="fewer than the 4,000 of one batch"):
-        prepared(dataclasses.replace(recipe, batch_size=4_000), tmp_path / "run")
-
-
 def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_beside_a_card(recipe, tmp_path):
     wide = dataclasses.replace(recipe, shuffle_buffer_size=100_000)
     kept = prepared(wide, tmp_path / "run")
@@ -106,9 +99,3 @@ def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_be
     old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
     assert wide.host_bytes(old, prefetch=2)["data"] > bytes_kept + 100_000 * 2 * 17
     assert wide.host_bytes_beside_accelerator(old) == (MOST_THREADS - 1) * THREAD_BYTES
-
-
-def test_a_loader_without_a_run_reads_from_the_cache_too(recipe, tmp_path):
-    prepared(recipe, tmp_path / "run")
-    of_run = taken(recipe.source(tmp_path / "run", prefetch=0), 10)
-    assert taken(loader(recipe, tmp_path / "loader", prefetch=0), 10) == of_run
