@@ -12,6 +12,7 @@ import pytest
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.text.opening import text_bytes
+from plimsoll.errors import DataError
 from plimsoll.recipes.text.recipe import KEPT, WINDOWS, Text
 
 WORDS = list("abcdefghijklmnop")
@@ -50,6 +51,12 @@ def test_a_run_reads_from_the_cache_all_windows_of_its_text(recipe, tmp_path):
     windows = packed.rows(np.arange(facts[WINDOWS]), length=16, stride=16).tolist()
     assert len(rows) == len(windows) // 4 * 4
     assert not Counter(map(tuple, rows)) - Counter(map(tuple, windows))
+
+
+@pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2.0, "steps": None}])
+def test_a_text_of_fewer_windows_than_a_batch_is_refused_however_few_steps_are_asked_for(recipe, tmp_path, length):
+    with pytest.raises(DataError, match=r"fewer than the 5,000 of one batch.*--batch-size"):
+        prepared(dataclasses.replace(recipe, batch_size=5_000, **length), tmp_path / "run")
 
 
 def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path):
