@@ -29,7 +29,7 @@ demo: .venv/ready
 	@echo "and see docs/first-hour.md for the rest"
 
 # `test` is for before every commit, `test-quick` for while one works. `test-all` is `test`, then what that leaves
-# out, and every property again with ten times the examples. CONTRIBUTING.md says what is left out, and why.
+# out, and every property again with five times the examples. CONTRIBUTING.md says what is left out, and why.
 # Without Python's compiled files every process of the tests compiles every test again: eight CPU seconds of sixteen.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5

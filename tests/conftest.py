@@ -22,6 +22,7 @@ settings.load_profile("usual")
 os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the processes that tests start
 KEPT, KEPT_BYTES = ("compiled", "answers"), 2**30
 """Parts of .pytest_cache/d/plimsoll that the next test run has, too, and the largest size of each."""
+FEWER_PASSES = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""
@@ -35,15 +36,19 @@ QUICK = (
 QUICK_MODULES = ("cli/test_help.py", "training/test_loop.py", "training/test_schedule.py")
 
 
-def pytest_configure(config):
+def compiles_plainly(config):
+    """Whether these are the tests of `make test-quick`, `make test` or `make test-all`, and not those by hand."""
     chosen = config.getoption("-m")
-    plain = "slow" in chosen or chosen == "quick"  # not in `make test-by-hand`
+    return "slow" in chosen or chosen == "quick"
+
+
+def pytest_configure(config):
+    plain = compiles_plainly(config)
     if plain and PLAIN_CODE not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAIN_CODE}".strip()  # until JAX has read it
     if plain:
-        # LLVM's dearest passes are most of a compile, and change neither buffers nor the order of operations. For the
-        # processes that tests start, too.
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+        # LLVM's dearest passes are half of a compile, and change neither buffers nor the order of operations.
+        os.environ[FEWER_PASSES] = "true"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     is_first_process = hasattr(config, "cache") and not hasattr(config, "workerinput")
@@ -93,6 +98,8 @@ def _cache_of_this_test_run(tmp_path_factory, request):
     jax.devices()  # reads the options
     if others := os.environ.pop("XLA_FLAGS", "").replace(PLAIN_CODE or " ", " ").strip():
         os.environ["XLA_FLAGS"] = others
+    if request.config.getoption("-m") not in ("not slow", "quick"):
+        os.environ.pop(FEWER_PASSES, None)  # processes of the slow part compile as a user's do
     stays = hasattr(request.config, "cache")
     folder = request.config.cache.mkdir("plimsoll") if stays else base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)
@@ -113,7 +120,7 @@ def _strict_promotion(request):
     jax.config.update("jax_disable_most_optimizations", True)  # in `make test-by-hand`, too
     with jax.numpy_dtype_promotion("strict"):
         yield
-    jax.config.update("jax_disable_most_optimizations", "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ)
+    jax.config.update("jax_disable_most_optimizations", compiles_plainly(request.config))
 
 
 @pytest.fixture(scope="session")

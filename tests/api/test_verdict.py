@@ -13,7 +13,7 @@ from report_examples import PLANNED
 WORDS = ["plan", "finetune", "--pretrained", "meta-llama/Llama-3.1-8B", "--frozen-bits", "4", "--seq-len", "8192"]
 
 
-def test_a_refusal_has_its_verdict_and_is_uncertain_only_where_nothing_was_compiled(monkeypatch, capsys, tmp_path):
+def test_a_refusal_has_its_verdict_and_is_uncertain_only_where_nothing_was_compiled(monkeypatch, capsys):
     def verdict(floor, *, compiled):
         def search(problem, compiler, say, **how):
             compiler.doing = "compiling" if compiled else "estimating"

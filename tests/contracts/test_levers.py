@@ -71,7 +71,7 @@ ELSEWHERE = {
     "offload": "tests/levers/test_offload.py",  # in the kind of memory: on a CPU all of it is one
     "deterministic": "tests/levers/test_deterministic.py",  # of equal runs: it saves no bytes
     "fsdp": "tests/levers/test_sharding.py",  # in a process that has several devices
-    "prefetch": "tests/planner/test_estimate.py",  # of the host: not in the step
+    "prefetch": "tests/planner/test_search.py",  # of the host: not in the step
     "async_save": "tests/planner/test_estimate.py",
 }
 

@@ -17,14 +17,6 @@ from plimsoll.recipes.text.recipe import Text
 RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compiled_quickly():
-    """LLVM's dearest passes change neither buffers nor the order of operations."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def plan(**changes):
     levers = {"remat": "none", "loss_chunk": 0, "precision": "float32", "prefetch": 0, "async_save": False}
     return Plan(**{"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})

@@ -81,7 +81,7 @@ def batch_of(recipe, seed=0):
     return {name: random.integers(0, 64, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
 
 
-@pytest.mark.by_hand  # to the bit only as users compile: see tests/support/plain_code.py
+@pytest.mark.by_hand  # to the bit only without the options of tests/support/plain_code.py
 def test_a_step_leaves_the_weights_alone_and_averages_them():
     (plain, step), (init, averaging) = step_of(recipe_with(0)), step_of(recipe_with(DECAY))
     state, both = plain(np.uint32(1)), init(np.uint32(1))

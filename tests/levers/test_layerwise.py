@@ -74,7 +74,7 @@ def test_training_is_that_of_the_whole_update_to_rounding(clip_norm, passes, tie
         )
 
 
-@pytest.mark.by_hand  # to the bit only as users compile: see tests/support/plain_code.py
+@pytest.mark.by_hand  # to the bit only without the options of tests/support/plain_code.py
 def test_state_in_fewer_bits_is_updated_to_the_bit():
     """Without a clip: the norm is summed in another order, and codes are rounded at the edge of a step."""
     optimizer = rule(None, COMPRESSED)

@@ -1,4 +1,4 @@
-"""The peak is the dearest phase of the run, to the byte; a step's time grows with what it does."""
+"""The peak is the dearest phase of the run, to the byte; temporaries between compiled micro-batches."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
 
 
 def test_kernels_that_a_clock_chooses_are_given_what_a_card_took_for_them():
-    """GPU.md: 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
+    """On an H100, 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
     step = analysis(5_000 * MIB)
     exact, chosen = (priced(plan(deterministic=kept), POD, step=step).predicted for kept in (True, False))
     more = chosen.pop("kernels chosen by the clock")

@@ -1,8 +1,8 @@
 """A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
 
 Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Pure functions over dicts of arrays: `Decoder.init` makes them,
-`Decoder.hidden` reads them. The blocks are stacked along their first axis and scanned, so that compile time, and on a
-CPU rematerialisation, do not depend on the number of layers.
+`Decoder.hidden` reads them. The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`:
+scanned, compile time, and on a CPU rematerialisation, do not depend on the number of layers.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ INIT_SCALE = 0.02
 """Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
 
 
-class Layer(Protocol):
-    """What is stacked: one layer, or a group of them."""
+class StackedBlock(Protocol):
+    """What is stacked along the first axis of the weights: one layer, or a group of them."""
 
     def init(self, keys: Iterator[Array]) -> dict:
-        """Returns the float32 weights of one, drawn with the next keys."""
+        """Returns the float32 weights of one block. Takes the next keys, one a matrix."""
         ...
 
     def __call__(
@@ -41,17 +41,20 @@ class Layer(Protocol):
     ) -> Float[Array, "batch length width"]: ...
 
 
-def draws(key: Array) -> Iterator[Array]:
-    """Yields a key for each matrix, in the order in which they are made."""
+def matrix_keys(key: Array) -> Iterator[Array]:
+    """Returns an endless iterator of keys.
+
+    The nth matrix that `init` makes takes the nth key: one added in the middle changes all after it.
+    """
     return (jax.random.fold_in(key, number) for number in count())
 
 
-def matrix(keys: Iterator[Array], inner: int, cols: int, *, scale: float = INIT_SCALE) -> dict:
+def init_linear(keys: Iterator[Array], inner: int, cols: int, *, scale: float = INIT_SCALE) -> dict:
     """Returns a random kernel. Kernels are (in, out), which is the fast way round on a CPU."""
     return {"kernel": scale * jax.random.normal(next(keys), (inner, cols))}
 
 
-def times(x: Float[Array, "... inner"], weights: dict, compute: Compute) -> Float[Array, "... cols"]:
+def apply_linear(x: Float[Array, "... inner"], weights: dict, compute: Compute) -> Float[Array, "... cols"]:
     """Returns `x @ kernel` in the plan's precision."""
     return linear(x, weights["kernel"], precision=compute.precision, platform=compute.platform)
 
@@ -65,27 +68,27 @@ def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Flo
     return in_float32(normed, x, scale)
 
 
-def norm_start(width: int) -> dict:
+def init_norm(width: int) -> dict:
     """Returns the learned scale of a norm."""
     return {"scale": jnp.ones((width,))}
 
 
-def feed_start(keys: Iterator[Array], shape: DecoderShape) -> dict:
-    """Returns the weights of `fed`."""
+def init_feed_forward(keys: Iterator[Array], shape: DecoderShape) -> dict:
+    """Returns the weights of `feed_forward`."""
     width, inner = shape.width, shape.inner
     return {
-        "feed_norm": norm_start(width),
-        "gate": matrix(keys, width, inner),
-        "up": matrix(keys, width, inner),
-        "down": matrix(keys, inner, width, scale=residual_scale(shape)),
+        "feed_norm": init_norm(width),
+        "gate": init_linear(keys, width, inner),
+        "up": init_linear(keys, width, inner),
+        "down": init_linear(keys, inner, width, scale=residual_scale(shape)),
     }
 
 
-def fed(weights: dict, x: Float[Array, "... width"], compute: Compute) -> Float[Array, "... width"]:
-    """Returns x + SwiGLU(norm(x))."""
+def feed_forward(weights: dict, x: Float[Array, "... width"], compute: Compute) -> Float[Array, "... width"]:
+    """Returns x + SwiGLU(norm(x)): the second part of a block."""
     normed = rms_norm(x, weights["feed_norm"]["scale"])
-    gate, up = (keep(times(normed, weights[name], compute)) for name in ("gate", "up"))
-    return x + times(swiglu(gate, up), weights["down"], compute)
+    gate, up = (keep(apply_linear(normed, weights[name], compute)) for name in ("gate", "up"))
+    return x + apply_linear(swiglu(gate, up), weights["down"], compute)
 
 
 def residual_scale(shape: DecoderShape) -> float:
@@ -102,12 +105,12 @@ class Block:
     def init(self, keys: Iterator[Array]) -> dict:
         width = self.shape.width
         return {
-            "attention_norm": norm_start(width),
-            "query": matrix(keys, width, width),
-            "key": matrix(keys, width, width),
-            "value": matrix(keys, width, width),
-            "out": matrix(keys, width, width, scale=residual_scale(self.shape)),
-        } | feed_start(keys, self.shape)
+            "attention_norm": init_norm(width),
+            "query": init_linear(keys, width, width),
+            "key": init_linear(keys, width, width),
+            "value": init_linear(keys, width, width),
+            "out": init_linear(keys, width, width, scale=residual_scale(self.shape)),
+        } | init_feed_forward(keys, self.shape)
 
     def __call__(
         self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
@@ -122,7 +125,7 @@ class Block:
         normed = rms_norm(x, weights["attention_norm"]["scale"])
 
         def split(name: str) -> Array:
-            y = keep(times(normed, weights[name], self.compute))
+            y = keep(apply_linear(normed, weights[name], self.compute))
             return y.reshape(*x.shape[:2], self.shape.heads, -1).swapaxes(1, 2)
 
         query, key, value = split("query"), split("key"), split("value")
@@ -130,27 +133,27 @@ class Block:
 
     def after_attention(self, weights: dict, x: Array, mixed: Array) -> Array:
         """Returns the block's output for `x`, from the mixed values of its heads."""
-        written = times(mixed.swapaxes(1, 2).reshape(x.shape), weights["out"], self.compute)
-        return fed(weights, x + keep(written), self.compute)
+        written = apply_linear(mixed.swapaxes(1, 2).reshape(x.shape), weights["out"], self.compute)
+        return feed_forward(weights, x + keep(written), self.compute)
 
 
 class Decoder:
     """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `layer` is what is stacked, by default a `Block`.
+    `stacked` is what the weights are a stack of, by default a `Block`.
     """
 
-    def __init__(self, shape: DecoderShape, compute: Compute, layer: Layer | None = None) -> None:
+    def __init__(self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None) -> None:
         self.shape, self.compute = shape, compute
-        self.layer = Block(shape, compute) if layer is None else layer
+        self.stacked = Block(shape, compute) if stacked is None else stacked
 
     def init(self, key: Array) -> dict:
-        """Returns float32 parameters; the blocks' leaves have a leading axis of layers."""
+        """Returns float32 parameters; the blocks' leaves have a leading axis of blocks."""
         embedding_key, block_key, head_key = jax.random.split(key, 3)
-        shape, layer_keys = self.shape, jax.random.split(block_key, self.shape.blocks)
+        shape, block_keys = self.shape, jax.random.split(block_key, self.shape.blocks)
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
-            "blocks": jax.lax.map(lambda key: self.layer.init(draws(key)), layer_keys),
+            "blocks": jax.lax.map(lambda key: self.stacked.init(matrix_keys(key)), block_keys),
             "norm": jnp.ones((shape.width,)),
         }
         if not shape.tied:
@@ -158,7 +161,7 @@ class Decoder:
         return params
 
     def hidden(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
-        """Returns the final norm's output, from which `logits` are one dot away."""
+        """Returns the final norm's output, from which `logits` are one matrix product away."""
         angles = rotary_angles(ids.shape[1], self.shape.head_width)
         x = scan_blocks(
             lambda x, layer: self.block(layer, x, angles),
@@ -177,7 +180,7 @@ class Decoder:
         self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
     ) -> Float[Array, "batch length width"]:
         """Applies one layer, with its own weights: no axis of layers."""
-        return by_rows(self.layer(params, x, angles))
+        return by_rows(self.stacked(params, x, angles))
 
     def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
         """Applies the final norm to the output of the last block."""

@@ -7,7 +7,7 @@ from jaxtyping import Array, Int
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
-from plimsoll.models.decoder import Decoder, Layer
+from plimsoll.models.decoder import Decoder, StackedBlock
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -21,8 +21,8 @@ class NextToken:
 
     stacked = "blocks"
 
-    def __init__(self, shape: DecoderShape, compute: Compute, layer: Layer | None = None) -> None:
-        self.decoder, self.compute = Decoder(shape, compute, layer), compute
+    def __init__(self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None) -> None:
+        self.decoder, self.compute = Decoder(shape, compute, stacked), compute
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.decoder.init(key)}

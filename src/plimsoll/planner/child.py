@@ -275,9 +275,9 @@ def plan_of(computed: Mapping[str, Any]) -> Plan:
 def _versions() -> str:
     """Returns a digest of what an answer depends on: libraries, our own source, the processor."""
     digest = hashlib.sha256(sys.version.encode())
-    ours = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
-    of_users = ("flax", "equinox")  # their models may be made of these
-    for name in (*ours, *(name for name in of_users if importlib.util.find_spec(name))):
+    required = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
+    optional = ("flax", "equinox")  # models of users may be made of these
+    for name in (*required, *(name for name in optional if importlib.util.find_spec(name))):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())

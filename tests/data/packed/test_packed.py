@@ -72,9 +72,6 @@ def test_memory_holds_the_order_and_the_batches_in_flight_whatever_the_size_of_t
     folder = write_packed(tmp_path / "packed", np.zeros(16 * 1024 * 1024 + 1), **options)
     program = """
 import resource, sys
-from plimsoll.cli.main import main
-from plimsoll.data.loader import Order
-from plimsoll.data.loader_bytes import loader_bytes, order_bytes
 from plimsoll.data.packed.packed import packed_bytes
 from plimsoll.data.packed.windows import packed_loader
 options = {"seq_len": 1024, "batch_size": 256, "prefetch": 2}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eigen_examples import LENGTH, SCANNED, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
 from plimsoll.errors import RecipeError
-from plimsoll.models.decoder import draws
+from plimsoll.models.decoder import matrix_keys
 from plimsoll.optimizers.adamw import decayed
 from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Mixer, beginning, eigenvalues
 from plimsoll.recipes.longcontext.positions import by_position, stretches
@@ -178,7 +178,7 @@ def test_states_stay_in_single_precision_under_bfloat16_activations_and_remember
     shape = replace(TINY, r_min=0.9999, r_max=0.99995)
     compute = Compute(precision="bfloat16", further=HALF)
     mixer = Mixer(shape, compute)
-    weights = mixer.init(draws(jax.random.key(0)))
+    weights = mixer.init(matrix_keys(jax.random.key(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2048, shape.width)), jnp.bfloat16)
     mix = jax.jit(mixer)
     (written, states), (wide, expected) = mix(weights, x), mix(weights, jnp.float32(x))

@@ -24,7 +24,15 @@ from jaxtyping import Array, Complex, Float, Float64
 
 from plimsoll.levers.activations import in_float32
 from plimsoll.levers.remat import keep
-from plimsoll.models.decoder import Block, fed, feed_start, matrix, norm_start, rms_norm, times
+from plimsoll.models.decoder import (
+    Block,
+    apply_linear,
+    feed_forward,
+    init_feed_forward,
+    init_linear,
+    init_norm,
+    rms_norm,
+)
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
@@ -41,7 +49,7 @@ State = Complex[Array, "batch states"]
 
 
 def eigenvalues(weights: dict, shape: EigenShape) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
-    """Returns -log |lambda| and the phase in radians, from nu and theta: what was learned beyond where they began.
+    """Returns -log |lambda| and the phase in radians. nu and theta hold the difference from their initial values.
 
     A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
     that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
@@ -49,9 +57,9 @@ def eigenvalues(weights: dict, shape: EigenShape) -> tuple[Float[Array, " states
 
     rate, phase = beginning(shape)
     least, most = (math.log(end) for end in FORGETS_WITHIN)
-    grown = jnp.clip(np.log(rate).astype(np.float32) + weights["nu"] / SLOWER, least, most)
+    log_rate = jnp.clip(np.log(rate).astype(np.float32) + weights["nu"] / SLOWER, least, most)
     unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
-    return jnp.exp(grown), jnp.asarray(phase, jnp.float32) + unit * weights["theta"]
+    return jnp.exp(log_rate), jnp.asarray(phase, jnp.float32) + unit * weights["theta"]
 
 
 def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
@@ -75,12 +83,13 @@ class Mixer:
     def init(self, keys: Iterator[Array]) -> dict:
         shape = self.shape
         width, pairs = shape.width, 2 * shape.states
+        # In the letters above: enter is B, leave C, gate W, skip D.
         return {
             "eigenvalues": {"nu": jnp.zeros((shape.states,)), "theta": jnp.zeros((shape.states,))},
-            "enter": matrix(keys, width, pairs, scale=(2 * width) ** -0.5),
-            "leave": matrix(keys, pairs, width, scale=(2 * pairs * shape.layers) ** -0.5),
-            "gate": matrix(keys, width, width),
-            "skip": {"scale": jnp.zeros((width,))},  # D: a factor for each feature
+            "enter": init_linear(keys, width, pairs, scale=(2 * width) ** -0.5),
+            "leave": init_linear(keys, pairs, width, scale=(2 * pairs * shape.layers) ** -0.5),
+            "gate": init_linear(keys, width, width),
+            "skip": {"scale": jnp.zeros((width,))},
         }
 
     def __call__(
@@ -91,13 +100,13 @@ class Mixer:
         rate, phase = eigenvalues(weights["eigenvalues"], self.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
-        entered = keep(times(x, weights["enter"], self.compute)).astype(jnp.float32)
+        entered = keep(apply_linear(x, weights["enter"], self.compute)).astype(jnp.float32)
         real, imaginary = jnp.split(entered, 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
         result = states(coefficient, inputs, before, form=self.form, chunk=self.shape.chunk_size)
         left = jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)
-        read = keep(times(left, weights["leave"], self.compute))
-        gate = keep(times(x, weights["gate"], self.compute))
+        read = keep(apply_linear(left, weights["leave"], self.compute))
+        gate = keep(apply_linear(x, weights["gate"], self.compute))
         return in_float32(gated, x, weights["skip"]["scale"], gate, read), result[:, -1]
 
 
@@ -121,8 +130,8 @@ class EigenBlock:
         self.mixer = Mixer(shape, compute)
 
     def init(self, keys: Iterator[Array]) -> dict:
-        mixing = {"mixer_norm": norm_start(self.shape.width), "mixer": self.mixer.init(keys)}
-        return mixing | feed_start(keys, self.shape)
+        mixing = {"mixer_norm": init_norm(self.shape.width), "mixer": self.mixer.init(keys)}
+        return mixing | init_feed_forward(keys, self.shape)
 
     def __call__(
         self, weights: dict, x: Float[Array, "batch length width"], angles: Array
@@ -136,7 +145,7 @@ class EigenBlock:
         """Returns the layer's output from the states before the first token, and the states after the last one."""
         normed = rms_norm(x, weights["mixer_norm"]["scale"])
         mixed, after = self.mixer(weights["mixer"], normed, before)
-        return fed(weights, x + mixed, self.compute), after
+        return feed_forward(weights, x + mixed, self.compute), after
 
 
 class Group:

@@ -48,19 +48,21 @@ class Stream:
     def hidden(
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
-        """Returns what `Decoder.hidden` does for the tokens that follow those remembered, and the memory after them."""
-        position, layer = memory["position"], self.decoder.layer
+        """Applies the model to the tokens after those remembered; returns hidden states, as `Decoder.hidden` does, and
+        the memory."""
+        position = memory["position"]
+        stacked = self.decoder.stacked
 
-        def one_block(x: Array, both: tuple[dict, Any]) -> tuple[Array, Any]:
-            weights, before = both
-            if isinstance(layer, EigenBlock):
-                return layer.onward(weights, x, before)
-            assert isinstance(layer, Group)
+        def one_block(x: Array, weights_and_memory: tuple[dict, Any]) -> tuple[Array, Any]:
+            weights, before = weights_and_memory
+            if isinstance(stacked, EigenBlock):
+                return stacked.onward(weights, x, before)
+            assert isinstance(stacked, Group)
             after = {}
-            for name, block in layer.recurrent.items():
+            for name, block in stacked.recurrent.items():
                 x, after[name] = block.onward(weights[name], x, before[name])
-            attended = self._attended(layer.attending, weights["attending"], x, before["attending"], position)
-            x, after["attending"] = attended
+            attending = stacked.attending, weights["attending"]
+            x, after["attending"] = self._attended(*attending, x, before["attending"], position)
             return x, after
 
         x, blocks = jax.lax.scan(one_block, self.decoder.embedded(params, ids), (params["blocks"], memory["blocks"]))
@@ -69,6 +71,7 @@ class Stream:
     def _attended(
         self, block: Block, weights: dict, x: Array, before: dict[str, Array], position: Array
     ) -> tuple[Array, Any]:
+        """Returns the attending layer's output for the tokens after those remembered, and its memory."""
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
         projected = block.projected(weights, x, angles_at(position + new, self.shape.head_width))
         query, key, value = (y.astype(jnp.float32) for y in projected)

@@ -16,8 +16,8 @@ class LongTokens(NextToken):
     `counted` of (batch,) besides, and reports the loss by position."""
 
     def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        layer = Group(shape, compute) if shape.attention_every else EigenBlock(shape, compute)
-        super().__init__(shape, compute, layer)
+        stacked = Group(shape, compute) if shape.attention_every else EigenBlock(shape, compute)
+        super().__init__(shape, compute, stacked)
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
