@@ -113,12 +113,12 @@ def test_a_compiled_step_that_was_half_written_is_removed_once_it_was_used(tmp_p
     whole = zstandard.compress(os.urandom(300_000))
     contents = {"whole": whole, "half": whole[:70_000], "nothing": b"", "now": whole[:70_000], "unused": whole[:-1]}
     contents["by another library"] = zlib.compress(whole)[:100]
-    ages = {"now": 900, "unused": 10**6}
-    monkeypatch.setattr(cache, "WRITTEN_SECONDS", 1800)
+    ages = {"now": 15, "unused": 10**6}
+    monkeypatch.setattr(cache, "WRITTEN_SECONDS", 45)
     for name, content in contents.items():
         step = put(tmp_path, "compiled", f"{name}-cache", size=0, age=0)
         step.write_bytes(content)
-        used = time.time() - ages.get(name, 3600)
+        used = time.time() - ages.get(name, 60)
         os.utime(step, (used, used))
     assert cache.prune(tmp_path, GIB) == 0
     assert {path.name.removesuffix("-cache") for path in (tmp_path / "compiled").iterdir()} == {
