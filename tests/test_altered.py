@@ -12,9 +12,11 @@ from plimsoll.data.examples import Examples
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
 from plimsoll.files.provenance import note_session, sessions
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.own.user_code import failed
 from plimsoll.recipes.puzzles.arc_tasks import read_tasks
 from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.text.recipe import Text
 from report_examples import PLANNED
 
@@ -46,6 +48,20 @@ def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys
     refusal = capsys.readouterr().err
     assert f"{folder.path}/plan.json is not as plimsoll writes it" in refusal
     assert field in refusal
+
+
+@pytest.mark.parametrize("saved", [{"kind": "stories"}, [], {"kind": "stories", "fields": []}])
+def test_a_recipe_that_is_not_as_it_was_saved_is_refused(saved):
+    with pytest.raises(PlimsollError, match=r"recipe.json of the run is not as plimsoll writes it"):
+        from_dict(saved)
+
+
+def test_what_was_prepared_for_a_run_is_refused_without_its_steps(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.write("data.json", {"steps_per_epoch": 2.0})
+    with pytest.raises(PlimsollError, match=f"data.json of {folder.path} is not as plimsoll writes it.*steps"):
+        Prepared.read(folder)
 
 
 @pytest.mark.parametrize(

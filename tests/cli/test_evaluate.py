@@ -49,6 +49,15 @@ def test_the_best_checkpoint_is_the_default_and_without_an_evaluation_the_last(c
     assert choose(copied, "best") == 24
 
 
+def test_held_out_data_of_which_a_bit_has_changed_are_not_evaluated_on(copied):
+    path = copied.path / "validation.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    refused = called("evaluate", copied.path)
+    assert (refused.returncode, "validation.npy has changed" in refused.stderr) == (2, True)
+
+
 def test_only_the_parameters_are_read(tiny_run):
     checkpoint = RunFolder(tiny_run).checkpoint(24)
     everything, read = (dict(read_leaves(checkpoint, only=only)) for only in ("", PARAMETERS))

@@ -319,7 +319,7 @@ def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
     recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
-        recipe.training_data_changed(Prepared(**folder.read("data.json")))
+        recipe.training_data_changed(Prepared.read(folder))
     except PlimsollError as problem:
         refusal = str(problem)
     if complaints := _complaints("data", refusal, hosts):

@@ -185,12 +185,12 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = 
                 " another --run"
             )
         folder.require_sealed()
-        prepared = Prepared(**folder.read("data.json"))
+        prepared = Prepared.read(folder)
         recipe.training_data_changed(prepared)
         return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()
-        prepared = Prepared(**folder.read("data.json"))
+        prepared = Prepared.read(folder)
         with contextlib.suppress(DataError):  # what was prepared is of other data: nothing was begun with it
             recipe.training_data_changed(prepared)
             return prepared

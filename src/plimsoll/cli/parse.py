@@ -210,7 +210,8 @@ def _one_paragraph(boxed: str, program: str) -> str:
         choices = sorted(set(re.findall(r"'([^']*)'", match[3])) - {"None"})  # a set there: its order changes
         return f"{match[2]} takes one of {', '.join(choices)}, got {match[1]}"
     if match := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", problem):
-        return f"{match[1]} needs {match[2].split()[0]}, the {match[3][0].lower()}{match[3][1:]}; {more}"
+        meaning = match[3] if match[3][1:2].isupper() else f"{match[3][0].lower()}{match[3][1:]}"  # CSV
+        return f"{match[1]} needs {match[2].split()[0]}, the {meaning}; {more}"
     return f"{problem}; {more}"
 
 

@@ -71,7 +71,7 @@ class _Training:
         self.recipe = from_dict(self.folder.read("recipe.json"))
         self.planned = self.folder.planned()
         self.plan = Plan.from_dict(self.planned["plan"])
-        self.prepared = Prepared(**self.folder.read("data.json"))
+        self.prepared = Prepared.read(self.folder)
         self.notes = list(session.notes)
         self.guard = BudgetGuard(session, self.folder, self.planned, steps=self.prepared.steps)
         self.measured = Measurements(

@@ -37,7 +37,7 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     folder = RunFolder(request["run"])
     recipe = from_dict(folder.read("recipe.json"))
-    prepared = Prepared(**folder.read("data.json"))
+    prepared = Prepared.read(folder)
     bound_memory(request["limit_bytes"])
     exhibits: list[Exhibit] = []
     left_out: list[str] = []

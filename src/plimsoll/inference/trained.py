@@ -46,9 +46,10 @@ class Trained:
     def __init__(self, run: str, *, step: str) -> None:
         self.folder = RunFolder(run)
         self.recipe = from_dict(self.folder.read("recipe.json"))
-        with as_written(f"plan.json or data.json of {self.folder.path}"):
+        self.folder.require_sealed()
+        with as_written(f"plan.json of {self.folder.path}"):
             self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
-            self.prepared = Prepared(**self.folder.read("data.json"))
+        self.prepared = Prepared.read(self.folder)
         self.run = run
         self.step = whole(self.folder, step, self.recipe.best_by)
         self.checkpoint = self.folder.checkpoint(self.step)

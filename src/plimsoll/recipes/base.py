@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from plimsoll.data import require_sizes
-from plimsoll.errors import DataError, RecipeError, did_you_mean
+from plimsoll.errors import DataError, RecipeError, as_written, did_you_mean
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 
 if TYPE_CHECKING:
     import optax
+
+    from plimsoll.files.run_folder import RunFolder
 
 Count = Annotated[int, "count"]
 """A whole number that may be typed as 124M, 10k or 1.3B."""
@@ -56,6 +58,12 @@ class Prepared:
     """Optimizer steps between evaluations without `--eval-every`; None for each epoch, or each quarter of the run."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Prepared:
+        """Reads what was prepared for a run. Raises PlimsollError if its data.json is not as it was written."""
+        with as_written(f"data.json of {folder.path}"):
+            return cls(**folder.read("data.json"))
 
     def __post_init__(self) -> None:
         if self.steps > MOST_STEPS:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, as_written
 from plimsoll.recipes.base import FROM_FILE, Recipe
 from plimsoll.recipes.own import files, pickled
 from plimsoll.recipes.registry import KINDS, code_of, recipe_class
+
+SAVED = "recipe.json of the run"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -43,7 +45,8 @@ def class_of(saved: Mapping[str, Any]) -> type[Recipe]:
     Raises:
         RecipeError: It is of a kind that nobody has registered.
     """
-    kind = saved["kind"]
+    with as_written(SAVED):
+        kind = saved["kind"]
     return Recipe if kind == FROM_FILE else recipe_class(kind)
 
 
@@ -60,7 +63,8 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """
     if is_from_file(saved):
         return files.from_saved(saved)
-    return class_of(saved)(**saved["fields"])
+    with as_written(SAVED):
+        return class_of(saved)(**saved["fields"])
 
 
 def name_in(saved: Mapping[str, Any]) -> str:
