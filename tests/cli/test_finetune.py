@@ -10,6 +10,7 @@ import pytest
 
 from commands import answer, called, plimsoll
 from once import made_once
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.weights import load
@@ -118,6 +119,7 @@ def test_a_run_whose_model_was_changed_is_refused(trained, tmp_path):
     about["facts"]["model"]["files"]["config.json"]["sha256"] = "0" * 64
     path.write_text(json.dumps(about))
     run = tmp_path / "copy/run"
+    RunFolder(run).seal()  # as it was prepared with another model
     for command in (["evaluate", run], ["sample", run], ["export", run, "--merged", tmp_path / "out"]):
         refused = called(*command)
         assert refused.returncode != 0
