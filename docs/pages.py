@@ -45,6 +45,7 @@ SMALL = {
     "--samples": "2000",
     "--seq-len": "32",
     "--states": "8",
+    "--stride": "16",
     "--subsample-size": "10",
     "--target-params": "60k",
     "--tokens": "8",
@@ -99,6 +100,7 @@ CODES = {"plan code --memory 200MiB": 2}
 ELSEWHERE = {
     r"chips --install": "downloads a compiler of gigabytes",
     r"(s3|gs)://": "needs a bucket",
+    r"--dataset-config": "needs the hub",
     r"--coordinator": "needs two processes that meet",
     r"--on (slurm|ray)(?!.*--no-submit)": "needs a scheduler",
     r"^train .*--chip (h|tpu|rtx)": "trains on devices that are not here",

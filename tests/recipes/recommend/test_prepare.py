@@ -165,11 +165,13 @@ def test_without_scikit_learn_it_is_said_before_anything_is_read(file, tmp_path,
     build(made(file, clustering="frequency"), tmp_path / "set")
 
 
-def test_repeats_are_left_out_or_kept(tmp_path):
-    (tmp_path / "edits.txt").write_text("".join(f"{user} {page}\n" for user in range(6) for page in (1, 1, 2, 3, 1, 2)))
+def test_repeats_are_left_out_or_kept_and_who_took_too_little_is_counted(tmp_path):
+    lines = [f"{user} {page}\n" for user in range(6) for page in (1, 1, 2, 3, 1, 2)]
+    (tmp_path / "edits.txt").write_text("".join([*lines, "6 9\n", "7 1\n"]))
     options = {"clustering": "frequency", "clusters": 2, "embeddings": "none", "k_core": 2}
     told = build(made(tmp_path / "edits.txt", **options), tmp_path / "set")
-    assert told["counts"]["repeats"] == 18
+    dropped = {"repeats": 18, "interactions_dropped": 2, "users_dropped": 2, "items_dropped": 1}
+    assert dropped.items() <= told["counts"].items()
     assert sequence_of(Interactions(tmp_path / "set"), 3) == [1, 2, 3]
     assert Interactions(tmp_path / "set").embeddings() is None
     build(made(tmp_path / "edits.txt", keep_repeats=True, **options), tmp_path / "kept")
