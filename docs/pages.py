@@ -77,6 +77,8 @@ SMALL_RECIPES = {
     "train sudoku-4x4": f"--data data/sudoku-4x4 --width 32 --heads 1 {PINNED}",
     "train longcontext": f"--data packed/ --width 32 --layers 2 --states 8 --seq-len 32 {PINNED} --loss-chunk 0",
     "train recommend": PINNED,
+    "train recommend-gemma-2b": "--batch-size 8 --gradient-accumulation-steps 1",
+    "train recommend-llama-3.2-1b": "--batch-size 8 --gradient-accumulation-steps 1",
     "train control": f"--data windows.h5 --width 32 {PINNED}",
     "train finetune": f"--seq-len 128 {PINNED} --loss-chunk 0",
 }
@@ -84,6 +86,7 @@ SMALL_RECIPES = {
 
 RUNS = {
     "adapter/": "export runs/tuned --adapter adapter/",
+    "packed/": "prepare longcontext --dataset-id my-texts/ --out packed/",
     "plan.json": "plan stories --json",
     "runs/compared": "train sudoku-4x4 --run runs/compared/sudoku-4x4",
     "runs/control": "train control --data windows.h5",
