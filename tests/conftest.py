@@ -23,6 +23,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the 
 KEPT, KEPT_BYTES = ("compiled", "answers"), 2**30
 """Parts of .pytest_cache/d/plimsoll that the next test run has, too, and the largest size of each."""
 FEWER_PASSES = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+"""Variable of the environment that JAX reads: LLVM leaves its dearest passes out."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""

@@ -423,7 +423,7 @@ def test_half_an_address_is_refused_and_one_process_is_alone(given, words):
         membership(*given, variables={})
 
 
-def test_a_bucket_is_refused_for_several(tmp_path):
+def test_a_bucket_is_refused_for_several():
     options = type("Options", (), {"run": "s3://bucket/run"})()
     with pytest.raises(RunError, match="--run s3://bucket/run is an address, and several processes need a folder"):
         cluster.start(None, options, Membership("host:1", 2, 0))

@@ -86,7 +86,7 @@ def test_rates_are_the_sheets_and_measured_where_there_is_none(monkeypatch):
     assert compiler(flops={}).rates() == measured
 
 
-def test_plans_take_turns_and_the_median_counts(monkeypatch):
+def test_plans_take_turns_and_the_median_counts():
     """A clock that only the steps move: the second plan's step takes twice as long, and one round meets other load."""
     now, calls, load = [0.0], [], {5: 100.0}
 

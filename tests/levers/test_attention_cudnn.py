@@ -26,7 +26,7 @@ from plimsoll.levers.cudnn_workspace import (
 )
 from plimsoll.types import Compute
 
-BATCH, LENGTH, HEADS, WIDTH = 4, 100, 4, 8
+BATCH, HEADS, WIDTH = 4, 4, 8
 
 
 def arrays(length, times):

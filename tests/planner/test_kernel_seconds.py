@@ -18,7 +18,7 @@ TIMED = json.loads(Path(__file__).with_name("h100_steps.json").read_text())["ste
 UNEXPLAINED = "bfloat16, cuDNN, 64, loss in chunks of 8,192"
 """Took 2.3 times as long as the same step without chunks, which neither its bytes nor its kernels account for."""
 H100 = chip("h100")
-PEAK, SHARE, CORES = H100.flops["bfloat16"], H100.kernels["product_share"], 132
+PEAK, SHARE = H100.flops["bfloat16"], H100.kernels["product_share"]
 
 
 def estimated(step):

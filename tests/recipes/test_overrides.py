@@ -69,7 +69,7 @@ def test_no_preset_refuses_an_option_for_what_it_says_itself(name):
         assert dataclasses.replace(recipe, **instead) == changed
 
 
-def test_a_tokenizer_brings_its_own_vocabulary(capsys):
+def test_a_tokenizer_brings_its_own_vocabulary():
     changed, said = giving_way(preset("code"), {"tokenizer": "mine.json"})
     assert isinstance(changed, Text)
     assert (changed.vocab_size, said) == (None, "--vocab-size 4,096 gives way to --tokenizer")

@@ -117,7 +117,7 @@ def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Returns whether a recipe.json is of this very recipe; False if it can no longer be read."""
+    """Returns whether a recipe.json is of this very recipe; False if its kind or an option is unknown."""
     try:
         return not differences(from_dict(saved), recipe)
     except RecipeError:

@@ -19,7 +19,7 @@ from plimsoll.recipes.saved import to_dict
 from plimsoll.types import IGNORED_LABEL
 from puzzle_files import write_split
 
-FOUR, NINE, MAZE, ARC = Form("sudoku", 4), Form("sudoku", 9), Form("maze", 5), Form("arc", 30)
+FOUR, MAZE, ARC = Form("sudoku", 4), Form("maze", 5), Form("arc", 30)
 SQUARE = ["#####", "#S  #", "# # #", "#  G#", "#####"]
 WALKED = ["#####", "#Soo#", "# #o#", "#  G#", "#####"]
 

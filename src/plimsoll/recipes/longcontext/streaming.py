@@ -61,8 +61,9 @@ class Stream:
             after = {}
             for name, block in stacked.recurrent.items():
                 x, after[name] = block.onward(weights[name], x, before[name])
-            attending = stacked.attending, weights["attending"]
-            x, after["attending"] = self._attended(*attending, x, before["attending"], position)
+            x, after["attending"] = self._attended(
+                stacked.attending, weights["attending"], x, before["attending"], position
+            )
             return x, after
 
         x, blocks = jax.lax.scan(one_block, self.decoder.embedded(params, ids), (params["blocks"], memory["blocks"]))
