@@ -229,6 +229,7 @@ def main() -> int:
     if options.sample is not None:
         drawn = random.Random(options.seed).sample(range(len(possible)), min(options.sample, len(possible)))
         possible = [possible[position] for position in sorted(drawn)]
+        print(f"{len(possible)} commands are drawn with --seed {options.seed}")
 
     # The table, and the words of what failed.
     failures = 0
