@@ -36,9 +36,9 @@ import numpy as np
 from measuring import ROOT, busy_seconds, verdict, write
 from peers.programs import resident_bytes
 
-from plimsoll.cache import cache_folder
 from plimsoll.files.facts import Facts
 from plimsoll.files.manifest import finish
+from plimsoll.processes.cache import cache_folder
 
 VOCABULARY = 8_192
 SLICE = 2**22

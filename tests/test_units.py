@@ -1,15 +1,10 @@
-"""What people type and what people read: bytes, counts, times, and what is outside of its bounds."""
-
-import math
-from dataclasses import dataclass
-from typing import Annotated
+"""What people type and what people read: bytes, counts, times."""
 
 import pytest
-from annotated_types import Ge, Gt, Interval, Le, Lt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.errors import RecipeError
 from plimsoll.units import (
     as_read,
     format_budget,
@@ -20,7 +15,6 @@ from plimsoll.units import (
     parse_bytes,
     parse_count,
     parse_seconds,
-    require_bounds,
 )
 
 
@@ -157,40 +151,3 @@ def test_a_short_time_is_printed_to_two_digits(seconds):
 def test_a_budget_is_rounded_up_to_what_memory_takes(size):
     unit = 2**20 if size < 64 * 2**30 else 2**30
     assert size <= parse_bytes(format_budget(size)) < size + unit
-
-
-@dataclass
-class Bounded:
-    batch_size: Annotated[int, "count", Ge(1)] = 1
-    steps: Annotated[int, Interval(ge=1, le=2**31 - 1)] = 1
-    epochs: Annotated[float | None, Gt(0)] = None
-    ema_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
-    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1.0
-    momentum: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
-    max_phase: Annotated[float, Gt(0), Le(6.25)] = 1.0
-    share: Annotated[float, Gt(0), Lt(1)] = 0.5
-    width: int = -1
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
-        ({"steps": 2**31}, "--steps must be from 1 to 2,147,483,647, got 2,147,483,648"),
-        ({"epochs": math.nan}, "--epochs must be above 0, got nan"),
-        ({"ema_decay": 1.0}, "--ema-decay must be from 0 to below 1, got 1"),
-        ({"learning_rate": math.inf}, "--learning-rate must be above 0 and finite, got inf"),
-        ({"momentum": -0.5}, "--momentum must be 0 or more and finite, got -0.5"),
-        ({"max_phase": 7.0}, "--max-phase must be above 0 and at most 6.25, got 7"),
-        ({"batch_size": "8"}, "--batch-size must be a number, 1 or more, got '8'"),
-        ({"share": 1.0}, "--share must be above 0 and below 1, got 1"),
-    ],
-)
-def test_what_is_outside_of_its_bounds_is_refused_with_them(fields, message):
-    with pytest.raises(DataError) as refusal:
-        require_bounds(Bounded(**fields), DataError)
-    assert str(refusal.value) == message
-
-
-def test_what_is_inside_of_its_bounds_or_none_is_allowed():
-    require_bounds(Bounded())

@@ -97,7 +97,7 @@ def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeE
         known: Attributes that it has.
     """
     known = [each for each in known if not each.startswith("_")]
-    hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+    hint = did_you_mean(name, known) or f"; it has {names_in_words(known)}"
     return as_paragraph(AttributeError(f"{owner} has no {name!r}{hint}"))
 
 
@@ -112,6 +112,19 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float 
     """
     near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=most, cutoff=like)
     return f": did you mean {' or '.join(near)}?" if near else ""
+
+
+def names_in_words(names: Iterable[str], *, most: int = 8) -> str:
+    """Returns names for a message, like `code, maze and 25 more`.
+
+    Args:
+        names: All names.
+        most: Names to write, at most.
+    """
+    names = [*names]
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
 @contextmanager

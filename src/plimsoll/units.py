@@ -1,20 +1,13 @@
-"""Bytes, counts and times: parsed from what people type, held against bounds, and formatted for people to read.
+"""Bytes, counts and times: parsed from what people type, and formatted for people to read.
 
 Inside the package sizes are `int` bytes; only printed text says "3.1 GiB".
 """
 
 import math
-import operator
 import re
-from dataclasses import asdict
-from functools import cache
-from numbers import Real
 from string import ascii_letters
-from typing import Any, get_type_hints
 
-from annotated_types import Ge, Gt, Interval, Le, Lt
-
-from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.errors import RecipeError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -125,48 +118,3 @@ def format_seconds(seconds: float) -> str:
 def whole_number(text: str) -> int | None:
     """Returns the number written by one to nine ASCII digits; None for other text (`int` and `isdigit` accept more)."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-
-
-def require_bounds(options: Any, refusal: type[PlimsollError] = RecipeError) -> None:
-    """Raises `refusal` where a field with bounds is no number, or one outside of the bounds that its annotation has.
-
-    Bounds stand in `Annotated`, like `Annotated[int, Ge(1)]` or `Annotated[float, Interval(ge=0, lt=1)]`. None is
-    inside of all bounds, and NaN of none.
-
-    Args:
-        options: An instance of a dataclass; its fields are called in the message as options are, like `--batch-size`.
-        refusal: Class of the error.
-    """
-    for name, bounds in _bounds(type(options)).items():
-        value = getattr(options, name)
-        if not isinstance(value, Real | None):
-            raise refusal(f"--{name.replace('_', '-')} must be a number, {_bounds_in_words(**bounds)}, got {value!r}")
-        if value is not None and not all(getattr(operator, how)(value, bound) for how, bound in bounds.items()):
-            shown = f"{value:g}" if isinstance(value, float) else f"{value:,}"
-            raise refusal(f"--{name.replace('_', '-')} must be {_bounds_in_words(**bounds)}, got {shown}")
-
-
-@cache
-def _bounds(options: type) -> dict[str, dict[str, float]]:
-    """Returns the bounds of each field that has any, by the names of `operator`'s comparisons: `{"ge": 0, "lt": 1}`."""
-    bounds: dict[str, dict[str, float]] = {}
-    for name, hint in get_type_hints(options, include_extras=True).items():
-        for part in getattr(hint, "__metadata__", ()):
-            if isinstance(part, Ge | Gt | Le | Lt | Interval):
-                given = {how: bound for how, bound in asdict(part).items() if bound is not None}
-                bounds[name] = bounds.get(name, {}) | given
-    return bounds
-
-
-def _bounds_in_words(
-    *, ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None
-) -> str:
-    """Returns bounds as they stand after "must be"; one of them is a lower bound."""
-    lowest = f"{ge:,} or more" if gt is None else f"above {gt:,}"
-    if le is None and lt is None:
-        return lowest
-    if lt == math.inf:
-        return f"{lowest} and finite"
-    if gt is not None:
-        return f"{lowest} and at most {le:,}" if lt is None else f"{lowest} and below {lt:,}"
-    return f"from {ge:,} to {le:,}" if lt is None else f"from {ge:,} to below {lt:,}"

@@ -5,12 +5,11 @@ import json
 import pytest
 
 from commands import plimsoll
-from plimsoll import cache
 from plimsoll.api import accelerator
 from plimsoll.cli import doctor
 from plimsoll.errors import RecipeError
 from plimsoll.files.folder import locked
-from plimsoll.processes import request
+from plimsoll.processes import cache, request
 from plimsoll.units import GIB, MIB
 
 FOUND = {

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 
-from plimsoll import cache
+from plimsoll.processes import cache
 from plimsoll.processes.environment import for_processes
 
 

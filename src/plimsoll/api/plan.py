@@ -19,7 +19,6 @@ from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
-from plimsoll.cache import cache_folder, limit_bytes, prune
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
@@ -32,6 +31,7 @@ from plimsoll.planner.estimate import estimate_band, estimates_compared
 from plimsoll.planner.search import search
 from plimsoll.planner.types import Problem
 from plimsoll.processes import environment, toolchains
+from plimsoll.processes.cache import cache_folder, limit_bytes, prune
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset

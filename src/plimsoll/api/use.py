@@ -20,21 +20,21 @@ from plimsoll.errors import PlimsollError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.options import Count, Options
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
-from plimsoll.units import require_bounds
 
 Place = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing:
+class Writing(Options):
     """Options of a text that a model writes, whether it is a run's or a pretrained one."""
 
     prompt: str = ""
     """Text to continue. By default the model begins a new document."""
-    tokens: Annotated[int, "count", Ge(1)] = 200
+    tokens: Annotated[Count, Ge(1)] = 200
     """Most tokens to write; the model may end its document earlier."""
     temperature: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.8
     """Divisor of the logits: 0 always takes the likeliest token, 1 samples from the model's own distribution."""
@@ -45,7 +45,7 @@ class Writing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
+class Ranking(Options):
     """Options of a ranking of items, besides the history."""
 
     top: Annotated[int, Ge(1)] = 10
@@ -110,7 +110,6 @@ def sample(run: str, writing: Writing, *, step: str = "best") -> dict[str, Any]:
     Raises:
         PlimsollError: The run writes no text, or has no checkpoint.
     """
-    require_bounds(writing, PlimsollError)
     here = fetched(run)
     verb_of("sample", here)
     RunFolder(here).require_saved()
@@ -150,7 +149,6 @@ def rank(
         PlimsollError: An item is not known, or the run ranks none.
     """
     ranking = ranking or Ranking()
-    require_bounds(ranking, PlimsollError)
     here, typed = fetched(run), history if isinstance(history, str) else ",".join(map(str, history))
     return _answer_typed("rank", here, typed, {"run": here, "history": typed, **asdict(ranking), "step": step})
 

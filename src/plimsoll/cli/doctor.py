@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plimsoll import cache
 from plimsoll.cli.parse import Json, parse, print_answer
 from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
+from plimsoll.processes import cache
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
 LEAST_MEMORY = 512 * MIB

@@ -20,10 +20,11 @@ import tyro
 
 from plimsoll.cli.examples import example
 from plimsoll.cli.help import COLUMNS, help_text
-from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.recipes.base import Recipe, is_count
+from plimsoll.errors import RecipeError
+from plimsoll.options import COUNTED, notes_of
+from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
-from plimsoll.units import parse_count, require_bounds
+from plimsoll.units import parse_count
 
 T = TypeVar("T")
 tyro._experimental_options["utf8_boxes"] = False  # errors between plain rules, in every terminal
@@ -74,7 +75,7 @@ def parse(
 def _parsed(options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None) -> T:
     default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
     hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
-    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if is_count(hint)}
+    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if COUNTED in notes_of(hint)}
     words = _translated(arguments, counts)
     errors = io.StringIO()
     try:
@@ -87,7 +88,6 @@ def _parsed(options: type[T], arguments: list[str], *, program: str, recipe: Rec
             )
     except SystemExit:
         raise RecipeError(_one_paragraph(errors.getvalue(), program)) from None
-    require_bounds(parsed, PlimsollError)
     # Sizes that contradict one another are said now, not by the compile child.
     getattr(getattr(parsed, "recipe", None), "shape", None)
     return parsed

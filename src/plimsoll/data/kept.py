@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from plimsoll import cache
 from plimsoll.errors import DataError, PlimsollError, StoppedError
 from plimsoll.files.facts import Facts
 from plimsoll.files.folder import Make, Say, free_bytes, held, partial_of
 from plimsoll.files.manifest import damage, is_finished
+from plimsoll.processes import cache
 from plimsoll.units import MIB, format_bytes
 
 Contents = TypeVar("Contents")

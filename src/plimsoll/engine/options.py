@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from plimsoll.errors import RecipeError
+from plimsoll.options import Options
 from plimsoll.types import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(Options):
     """Options of training, as the command line reads them, the library takes them and the training process gets them.
 
     The docstrings are the help texts. None of the options from `max_steps` on changes what is trained, only how long,
@@ -46,27 +48,27 @@ class TrainOptions:
     keep_plan: bool = False
     """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
     margin, and resumes."""
-    max_steps: int | None = None
+    max_steps: Annotated[int | None, Ge(1)] = None
     """Step at which to stop early. Unlike --steps it leaves the learning rate schedule as it is. By default training
     runs to its end."""
-    log_every: int = 10
+    log_every: Annotated[int, Ge(1)] = 10
     """Steps between logged rows of metrics."""
-    save_every: int | None = None
+    save_every: Annotated[int | None, Ge(1)] = None
     """Steps between checkpoints. By default a quarter of the run, at most 1,000; a checkpoint is also saved a minute
     after the start, and then every 5 minutes."""
-    eval_every: int | None = None
+    eval_every: Annotated[int | None, Ge(0)] = None
     """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
     run; --eval-interval epochs, where a recipe has that option."""
-    patience: int | None = None
+    patience: Annotated[int | None, Ge(1)] = None
     """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
     By default all steps are taken."""
     quiet: bool = False
     """Print only warnings and the result."""
     tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
     """Service to send metrics to, in addition to the TensorBoard files in the run."""
-    profile: int = 0
+    profile: Annotated[int, Ge(0)] = 0
     """Number of steps to trace with jax.profiler, into RUN/profile."""
-    profiler_port: int | None = None
+    profiler_port: Annotated[int | None, Ge(1)] = None
     """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
     """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""
@@ -79,15 +81,7 @@ class TrainOptions:
     max_seconds: float | None = None
     """Seconds after which to stop early."""
 
-    def __post_init__(self) -> None:
-        least = {"max_steps": 1, "log_every": 1, "save_every": 1, "eval_every": 0, "patience": 1, "profile": 0}
-        least["profiler_port"] = 1
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-                raise RecipeError(f"--{name.replace('_', '-')} must be a whole number, got {value!r}")
-            if value is not None and value < smallest:
-                raise RecipeError(f"--{name.replace('_', '-')} must be {smallest} or more, got {value}")
+    def check_options(self) -> None:
         if self.patience is not None and self.eval_every == 0:
             raise RecipeError(
                 f"--patience {self.patience} counts evaluations during training, and --eval-every 0 evaluates only at"

@@ -27,11 +27,11 @@ from itertools import count
 from operator import itemgetter
 from pathlib import Path
 
-from plimsoll.cache import cache_folder
 from plimsoll.errors import PlimsollError, RunError, StoppedError, as_written
 from plimsoll.files import manifest
 from plimsoll.files.manifest import MANIFEST, replace_file
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.processes.cache import cache_folder
 from plimsoll.units import MIB, format_seconds
 
 Say = Callable[[str], None]

@@ -110,7 +110,7 @@ class Child:
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
             earlier = json.loads(path.read_text())
             with contextlib.suppress(OSError):  # another user's
-                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (cache.py)
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (processes/cache.py)
             self.seconds_saved += earlier["seconds"]
             return earlier["answer"]
         started = time.monotonic()

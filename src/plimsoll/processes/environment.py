@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from plimsoll.cache import cache_folder
+from plimsoll.processes.cache import cache_folder
 from plimsoll.units import GIB
 
 ONE_HEAP = "glibc.malloc.arena_max"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from plimsoll.data import require_sizes
-from plimsoll.errors import DataError, RecipeError, as_written, did_you_mean
+from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.options import Count, Named
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
 
@@ -25,17 +26,6 @@ if TYPE_CHECKING:
     import optax
 
     from plimsoll.files.run_folder import RunFolder
-
-Count = Annotated[int, "count"]
-"""A whole number that may be typed as 124M, 10k or 1.3B."""
-
-
-def is_count(hint: Any) -> bool:
-    """Returns whether a field's type is `Count`, or has it among others."""
-    if get_origin(hint) is Annotated:
-        return "count" in get_args(hint)[1:]
-    return any(is_count(part) for part in get_args(hint)) if get_origin(hint) is not None else False
-
 
 Say = Callable[[str], None]
 
@@ -88,25 +78,8 @@ class OwnRung:
     """Whether it moves bytes to host memory, so that it is left out on a CPU."""
 
 
-class _Named(ABCMeta):
-    """Class of recipes: a misspelt field is answered with the one that was meant, by `dataclasses.replace`, too."""
-
-    if not TYPE_CHECKING:  # a type checker would forget what a recipe's own fields are
-
-        def __call__(cls, *args: Any, **given: Any) -> Any:
-            try:
-                return super().__call__(*args, **given)
-            except TypeError:
-                known = [field.name for field in dataclasses.fields(cls) if field.init]
-                unknown = [name for name in given if name not in known]
-                if not unknown:
-                    raise
-            hint = did_you_mean(unknown[0], known) or f"; it has {', '.join(known)}"
-            raise RecipeError(f"{cls.__name__} has no option {unknown[0]}{hint}")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Recipe(metaclass=_Named):
+class Recipe(metaclass=Named):
     """Training problem as a frozen dataclass: model, loss, data and optimizer. Its fields become command-line options.
 
     A recipe says what is trained. How a step fits into memory is up to the plan that `plimsoll.plan` finds for it.

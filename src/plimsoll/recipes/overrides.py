@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean
-from plimsoll.recipes.base import Recipe, is_count
+from plimsoll.options import COUNTED, hints_of, notes_of
+from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count
 
 NOTHING = (None, "None", "none", "")
@@ -72,8 +73,8 @@ def overridden(recipe: Recipe, options: Mapping[str, Any], *, name: str = "") ->
         if option not in fields:
             hint = did_you_mean(option, fields) or f"; it has {', '.join(fields)}"
             raise RecipeError(f"{called} has no option {option}{hint}")
-    hints = get_type_hints(type(recipe), include_extras=True)
-    counts = {each for each, value in options.items() if isinstance(value, str) and is_count(hints[each])}
+    hints = hints_of(type(recipe))
+    counts = {each for each, value in options.items() if isinstance(value, str) and COUNTED in notes_of(hints[each])}
     options = {each: parse_count(value) if each in counts else value for each, value in options.items()}
     try:
         changed = dataclasses.replace(giving_way(recipe, options)[0], **options)

@@ -9,7 +9,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from emptying import together
-from plimsoll import cache
 from plimsoll.data.kept import NotKept, kept
 from plimsoll.data.packed import kept as module
 from plimsoll.data.packed import shards
@@ -19,6 +18,7 @@ from plimsoll.data.text.opening import open_documents, worth_keeping
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import DataError
 from plimsoll.files import facts
+from plimsoll.processes import cache
 from plimsoll.units import MIB
 
 TEXT = "\n\n".join(f"document {i} with {i % 7} words" for i in range(400))

@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from chat_files import turns, write_records, write_tokenizer
-from plimsoll import cache
 from plimsoll.data.chat.rows import PackedRows
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
+from plimsoll.processes import cache
 from plimsoll.recipes.finetune import data
 from plimsoll.recipes.registry import preset
 from plimsoll.training.schedule import epochs_over

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.puzzles.arc import make, unique_augmentations
 from plimsoll.recipes.puzzles.arc_grids import EDGE, NOTHING, cropped, placed, random_augmentation, read_name
 from plimsoll.recipes.puzzles.arc_tasks import find_subsets, read_tasks
@@ -235,7 +235,7 @@ def test_a_bad_task_is_refused_with_its_file_and_pair(tmp_path, case):
 
 def test_sources_that_say_too_little_are_refused(tmp_path):
     def refused(said, **how):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(PlimsollError, match=said):
             make(ArcOptions(**{"source": str(tmp_path / "arc"), "num_aug": 0, "out": str(tmp_path / "set"), **how}))
 
     refused("is no folder with ARC tasks")

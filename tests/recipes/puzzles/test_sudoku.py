@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, PlimsollError
 from plimsoll.recipes.puzzles import sudoku
 from plimsoll.recipes.puzzles.board_table import fingerprints
 from plimsoll.recipes.puzzles.dataset import IGNORED_LABEL, PuzzleSet
@@ -277,7 +277,7 @@ def test_a_file_that_makes_no_set_is_refused(tmp_path, content, said):
 )
 def test_what_cannot_be_made_is_refused(tmp_path, monkeypatch, how, said):
     monkeypatch.setattr(sudoku, "TEST_PUZZLES_4X4", 1)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(PlimsollError, match=said):
         made(tmp_path, **how)
     assert not list(tmp_path.iterdir())
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from annotated_types import Ge
+
 from plimsoll.errors import RecipeError
+from plimsoll.options import Count, Options
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20
@@ -16,7 +19,7 @@ VOCABULARY = 257, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSet:
+class TextSet(Options):
     dataset_id: str
     """Text to pack: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), a Hugging Face data set, which is
     streamed, or python:standard-library."""
@@ -26,15 +29,15 @@ class TextSet:
     """Split of a Hugging Face data set."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
-    max_examples: Annotated[int, "count"] | None = None
+    max_examples: Annotated[Count | None, Ge(1)] = None
     """Most documents to use. By default all."""
     tokenizer: str | None = None
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
     trained on the beginning of the text (8 MiB), and kept in the folder."""
-    vocab_size: Annotated[int, "count"] | None = None
+    vocab_size: Count | None = None
     """Tokens of the tokenizer that is trained. By default 8,192."""
 
-    def __post_init__(self) -> None:
+    def check_options(self) -> None:
         if not self.dataset_id.strip():
             raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
         if self.vocab_size is None:

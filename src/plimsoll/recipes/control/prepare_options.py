@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from plimsoll.data import require_sizes
-from plimsoll.errors import DataError
-from plimsoll.recipes.base import Count
+from annotated_types import Ge, Interval
+
+from plimsoll.errors import RecipeError
+from plimsoll.options import Count, FilePath, Options, Seed
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
@@ -33,54 +34,43 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlSet:
+class ControlSet(Options):
     """Options that the content of the file follows from."""
 
-    samples: Count = 1_000_000
+    samples: Annotated[Count, Ge(1)] = 1_000_000
     """Windows to make, like 1M or 100M."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the systems' variants, the starts and the noise."""
-    window: int = 32
+    window: Annotated[int, Ge(1)] = 32
     """States of a window."""
-    stride: int = 21
+    stride: Annotated[int, Ge(1)] = 21
     """Steps from one window of a trajectory to the next."""
-    uncertainty: float = 0.2
+    uncertainty: Annotated[float, Interval(ge=0, lt=1)] = 0.2
     """Parameters of a variant lie within this share of the nominal ones."""
-    noise: float = 0.01
+    noise: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01
     """Standard deviation of the noise that is added to every state after a step."""
-    horizon: float = 50.0
+    horizon: Annotated[float, Interval(gt=0, lt=math.inf)] = 50.0
     """Seconds of a trajectory."""
-    dt: float = 0.02
+    dt: Annotated[float, Interval(gt=0, lt=math.inf)] = 0.02
     """Seconds of a step."""
-    variants: int | None = None
+    variants: Annotated[int | None, Ge(1)] = None
     """Variants of each system. By default 50, fewer for a small set."""
-    held_out: float = 0.15
+    held_out: Annotated[float, Interval(ge=0, lt=1)] = 0.15
     """Share of the variants that are for validation: the last rows of the file."""
-    chunk_rows: int = 512
+    chunk_rows: Annotated[int, Ge(1)] = 512
     """Rows of a chunk of the file."""
     compression: Literal["lzf", "gzip", "none"] = "lzf"
     """Compression of the chunks."""
 
-    def __post_init__(self) -> None:
-        require_sizes(samples=self.samples, window=self.window, stride=self.stride)
-        require_sizes(chunk_rows=self.chunk_rows, variants=self.variants)
-        for name in ("horizon", "dt"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise DataError(f"--{name} must be above 0 seconds, got {getattr(self, name):g}")
-        if not 0 <= self.uncertainty < 1 or not 0 <= self.held_out < 1:
-            raise DataError("--uncertainty and --held-out are shares from 0 to below 1")
-        if not 0 <= self.noise < math.inf:
-            raise DataError(f"--noise must be 0 or more and finite, got {self.noise:g}")
-        if not 0 <= self.seed < 2**63:
-            raise DataError(f"--seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
+    def check_options(self) -> None:
         if not self.windows_each:
-            raise DataError(
+            raise RecipeError(
                 f"a trajectory of {self.length:,} steps ({self.horizon:g} s of {self.dt:g} s) has no window of"
                 f" {self.window}: choose a shorter --window or a longer --horizon"
             )
         least = (self.variants_used - 1) * self.rows_per_variant
         if self.variants and self.samples <= least:
-            raise DataError(
+            raise RecipeError(
                 f"--variants {self.variants} are not all to be seen in {self.samples:,} windows: a trajectory of every"
                 f" system gives {self.rows_per_variant:,}. Ask for more than {least:,} --samples, or fewer variants"
             )
@@ -140,5 +130,5 @@ class ControlSet:
 class ControlOptions(ControlSet):
     """Options of `plimsoll prepare control`."""
 
-    out: str = "windows.h5"
+    out: FilePath = "windows.h5"
     """The HDF5 file."""

@@ -10,16 +10,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from plimsoll.errors import DataError
-from plimsoll.recipes.base import Count
-from plimsoll.units import require_bounds
+from plimsoll.options import Count, FolderPath, Options
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
 """Complete grids of side 4, and how many of them are for testing if nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SudokuOptions:
+class SudokuOptions(Options):
     """One group for each puzzle to train on: itself and its augmentations, or, of side 4, one for each grid."""
 
     source: str | None = None
@@ -30,20 +28,17 @@ class SudokuOptions:
     difficulty: Literal["easy", "mixed"] = "mixed"
     """Difficulty of generated puzzles. easy: half the cells given, no guess needed; mixed: any number of givens with
     one solution."""
-    subsample_size: Annotated[int | None, "count", Ge(1)] = None
+    subsample_size: Annotated[Count | None, Ge(1)] = None
     """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
     num_aug: Annotated[Count, Ge(0)] = 1000
     """Augmentations of each; of side 4: further puzzles of the same grid."""
-    test_size: Annotated[int | None, "count", Ge(1)] = None
+    test_size: Annotated[Count | None, Ge(1)] = None
     """Puzzles to test on; solution grids, if the source has no test split. By default that split, else a tenth of the
     source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
     seed: Annotated[int, Ge(0)] = 42
     """Seed of all random choices."""
-    out: str
+    out: FolderPath
     """New folder for the data set."""
-
-    def __post_init__(self) -> None:
-        require_bounds(self, DataError)
 
     @property
     def is_all_of_4x4(self) -> bool:
@@ -66,7 +61,7 @@ class SudokuOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MazeOptions:
+class MazeOptions(Options):
     """One group for each maze; eight puzzles in it with `--aug`."""
 
     source: str
@@ -76,21 +71,18 @@ class MazeOptions:
     """Rows of a maze."""
     subsample_size: Annotated[Count, Ge(1)] = 1000
     """Mazes to train on, or all where the source has fewer."""
-    test_size: Annotated[int | None, "count", Ge(1)] = None
+    test_size: Annotated[Count | None, Ge(1)] = None
     """Mazes to test on. By default the source's test split, else a tenth of the source and at most 1,000."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
     seed: Annotated[int, Ge(0)] = 42
     """Seed of all random choices."""
-    out: str
+    out: FolderPath
     """New folder for the data set."""
-
-    def __post_init__(self) -> None:
-        require_bounds(self, DataError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArcOptions:
+class ArcOptions(Options):
     """One group for each task; the puzzles in it are its augmentations."""
 
     source: str
@@ -105,8 +97,5 @@ class ArcOptions:
     """Augmentations of each task, at most."""
     seed: Annotated[int, Ge(0)] = 42
     """Seed of all random choices."""
-    out: str
+    out: FolderPath
     """New folder for the data set."""
-
-    def __post_init__(self) -> None:
-        require_bounds(self, DataError)

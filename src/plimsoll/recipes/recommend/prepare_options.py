@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from plimsoll.errors import DataError
-from plimsoll.units import require_bounds
+from plimsoll.errors import RecipeError
+from plimsoll.options import Count, FilePath, FolderPath, Options
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
 Clustering = Literal["frequency", "kmeans"]
@@ -19,10 +19,10 @@ Embeddings = Literal["factorisation", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendSet:
+class RecommendSet(Options):
     """Users, their items in the order of time, and what the items begin with."""
 
-    interactions: str
+    interactions: FilePath
     """File with interactions of users and items."""
     format: Form | None = None
     """Format of the file. By default it is recognised by its content. movielens-csv: ratings.csv with its header;
@@ -44,7 +44,7 @@ class RecommendSet:
     testing that was trained on."""
     k_core: Annotated[int, Ge(0)] = 5
     """Users and items with fewer interactions are left out, until none is left that has fewer."""
-    clusters: Annotated[int | None, "count", Ge(1)] = None
+    clusters: Annotated[Count | None, Ge(1)] = None
     """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans puts items together that the same users took, and needs scikit-learn; frequency deals them out in the
@@ -59,22 +59,21 @@ class RecommendSet:
     seed: Annotated[int, Ge(0)] = 42
     """Seed of all random choices."""
 
-    def __post_init__(self) -> None:
-        require_bounds(self, DataError)
+    def check_options(self) -> None:
         columns = self.user_column, self.item_column, self.time_column, self.rating_column
         is_table = self.format == "csv" or any(columns)
         if is_table and (self.format not in (None, "csv") or None in columns[:2]):
-            raise DataError(
+            raise RecipeError(
                 "a CSV file of one's own needs both --user-column and --item-column, and only --format csv has columns"
                 " to name"
             )
         if is_table and (self.rating_column is None) != (self.min_rating is None):
-            raise DataError("--min-rating and --rating-column go together for a CSV file of one's own: give both")
+            raise RecipeError("--min-rating and --rating-column go together for a CSV file of one's own: give both")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendOptions(RecommendSet):
     """Options of `plimsoll prepare recommend`."""
 
-    out: str
+    out: FolderPath
     """The folder that is made."""

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emptying import together
-from plimsoll import cache
 from plimsoll.errors import PlimsollError
+from plimsoll.processes import cache
 from plimsoll.processes.environment import for_processes
 from plimsoll.units import GIB, MIB
 
