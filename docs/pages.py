@@ -58,6 +58,7 @@ SHORT = {
     "plan": "--within 1s",
     "train": "--within 1s --max-steps 4",
     "ladder": "--rung-steps 3 --rungs micro-batch",
+    "ladder finetune": "--rung-steps 3 --rungs packed",
     "sample": "--tokens 8",
 }
 """What is added by command, or by command and recipe, unless it is there."""
@@ -109,8 +110,12 @@ ELSEWHERE = {
     r"^train .*--chip (h|tpu|rtx)": "trains on devices that are not here",
     r"^train code --memory 8GiB --run runs/on-the-card": "trains on a card",
     r"--mesh": "needs several devices",
+    r"^plan finetune .*--offload optimizer": "needs adapters worth moving, which those of the tiny model are not",
 }
 """Patterns of commands that cannot run here, and why."""
+
+WHOLE = re.compile(r"^plan .*--chip tpu-v4-64$")
+"""Form of plans that need their own sizes: a batch for 32 devices."""
 
 MENTION = re.compile(r"\b(RUN|DIR|FILE|PUZZLE|NAME)\b|\.\.\.$|tpu\|cuda|^prepare \w+$|^ladder finetune$")
 """Forms of commands with a blank to fill in, and names of commands that need more."""
@@ -138,6 +143,9 @@ def shortened(words: Words) -> list[str]:
     """Returns the words of a command with small sizes, few steps and little time."""
     verb, *rest = words
     small = list(words)
+
+    if WHOLE.search(shlex.join(words)):
+        return small
 
     # Values of the page.
     for position, option in enumerate(small[:-1]):
