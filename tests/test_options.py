@@ -131,6 +131,7 @@ def test_a_file_that_is_there_becomes_absolute(tmp_path, monkeypatch):
         ("steps", "None", None),
         ("epochs", "1e-3", 0.001),
         ("remat", "block", "block"),
+        ("remat", "none", "none"),
         ("bits", "8", 8),
         ("async_save", "False", False),
         ("memory", "768MiB", "768MiB"),

@@ -420,7 +420,7 @@ def value_of(option: Option, word: str) -> Any:
         RecipeError: The word is no such value.
     """
     kinds = alternatives_of(option.kind)
-    if NoneType in kinds and word in ("None", "none"):
+    if NoneType in kinds and word == "None":
         return None
     if COUNTED in notes_of(option.kind):
         return _count_of(option, word)

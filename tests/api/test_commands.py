@@ -7,7 +7,7 @@ import pytest
 
 from plimsoll.api.commands import chosen_fields, continue_command, repeat_command, use_commands
 from plimsoll.cli.options import TrainOptions
-from plimsoll.cli.parse import parse, take_recipe
+from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import PRESETS, preset
 from plimsoll.recipes.saved import to_dict
@@ -17,8 +17,7 @@ from plimsoll.units import GIB
 def typed(command):
     program, verb, *words = shlex.split(command)
     assert (program, verb) == ("plimsoll", "train")
-    name, recipe, rest = take_recipe(words, command="train")
-    return name, parse(TrainOptions, rest, program="plimsoll train", recipe=recipe)
+    return parse_with_recipe(TrainOptions, words, command="train")
 
 
 def planned(name, **changes):
@@ -29,10 +28,10 @@ def planned(name, **changes):
 def test_a_preset_comes_back_by_its_name(name):
     recipe = dataclasses.replace(preset(name), seed=7, batch_size=24)
     command = continue_command(RunFolder("/runs/a b"), to_dict(recipe), planned(name))
-    found, options = typed(command)
-    assert options.recipe == recipe
-    assert found == name
-    assert options.run == "/runs/a b"
+    found = typed(command)
+    assert found.recipe == recipe
+    assert found.name == name
+    assert found.options.run == "/runs/a b"
     assert chosen_fields(to_dict(recipe), name)["seed"] == 7
 
 
@@ -40,24 +39,24 @@ def test_booleans_none_and_odd_characters_come_back():
     recipe = dataclasses.replace(
         preset("code"), use_streaming=False, dataset_id="my 'texts' $HOME", steps=None, epochs=2.5
     )
-    _, options = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
-    assert options.recipe == recipe
+    found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
+    assert found.recipe == recipe
 
 
 def test_a_run_that_python_named_is_told_by_its_kind():
     recipe = dataclasses.replace(preset("sudoku-4x4"), seed=3)
-    name, options = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
-    assert name in PRESETS
-    assert options.recipe == recipe
+    found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
+    assert found.name in PRESETS
+    assert found.recipe == recipe
 
 
 def test_a_repetition_takes_the_same_plan_and_budget_beside_it():
     command = repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), planned("code"))
-    _, options = typed(command)
+    options = typed(command).options
     assert (options.memory, options.plan, options.run) == ("1024MiB", "/runs/x/plan.json", "/runs/x-again")
     assert options.chip == "cpu"  # where there is a card, it would be the default
     odd = planned("code", budget_bytes=GIB + 1, plan={"chip": "h200"})
-    _, options = typed(repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), odd))
+    options = typed(repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), odd)).options
     assert (options.memory, options.chip) == (str(GIB + 1), "h200")
 
 

@@ -32,7 +32,7 @@ assert [name for name in sys.modules if name.startswith("plimsoll.")] == []
 from plimsoll.cli.main import COMMANDS, main
 
 heavy = {"jax", "jaxlib", "flax", "optax", "grain", "orbax", "datasets", "pyarrow", "tokenizers"}
-assert not loaded() & (heavy | {"numpy", "tyro", "rich"})
+assert not loaded() & (heavy | {"numpy", "argparse"})
 for name in COMMANDS:
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         assert main([name, "--help"]) == 0
@@ -89,9 +89,48 @@ def test_nothing_heavy_is_imported_before_it_is_needed(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_usage_names_every_command():
+def test_the_usage_names_every_command_and_where_to_start():
     assert all(f"plimsoll {name}" in usage() for name in COMMANDS)
     assert max(map(len, usage().splitlines())) <= 80
+    assert all(words in usage() for words in ("Start here: plimsoll train code", "--version", "docs/index.md"))
+
+
+LOADED = """
+import contextlib, io, sys
+
+before = set(sys.modules)
+from plimsoll.cli.main import main
+
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main(sys.argv[1:])
+print(*sorted({*sys.modules} - before))
+"""
+
+
+def loaded_by(*words):
+    """Returns the modules that a command has loaded, ours and packages of others."""
+    command = [sys.executable, "-c", LOADED, *words]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=600, check=True)
+    names = done.stdout.split()
+    ours = {name for name in names if name.startswith("plimsoll.")}
+    packages = {name.partition(".")[0] for name in names} - {"plimsoll", *sys.stdlib_module_names}
+    return ours, packages
+
+
+def test_the_usage_loads_two_modules():
+    assert loaded_by("--help") == ({"plimsoll.cli", "plimsoll.cli.main", "plimsoll.errors"}, set())
+
+
+def test_the_help_of_a_recipe_loads_options_and_no_other_recipe():
+    ours, packages = loaded_by("train", "stories", "--help")
+    assert packages <= {"annotated_types", "typing_extensions"}
+    rooms = {name.split(".")[1] for name in ours}
+    assert rooms <= {"cli", "data", "engine", "errors", "files", "levers", "models", "optimizers", "options",
+                     "recipes", "types", "units"}  # fmt: skip
+    recipes = {name for name in ours if name.startswith("plimsoll.recipes.") and not name.endswith(".family")}
+    assert not [name for name in recipes if name.split(".")[2] in ("finetune", "puzzles", "recommend", "control", "own")
+                and name.count(".") > 2]  # fmt: skip
+    assert len(ours) <= 70
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -1,49 +1,38 @@
-"""What help says: within 80 columns, options in groups, each with a text and its default, and a whole example."""
+"""What help says: `-h` on a screen, `--help` in groups with a text and a default each, and a whole example."""
 
 import contextlib
-import dataclasses
 import io
-import os
 import re
-import shlex
-import subprocess
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from plimsoll.cli.completion import BY_RECIPE, OTHERS, completion
-from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED, example
-from plimsoll.cli.help import GROUPS, MOST_USED
+from plimsoll.cli.complete import candidates
+from plimsoll.cli.help import DATA, LENGTH, OFTEN, OFTEN_OF, OPTIMIZER
 from plimsoll.cli.main import COMMANDS, main
-from plimsoll.cli.options import PlanOptions
-from plimsoll.cli.parse import parse
-from plimsoll.cli.prepare import every_options
-from plimsoll.errors import RecipeError
+from plimsoll.cli.options import LadderOptions, PlanOptions, TrainOptions
+from plimsoll.cli.parse import ALIASES, parse_with_recipe
+from plimsoll.levers.registry import LEVERS
+from plimsoll.options import flag_of, options_of
 from plimsoll.recipes.own.recipe import OwnRecipe
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registry import PRESETS, preparations, preset
 
 OWN = Path(__file__).resolve().parents[2] / "docs/examples/equinox_mlp.py"
-
+BY_RECIPE = [name for name, command in COMMANDS.items() if command.takes_recipe]
 ASKED = [
     *([name] for name in COMMANDS),
     *(["train", preset] for preset in PRESETS),
-    *(["prepare", what] for what in every_options()),
-    *([name, "--pretrained"] for name in OF_PRETRAINED),
+    *(["prepare", what] for what in preparations()),
 ]
 NO_TEXT = re.compile(r"(?:--\S+,? ?)+(?:\{\S+\}|[A-Z|\[\]{}.]+| )*(\((default|required)|$)")
 
 
 @cache
 def said(*words):
-    """Returns the help, in 80 columns."""
-    with (
-        mock.patch.dict(os.environ, COLUMNS="80"),
-        contextlib.redirect_stdout(io.StringIO()) as printed,
-        contextlib.suppress(SystemExit),
-    ):
-        assert main([*words, "--help"]) == 0
+    """Returns the help."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        assert main([*words]) == 0
     return printed.getvalue()
 
 
@@ -60,9 +49,9 @@ def options(text):
 
 @pytest.mark.parametrize("words", ASKED, ids=" ".join)
 def test_help_fits_and_says_defaults(words):
-    text = said(*words)
+    text = said(*words, "--help")
     assert max(map(len, text.splitlines())) <= 80
-    assert "Example: plimsoll" in text
+    assert re.search("Example:[ \n]plimsoll", text)
     found = options(text)
     assert found or words == ["prepare"]
     for option in found:
@@ -70,115 +59,136 @@ def test_help_fits_and_says_defaults(words):
         assert "None" not in option, option
 
 
+@pytest.mark.parametrize("command", BY_RECIPE)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_example_of_training_lacks_nothing_but_its_files(preset, tmp_path, monkeypatch, capsys):
-    """It gets as far as looking for the first file that it names; `code` needs none."""
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(example(f"plimsoll train {preset}"))
-    if preset == "code":
-        assert words[:4] == ["plimsoll", "train", "code", "--memory"]
-        return
-    assert main(words[1:]) == 2
-    refusal = capsys.readouterr().err
-    files = [word for word in words if word.endswith(("/", ".h5", ".jsonl"))]
-    assert any(file in refusal or str(tmp_path / file) in refusal for file in files), refusal
+def test_the_short_help_is_a_screen_with_ten_options(command, preset):
+    lines = said(command, preset, "-h").splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    shown = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert len(shown) == 10
+    assert {"--memory", "--chip"} <= {*shown}
+    first = [flag_of(name) for name in PRESETS[preset].often if command != "ladder" or name not in LEVERS]
+    assert shown[: len(first)] == first
+    text = "\n".join(lines)
+    assert f"plimsoll {command} {preset} --" in text
+    assert all(f"{group} (" in text for group in ("model", "data", "optimizer", "length"))
+
+
+def test_frozen_bits_stand_first_in_finetune():
+    assert "\n  --frozen-bits" in said("train", "finetune", "-h").partition("--pretrained")[0]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_is_used_often_is_an_option_of_the_recipe_or_a_lever(name):
+    known = {option.name for option in options_of(preset(name))} | LEVERS.keys()
+    assert {*PRESETS[name].often} <= known
+    assert len({*PRESETS[name].often}) == 7
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_recipes_have_the_most_used_options_first_and_named_groups(preset):
-    text = said("train", preset)
+def test_recipes_have_what_is_used_often_first_and_named_groups(preset):
+    text = said("train", preset, "--help")
     titles = [line.partition(":")[0] for line in text.splitlines() if re.match("[a-z][a-z ]*(: |$)", line)][1:]
-    assert titles == ["most used", "model", "data", "optimizer", "run", "levers"]
-    most_used = text.partition("most used\n")[2].partition("\n\n")[0]
-    assert len(options(most_used)) == 10
-    assert {"--memory", "--run", "--steps", "--learning-rate"} <= {line.split()[0] for line in options(most_used)}
+    assert titles == ["often used", "model", "data", "optimizer", "length", "plan", "run", "processes", "levers",
+                      "also accepted"]  # fmt: skip
+    often = text.partition("often used\n")[2].partition("\n\n")[0]
+    assert len(options(often)) == 10
+    assert all(flag in text for flag in ALIASES)
+
+
+def test_one_group_is_shown_alone():
+    shown = {line.split()[0] for line in options(said("train", "stories", "--help", "optimizer"))}
+    assert {"--learning-rate", "--beta2", "--clip-norm"} <= shown
+    assert not shown & {"--width", "--memory", "--remat"}
+    assert "--remat" in said("plan", "stories", "--help", "levers")
+
+
+def test_the_rungs_of_a_ladder_and_what_a_published_model_takes_are_listed():
+    assert "rungs: plain, save, micro-batch, " in said("ladder", "stories", "--help")
+    for command in ("evaluate", "sample"):
+        assert {"--pretrained", "--frozen-bits"} <= {line.split()[0] for line in options(said(command, "--help"))}
+    assert "--text FILE" in said("evaluate", "--help")
+
+
+def test_values_are_called_what_they_are():
+    text = said("train", "code", "--help")
+    for usage in ("--memory SIZE", "--chip CHIP", "--run FOLDER", "--within TIME", "--steps N", "--learning-rate X"):
+        assert f"  {usage} " in text or f"  {usage}\n" in text
+    assert not re.search(r" (STR|INT|FLOAT)\b", text)
 
 
 def test_fields_of_a_recipe_of_ones_own_are_a_group():
-    text = said("train", str(OWN))
+    text = said("train", str(OWN), "--help")
     assert "recipe: fields of this recipe\n  --" in text
     assert all(words in text for words in ("--width", "Of the hidden layer.", "--shuffle", "--batch-size"))
 
 
-def test_every_name_in_a_group_is_a_field_of_a_recipe():
-    known = {field.name for name in PRESETS for field in dataclasses.fields(preset(name))}
-    known |= {field.name for field in dataclasses.fields(OwnRecipe)}
-    assert set().union(*GROUPS.values()) - known == set()
-    known |= {field.name for kind in BY_RECIPE.values() for field in dataclasses.fields(kind)}
-    assert {*MOST_USED} - known == set()
+def test_every_name_in_a_list_is_an_option():
+    known = {option.name for name in PRESETS for option in options_of(preset(name))}
+    known |= {option.name for option in options_of(OwnRecipe)}
+    assert {*DATA, *OPTIMIZER, *LENGTH, *OFTEN} - known == set()
+    for command, kind in {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}.items():
+        assert {*OFTEN_OF[command]} <= {option.name for option in options_of(kind)}
 
 
 def test_both_forms_of_a_flag_that_is_on_are_shown_and_parsed():
-    assert "--tied, --no-tied" in said("plan", "stories")
-    recipe = preset("stories")
+    assert "--tied, --no-tied" in said("plan", "stories", "--help")
     for words, tied in (([], True), (["--no-tied"], False), (["--tied"], True)):
-        assert parse(PlanOptions, words, program="plimsoll plan stories", recipe=recipe).recipe.tied is tied
+        assert parse_with_recipe(PlanOptions, ["stories", *words], command="plan").recipe.tied is tied
+
+
+@pytest.mark.parametrize("value", ["-x", "--no-such-option", "-1e-3", "a = b", ""])
+def test_a_value_may_begin_with_a_hyphen(value):
+    typed = parse_with_recipe(PlanOptions, ["stories", "--dataset-config", value, "--floor"], command="plan")
+    assert (typed.recipe.dataset_config, typed.options.floor) == (value, True)
 
 
 def test_every_command_has_its_example():
-    assert {*EXAMPLES, "prepare"} == set(COMMANDS)
-    for what in every_options():
-        assert example(f"plimsoll prepare {what}").startswith(f"plimsoll prepare {what} ")
-
-
-@pytest.fixture(scope="module")
-def script():
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert completion(["bash"]) == 0
-    return out.getvalue()
+    for name, command in COMMANDS.items():
+        assert command.example.startswith(f"plimsoll {name}") or command.takes_recipe
+    for what, preparation in preparations().items():
+        assert preparation.example.startswith(f"plimsoll prepare {what} ")
 
 
 TYPED = {
-    "tr": {"train"},
-    "train sudoku-": {"sudoku-4x4", "sudoku-6x6", "sudoku-attention", "sudoku-mlp"},
-    "train stories --ba": {"--batch-size"},
-    "evaluate --ste": {"--step"},
-    "evaluate ": {"runs/first", "runs/deep/second"},
-    "train stories --run runs/d": {"runs/deep/second"},
-    "plan stories --chip rtx409": {"rtx4090"},
-    "plan code --remat ": {"none", "dots", "block", "offload"},
-    "plan code --remat b": {"block"},
-    "train stories --batch-size ": set(),
-    "train stories --memory 1GiB --ev": {"--eval-every"},
-    "train stories --dataset-id tex": {"text.txt"},
-    "prepare sudoku --j": {"--json"},
+    "plimsoll tr": {"train"},
+    "plimsoll train sudoku-": {"sudoku-4x4", "sudoku-6x6", "sudoku-attention", "sudoku-mlp"},
+    "plimsoll train stories --ba": {"--batch-size"},
+    "plimsoll evaluate --ste": {"--step"},
+    "plimsoll evaluate ": {"runs/first", "runs/deep/second"},
+    "plimsoll train stories --run runs/d": {"runs/deep/second"},
+    "plimsoll plan stories --chip rtx409": {"rtx4090"},
+    "plimsoll chips rtx409": {"rtx4090"},
+    "plimsoll plan code --remat ": {"none", "dots", "block", "offload"},
+    "plimsoll plan code --remat=b": {"block"},
+    "plimsoll train stories --batch-size ": set(),
+    "plimsoll train stories --memory 1GiB --ev": {"--eval-every"},
+    "plimsoll train stories --dataset-id tex": set(),
+    "plimsoll prepare sud": {"sudoku"},
+    "plimsoll prepare sudoku --j": {"--json"},
+    "plimsoll train nothing --j": set(),
+    "plimsoll nothing ": set(),
 }
 
 
-def completing(words):
-    """The line of a shell that completes these words, and prints what it finds in one line."""
-    asked = ["plimsoll", *words.split(), *(["''"] if words.endswith(" ") else [])]
-    return (
-        f"COMP_WORDS=({' '.join(asked)}); COMP_CWORD={len(asked) - 1}; COMP_LINE={shlex.quote(' '.join(asked))};"
-        ' COMP_POINT=${#COMP_LINE}; _plimsoll; echo "${COMPREPLY[@]}"'
-    )
-
-
-def test_bash_completes(script, tmp_path):
-    (tmp_path / "plimsoll").write_text(script)
+@pytest.mark.parametrize("line", TYPED)
+def test_a_tab_completes(line, tmp_path, monkeypatch):
     for run in ("runs/first", "runs/deep/second", "runs/deep/below/too-far"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "recipe.json").touch()
-    (tmp_path / "text.txt").touch()
-    program = "\n".join(["source ./plimsoll", *map(completing, TYPED)])
-    done = subprocess.run(
-        ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=600
-    )
-    found = [set(line.split()) for line in done.stdout.splitlines()]
-    assert dict(zip(TYPED, found, strict=True)) == TYPED
+    monkeypatch.chdir(tmp_path)
+    assert {*candidates(line)} == TYPED[line]
 
 
-def test_the_script_is_short_and_has_every_recipe(script):
-    assert len(script) < 100_000
-    assert all(f'"train {name}"' in script for name in PRESETS)
+def test_the_shell_hands_over_the_line_and_the_cursor(capsys, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "plimsoll train sudoku-4x4 --memory 1GiB")
+    monkeypatch.setenv("COMP_POINT", str(len("plimsoll tra")))
+    assert main(["complete", "plimsoll", "tra", "plimsoll"]) == 0
+    assert capsys.readouterr().out == "train\n"
 
 
-def test_completion_knows_every_command():
-    assert {"plan", "train", "ladder", "prepare", *OTHERS} == set(COMMANDS)
-
-
-@pytest.mark.parametrize("words", [[], ["zsh"], ["bash", "more"]])
-def test_another_shell_is_refused(words):
-    with pytest.raises(RecipeError, match="plimsoll completion bash`, got"):
-        completion(words)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_completes_its_options(name):
+    subject = {"prepare": "sudoku"}.get(name, "code" if COMMANDS[name].takes_recipe else "")
+    assert candidates(f"plimsoll {name} {subject} --".replace("  ", " "))

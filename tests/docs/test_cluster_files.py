@@ -34,7 +34,7 @@ def started(path):
 def test_it_starts_a_command_of_today_on_as_many_machines_as_the_chip_has(name):
     first, program, command, *words = started(EXAMPLES / name)
     assert [first, program, command] == ["exec", "plimsoll", "train"]
-    _, options = parse_with_recipe(TrainOptions, words, command="train")
+    options = parse_with_recipe(TrainOptions, words, command="train").options
     assert (options.processes, options.process) == (2, 0)
     assert chip(options.chip).hosts == options.processes
 
@@ -44,7 +44,7 @@ def test_the_script_of_a_tpu_starts_a_command_of_today_for_the_chip_that_is_requ
     *_, last = spec["node"]["metadata"]["startup-script"].splitlines()
     first, program, command, *words = shlex.split(last)
     assert [first, Path(program).name, command] == ["exec", "plimsoll", "train"]
-    _, options = parse_with_recipe(TrainOptions, words, command="train")
+    options = parse_with_recipe(TrainOptions, words, command="train").options
     assert options.chip == f"tpu-{spec['node']['acceleratorType']}"
     # JAX asks the machine for its place among the others.
     assert membership(None, None, None, chip=options.chip, variables={}) == Membership()

@@ -9,14 +9,11 @@ import pytest
 from interaction_files import write_small
 from packed_files import write_packed
 from page_commands import PAGES, ROOT, commands
-from plimsoll.cli.evaluate import EvaluateOptions, EvaluatePretrained
-from plimsoll.cli.examples import EXAMPLES, OF_PRETRAINED
-from plimsoll.cli.ladder import LadderOptions
+from plimsoll.cli.evaluate import EvaluateOptions, EvaluatePretrained, parse_either
 from plimsoll.cli.main import COMMANDS
-from plimsoll.cli.options import PlanOptions, TrainOptions
-from plimsoll.cli.parse import parse, take_recipe
-from plimsoll.cli.prepare import options_of
-from plimsoll.cli.pretrained import names_pretrained
+from plimsoll.cli.options import LadderOptions, PlanOptions, TrainOptions
+from plimsoll.cli.parse import parse, parse_with_recipe, values_typed
+from plimsoll.cli.prepare import page_of
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.sample import SampleOptions, SamplePretrained
 from plimsoll.cli.verbs import ExportOptions, RankOptions, SolveOptions
@@ -29,20 +26,18 @@ from recipe_packages import installed_into
 
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
 USES = {
-    "evaluate": EvaluateOptions,
-    "sample": SampleOptions,
     "solve": SolveOptions,
     "export": ExportOptions,
     "report": ReportOptions,
     "rank": RankOptions,
 }
-PRETRAINED = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
+EITHER = {"evaluate": (EvaluateOptions, EvaluatePretrained), "sample": (SampleOptions, SamplePretrained)}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
 
 PREPARED = [preparation.example for preparation in preparations().values()]
-SHOWN = [text.format(recipe="stories") for text in [*EXAMPLES.values(), *OF_PRETRAINED.values(), *PREPARED]]
+SHOWN = [*(command.example for command in COMMANDS.values() if not command.takes_recipe), *PREPARED]
 FOUND = {tuple(words): page.name for page in PAGES for words in commands(page)}
 FOUND |= {tuple(shlex.split(text)[1:]): "help" for text in SHOWN}
 """Commands, each once, to the last place that has it."""
@@ -80,7 +75,7 @@ def test_every_command_in_the_docs_parses(words, place, monkeypatch):
     monkeypatch.chdir(place)
     name, *rest = words
     assert name in COMMANDS or name.startswith("-")
-    if "--help" in rest:
+    if {"-h", "--help"} & {*rest}:
         with pytest.raises(SystemExit) as stopped:
             require_parsed(name, rest)
         assert stopped.value.code == 0
@@ -93,13 +88,13 @@ def require_parsed(name, rest):
     if name in OPTIONS:
         recipes = list(takewhile(lambda word: not word.startswith("-"), rest))
         for typed in [[recipe, *rest[len(recipes) :]] for recipe in recipes] or [rest]:
-            _, recipe, options = take_recipe(typed, command=name)
-            parse(OPTIONS[name], options, program=f"plimsoll {name}", recipe=recipe)
+            parse_with_recipe(OPTIONS[name], typed, command=name)
     elif name in USES:
-        options = PRETRAINED if names_pretrained(rest) else USES
-        parse(options[name], rest, program=f"plimsoll {name}")
+        parse(USES[name], rest, command=name)
+    elif name in EITHER:
+        parse_either(*EITHER[name], rest, command=name)
     elif name == "prepare" and rest[0] in preparations() and rest[1:]:  # the bare name is a mention
-        parse(options_of(preparations()[rest[0]]), rest[1:], program=f"plimsoll prepare {rest[0]}")
+        values_typed(page_of(rest[0], preparations()[rest[0]]), rest[1:])
 
 
 def test_the_guide_is_translated_command_by_command():
@@ -107,8 +102,7 @@ def test_the_guide_is_translated_command_by_command():
 
 
 def parsed(flags):
-    _, recipe, rest = take_recipe(["stories", *flags.split()], command="train")
-    return parse(TrainOptions, rest, program="plimsoll train stories", recipe=recipe)
+    return parse_with_recipe(TrainOptions, ["stories", *flags.split()], command="train")
 
 
 @pytest.mark.parametrize(
@@ -120,12 +114,12 @@ def parsed(flags):
     ],
 )
 def test_the_guides_flags_keep_their_meaning(flags, batch, numerics):
-    options = parsed(flags)
-    assert (options.recipe.effective_batch, options.levers.numerics) == (batch, numerics)
+    typed = parsed(flags)
+    assert (typed.recipe.effective_batch, typed.options.numerics) == (batch, numerics)
 
 
 def test_the_guides_eight_bit_flag_pins_the_optimizers_state():
-    assert parsed("--use-8bit-optimizer").levers.pins() == {"optimizer_bits": 8}
+    assert parsed("--use-8bit-optimizer").pins == {"optimizer_bits": 8}
 
 
 @pytest.mark.parametrize(
@@ -138,8 +132,9 @@ def test_the_guides_eight_bit_flag_pins_the_optimizers_state():
     ],
 )
 def test_the_folder_of_checkpoints_is_the_run_and_resuming_is_what_happens_anyway(flags):
-    assert dataclasses.replace(parsed(flags), run=None) == parsed("")
-    assert parsed(flags).run == "runs/x"
+    typed = parsed(flags)
+    assert dataclasses.replace(typed.options, run=None) == parsed("").options
+    assert (typed.recipe, typed.options.run) == (parsed("").recipe, "runs/x")
 
 
 @pytest.mark.parametrize("flags", ["--resume step_1000.pt", "--resume=step_1000.pt"])

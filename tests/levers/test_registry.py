@@ -13,7 +13,7 @@ from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, pl
 from plimsoll.api.pins import require_levers, require_supported
 from plimsoll.api.rungs import rungs
 from plimsoll.cli.options import TrainOptions
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES, Lever
@@ -42,7 +42,7 @@ def toy():
 
 
 def train_options(*words):
-    return parse(TrainOptions, list(words), program="plimsoll train", recipe=STORIES)
+    return parse_with_recipe(TrainOptions, ["stories", *words], command="train")
 
 
 def saving(plan):
@@ -56,7 +56,7 @@ def found(budget, compiler=None, **changes):
 
 
 def test_it_is_an_option_with_help(toy, capsys):
-    assert train_options("--norms", "bfloat16").levers.pins() == {"norms": "bfloat16"}
+    assert train_options("--norms", "bfloat16").pins == {"norms": "bfloat16"}
     with pytest.raises(SystemExit):
         train_options("--help")
     shown = capsys.readouterr().out

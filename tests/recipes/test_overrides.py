@@ -14,8 +14,8 @@ from plimsoll.recipes.text.recipe import Text
 
 
 def typed(capsys, *words):
-    _, options = parse_with_recipe(PlanOptions, list(words), command="plan")
-    return options.recipe, capsys.readouterr().err
+    recipe = parse_with_recipe(PlanOptions, list(words), command="plan").recipe
+    return recipe, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,6 @@ def test_its_options_are_in_the_help(waves, capsys, command):
     text = printed(capsys, command, "waves-wide", "--help")
     assert "The .npz file that `plimsoll prepare waves` wrote." in text
     assert "(default: 256)" in text
-    assert "waves-wide" in printed(capsys, command, "--help")
 
 
 def test_its_runs_are_opened_by_their_kind(waves):

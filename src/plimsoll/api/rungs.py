@@ -48,7 +48,7 @@ def rungs(
     if recipe.ladder:
         return _own_rungs(recipe, levers, chosen, numerics, platform)
     lines = registry.rungs()
-    _require_known(chosen, [FIRST, *(rung.name for _, rung in lines)])
+    _require_known(chosen, names_of(recipe))
     ladder = [Rung(FIRST, "", "exact", "float32, the whole batch at once, saves beside training", levers, recipe)]
     left_out: dict[str, str] = {}
     for lever, rung in lines:
@@ -64,12 +64,19 @@ def rungs(
     return ladder, left_out
 
 
+def names_of(recipe: Recipe) -> list[str]:
+    """Returns the names of a recipe's rungs, in order."""
+    if recipe.ladder:
+        return [rung.name for rung in recipe.ladder]
+    return [FIRST, *(rung.name for _, rung in registry.rungs())]
+
+
 def _own_rungs(
     recipe: Recipe, levers: Levers, chosen: Sequence[str], numerics: str, platform: str
 ) -> tuple[list[Rung], dict[str, str]]:
     """Returns the same of a recipe with a ladder of its own."""
     lines = recipe.ladder
-    _require_known(chosen, [rung.name for rung in lines])
+    _require_known(chosen, names_of(recipe))
     ladder: list[Rung] = []
     left_out: dict[str, str] = {}
     for number, rung in enumerate(lines):

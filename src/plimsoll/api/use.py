@@ -20,7 +20,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import Count, Options
+from plimsoll.options import Count, Metavar, Options
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
@@ -32,7 +32,7 @@ Place = str | os.PathLike[str]
 class Writing(Options):
     """Options of a text that a model writes, whether it is a run's or a pretrained one."""
 
-    prompt: str = ""
+    prompt: Annotated[str, Metavar("TEXT")] = ""
     """Text to continue. By default the model begins a new document."""
     tokens: Annotated[Count, Ge(1)] = 200
     """Most tokens to write; the model may end its document earlier."""

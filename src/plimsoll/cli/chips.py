@@ -9,18 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import tyro
-
-from plimsoll.cli.parse import Json, parse
+from plimsoll.cli.parse import parse
+from plimsoll.options import Argument, Json, Options
 from plimsoll.planner.chips import Chip
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChipsOptions:
-    name: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="[NAME]", help="One chip, with its sources, or a family of TPU slices, with its sizes."),
-    ] = ""
+class ChipsOptions(Options):
+    name: Annotated[str, Argument("[NAME]")] = ""
+    """One chip, with its sources, or a family of TPU slices, with its sizes."""
     install: Literal["tpu", "cuda"] | None = None
     """Install the compiler for TPUs (0.7 GB) or NVIDIA GPUs (4.1 GB) into an environment of its own, then list the
     chips. By default nothing is installed."""
@@ -29,7 +26,7 @@ class ChipsOptions:
 
 def chips(arguments: list[str]) -> int:
     """Prints all chips, a family of slices, or one chip with the source of each figure. Returns the exit code."""
-    options = parse(ChipsOptions, arguments, program="plimsoll chips")
+    options = parse(ChipsOptions, arguments, command="chips")
     from plimsoll.planner import chips as catalogue
     from plimsoll.processes import toolchains
     from plimsoll.report.layout import labelled

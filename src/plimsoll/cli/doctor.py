@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from plimsoll.cli.parse import Json, parse, print_answer
+from plimsoll.cli.parse import parse, print_answer
 from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
+from plimsoll.options import Json, Metavar, Options
 from plimsoll.processes import cache
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
@@ -27,12 +28,12 @@ INSTEAD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    run: str = "runs"
+class DoctorOptions(Options):
+    run: Annotated[str, Metavar("FOLDER")] = "runs"
     """Folder where runs will be kept, whose free disk space is reported."""
-    chip: str | None = None
+    chip: Annotated[str | None, Metavar("CHIP")] = None
     """Chip whose devices JAX is asked for, one of `plimsoll chips`. By default what training would use."""
-    coordinator: str | None = None
+    coordinator: Annotated[str | None, Metavar("HOST:PORT")] = None
     """HOST:PORT of the first of several processes, each started with this command; every one reports all. Left out for
     one process."""
     processes: int | None = None
@@ -47,7 +48,7 @@ class DoctorOptions:
 
 def doctor(arguments: list[str]) -> int:
     """Prints devices, versions, rates, memory and disk, and `ready` or what to mend. Returns the exit code."""
-    options = parse(DoctorOptions, arguments, program="plimsoll doctor")
+    options = parse(DoctorOptions, arguments, command="doctor")
     if options.empty_cache:
         return empty_cache(options)
     import psutil

@@ -1,187 +1,248 @@
-"""Help of a command: its options in named groups, the most used ones first, from the fields of its options' class.
-
-tyro parses the options (`cli/parse.py`) and could print them, too. It takes 0.1 s longer, keeps the order of the
-fields, and shows what only Python needs, like `{None}|STR` and `(default: None)`.
-"""
+"""Help from rows of options: `-h` fits a screen, `--help` has everything, `--help GROUP` one group."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, replace
+from typing import Any
 
-import tyro
-from tyro._docstrings import get_field_docstring
+from plimsoll.cli.options import Place, lever_rows
+from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.options import Option, options_of
+from plimsoll.recipes.registry import record_of
 
 COLUMNS = 80
 """Width of a help text."""
 INDENT = 26
 """Column in which texts begin."""
-MOST_USED = (
-    "memory", "chip", "run", "largest", "pretrained", "dataset_id", "data", "steps", "epochs", "batch_size", "seq_len",
-    "learning_rate", "target_params", "lora_rank", "max_minutes", "seed",
-)  # fmt: skip
-"""Options of which a command shows the first ten that it has, before the groups."""
-GROUPS = {
-    "data": {
-        "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
-        "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
-        "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
-        "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
-    },
-    "optimizer": {
-        "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
-        "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
-    },
-    "run": {
-        "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
-    },
+ON_A_SCREEN = 10
+"""Options that `-h` of a command with a recipe shows."""
+OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
+"""Options that a recipe's own list of `Preset.often` goes on with, where it has fewer than fit."""
+OFTEN_OF = {
+    "plan": ("memory", "chip", "largest"),
+    "train": ("memory", "run", "chip"),
+    "ladder": ("memory", "rungs", "chip"),
+}
+"""Options of a command that stand among those of the recipe."""
+DATA = {
+    "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
+    "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
+    "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
+    "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
 }  # fmt: skip
-"""Fields of our recipes by their group; the others are of the model."""
+"""Options of a recipe that are of its data, until they stand in a class of their own."""
+OPTIMIZER = {
+    "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
+    "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
+}  # fmt: skip
+LENGTH = {
+    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
+}  # fmt: skip
 TITLES = {
-    "arguments": "",
-    "most used": "",
+    "often used": "",
     "options": "",
     "recipe": "fields of this recipe",
     "model": "what is trained",
     "data": "what it learns from, and what it is evaluated on",
     "optimizer": "how weights are updated",
-    "run": "how long, where, and what is written about it",
+    "length": "how many steps, of how many examples",
     "plan": "what is planned for, and what is printed",
+    "ladder": "what is compared",
+    "run": "where a run is kept, and what is written about it",
+    "processes": "several processes, and schedulers that start them",
+    "pretrained": "a published model instead of a run",
     "levers": "memory for time or precision. The planner chooses those you leave out",
 }
 """Groups in the order in which they are shown, and a few words about each."""
 
-NO_ARGUMENT: Any = tyro.conf.arg()
-WITHOUT_COMMENTS = (tyro.conf.HelptextFromCommentsOff,)
-"""Says that a field's text is its docstring, never a comment beside it."""
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that the help of a command is made of."""
+
+    program: str
+    """What is typed before the options, like `plimsoll train stories`."""
+    options: Sequence[Option]
+    example: str
+    """A whole command that can be typed."""
+    often: Sequence[str] = ()
+    """Names of the options that stand first."""
+    notes: Sequence[str] = ()
+    """Paragraphs at the end."""
+
+    @property
+    def usage(self) -> str:
+        """The line that begins every help."""
+        arguments = "".join(f" {option.metavar}" for option in self.options if option.is_argument)
+        return f"usage: {self.program}{arguments} [options]"
+
+    @property
+    def groups(self) -> dict[str, list[Option]]:
+        """Options by their group, in the order of `TITLES`."""
+        flags = [option for option in self.options if not option.is_argument]
+        groups = {title: [option for option in flags if option.group == title] for title in TITLES}
+        return {title: options for title, options in groups.items() if options}
+
+    @property
+    def first(self) -> list[Option]:
+        """Options that are used often, in their order."""
+        by_name = {option.name: option for option in self.options}
+        return [by_name[name] for name in self.often if name in by_name][:ON_A_SCREEN]
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option as its help shows it."""
+def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
+    """Returns the help of a command with a recipe."""
+    preset = record_of(name)
+    of_command = options_of(options)
+    return Page(
+        program=f"plimsoll {command} {name}",
+        options=(*of_recipe(recipe), *of_command, *(lever_rows() if issubclass(options, Place) else ())),
+        example=f"plimsoll {command} {name} {preset.example if preset else '--memory 1GiB'}".rstrip(),
+        often=_often(preset.often if preset else (), OFTEN_OF[command]),
+        notes=notes_of_ladder(recipe) if command == "ladder" else (),
+    )
 
-    name: str
-    group: str
-    usage: str
-    """Flags and kind of value, like `--steps INT`."""
-    text: str
+
+def _often(of_recipe: Sequence[str], of_command: Sequence[str]) -> list[str]:
+    """Returns the options that stand first: those of the recipe, then those of the command, then usual ones."""
+    own = of_recipe[: ON_A_SCREEN - len(of_command)]
+    usual = [name for name in OFTEN if name not in own]
+    return [*own, *of_command, *usual]
 
 
-def help_text(options: type, *, program: str, example: str, recipe: Any = None) -> str:
-    """Returns the help of a command.
+def notes_of_ladder(recipe: Any) -> list[str]:
+    """Returns the names of a ladder's rungs, for its help."""
+    from plimsoll.api.rungs import names_of
 
-    Args:
-        options: Dataclass of its options.
-        program: What is typed before them, like `plimsoll train stories`.
-        example: A whole command that can be typed.
-        recipe: Recipe whose fields are options, too.
+    return [f"rungs: {', '.join(names_of(recipe))}"]
+
+
+def of_recipe(recipe: Any) -> list[Option]:
+    """Returns the options of a recipe, each in its group."""
+    is_ours = type(recipe).__module__.startswith("plimsoll.")
+    return [
+        replace(option, group=_group(option.name, "model" if is_ours else "recipe")) for option in options_of(recipe)
+    ]
+
+
+def _group(name: str, other: str) -> str:
+    for group, names in {"data": DATA, "optimizer": OPTIMIZER, "length": LENGTH}.items():
+        if name in names:
+            return group
+    return other
+
+
+def help_asked(page: Page, words: Sequence[str], also_accepted: Iterable[str] = ()) -> str:
+    """Returns the help that the words ask for; empty if they ask for none.
+
+    Raises:
+        RecipeError: There is no such group.
     """
-    if recipe is None:
-        shown = options_shown(options)
-    else:
-        rest = "run" if "train" in program.split() else "plan"
-        shown = _with_most_used(options_shown(options, recipe, group=rest))
-    arguments = "".join(f" {option.usage}" for option in shown if option.group == "arguments")
-    lines = [*_wrapped(f"usage: {program} [-h]{arguments} [options]", indent=0), "", f"Example: {example}"]
-    for group, words in TITLES.items():
-        members = [option for option in shown if option.group == group]
-        if members:
-            lines += ["", *_wrapped(f"{group}: {words}" if words else group, indent=0)]
-            lines += [line for option in members for line in _lines(option)]
+    if "-h" in words:
+        return short_help(page) if page.often else long_help(page)
+    if "--help" not in words:
+        return ""
+    after = words[words.index("--help") + 1 :]
+    if not after or after[0].startswith("-") or not page.often:
+        return long_help(page, also_accepted)
+    group = after[0]
+    if group not in page.groups:
+        hint = did_you_mean(group, page.groups) or ":"
+        raise RecipeError(f"{page.program} has no group of options {group!r}{hint} there are {', '.join(page.groups)}")
+    return "\n".join([page.usage, *_group_lines(group, page.groups[group])])
+
+
+def short_help(page: Page) -> str:
+    """Returns usage, an example, the options that are used most on a line each, and the groups."""
+    groups = ", ".join(f"{group} ({len(options)})" for group, options in page.groups.items())
+    return "\n".join(
+        [
+            *_wrapped(page.usage),
+            *_example(page.example),
+            "",
+            *(_one_line(option) for option in page.first),
+            "",
+            *_wrapped(f"groups: {groups}"),
+            *_wrapped(f"--help GROUP lists a group, like `{page.program} --help data`; --help lists everything."),
+        ]
+    )
+
+
+def long_help(page: Page, also_accepted: Iterable[str] = ()) -> str:
+    """Returns usage, an example, and every option, those that are used often first."""
+    lines = [*_wrapped(page.usage), "", *_example(page.example)]
+    for option in page.options:
+        if option.is_argument:
+            lines += ["", *_wrapped(f"{option.metavar.strip('[]')}: {option.text}")]
+    often = page.first
+    if often:
+        lines += _group_lines("often used", often)
+    for group, options in page.groups.items():
+        rest = [option for option in options if option not in often]
+        lines += _group_lines(group, rest) if rest else []
+    for note in page.notes:
+        lines += ["", *_wrapped(note)]
+    if also_accepted:
+        lines += ["", *_wrapped(f"also accepted: {' '.join(also_accepted)}")]
     return "\n".join(lines)
 
 
-def options_shown(options: type, recipe: Any = None, *, group: str = "options") -> list[Option]:
-    """Returns every option that the help of a command shows; those that are not the recipe's are in `group`."""
-    defaults = None if recipe is None else options(recipe=recipe)
-    return list(_options_of(options, defaults, group=group))
+def _example(command: str) -> list[str]:
+    """Returns the example, on a line of its own where it is long: it is to be copied."""
+    line = f"Example: {command}"
+    return [line] if len(line) <= COLUMNS else ["Example:", command]
 
 
-def _options_of(kind: type, defaults: Any, *, group: str) -> Iterator[Option]:
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        hint, extras = _unwrapped(hints[field.name])
-        if tyro.conf.Suppress in extras:
-            continue
-        default = _default(field) if defaults is None else getattr(defaults, field.name)
-        if is_dataclass(default):
-            yield from _options_of(type(default), default, group=field.name)
-            continue
-        argument = next((extra for extra in extras if hasattr(extra, "metavar")), NO_ARGUMENT)
-        text = argument.help or get_field_docstring(kind, field.name, WITHOUT_COMMENTS) or ""
-        if tyro.conf.Positional in extras:
-            yield Option(field.name, "arguments", argument.metavar, text)
-            continue
-        where = _group(field.name, kind) if group == "recipe" else group
-        usage = _usage(field.name, hint, default, argument.metavar)
-        yield Option(field.name, where, usage, _with_default(field.name, text, default))
-
-
-def _group(name: str, recipe: type) -> str:
-    for group, names in GROUPS.items():
-        if name in names:
-            return group
-    return "model" if recipe.__module__.startswith("plimsoll.") else "recipe"
-
-
-def _with_most_used(options: list[Option]) -> list[Option]:
-    by_name = {option.name: option for option in options if option.group not in ("arguments", "levers")}
-    first = [by_name[name] for name in MOST_USED if name in by_name][:10]
-    rest = [option for option in options if option not in first]
-    return [replace(option, group="most used") for option in first] + rest
-
-
-def _usage(name: str, hint: Any, default: Any, metavar: str | None) -> str:
-    flag = name.replace("_", "-")
-    if hint is bool and isinstance(default, bool):
-        return f"--{flag}, --no-{flag}" if default else f"--{flag}"
-    return f"--{flag} {metavar or _value(hint)}"
-
-
-def _value(hint: Any) -> str:
-    """Returns the kind of a value, like `INT` or `{exact,mixed}`; None, which nobody types, is left out."""
-    hint, _ = _unwrapped(hint)
-    if get_origin(hint) is Literal:
-        return f"{{{','.join(map(str, get_args(hint)))}}}"
-    if get_origin(hint) in (Union, UnionType):
-        return "|".join(_value(part) for part in get_args(hint) if part is not NoneType)
-    if get_origin(hint) is tuple:
-        return f"[{_value(get_args(hint)[0])} ...]"
-    return {bool: "{True,False}", int: "INT", float: "FLOAT"}.get(hint, "STR")
-
-
-def _with_default(name: str, text: str, default: Any) -> str:
-    """Returns the text and the default; without it where the text says what leaving the option out means."""
-    if default is MISSING:
-        return f"{text} (required)"
-    if default is None or default is False or default in ("", ()):
-        return text
-    shown = f"--{name.replace('_', '-')}" if default is True else str(default)
-    if isinstance(default, int | float) and default is not True:
-        shown = f"{default:,}" if abs(default) >= 10_000 else f"{default:g}"
-    return f"{text} (default: {shown})"
-
-
-def _default(field: Any) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
-
-
-def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Returns a type without its annotations, and these."""
-    return (get_args(hint)[0], get_args(hint)[1:]) if get_origin(hint) is Annotated else (hint, ())
+def _group_lines(group: str, options: Iterable[Option]) -> Iterator[str]:
+    words = TITLES[group]
+    yield ""
+    yield from _wrapped(f"{group}: {words}" if words else group)
+    for option in options:
+        yield from _lines(option)
 
 
 def _lines(option: Option) -> list[str]:
-    usage = f"  {option.usage}"
-    lines = _wrapped(option.text, indent=INDENT)
-    if lines and len(usage) + 2 <= INDENT:
-        return [usage.ljust(INDENT) + lines[0].lstrip(), *lines[1:]]
-    return [*_wrapped(option.usage, indent=2), *lines]
+    usage, text = f"  {usage_of(option)}", _wrapped(text_of(option), indent=INDENT)
+    if text and len(usage) + 2 <= INDENT:
+        return [usage.ljust(INDENT) + text[0].lstrip(), *text[1:]]
+    return [*_wrapped(usage_of(option), indent=2), *text]
 
 
-def _wrapped(text: str, *, indent: int) -> list[str]:
+def _one_line(option: Option) -> str:
+    """Returns an option on one line, with as much of its text as fits."""
+    usage = f"  {option.flag} {option.metavar}".rstrip()
+    if len(usage) + 2 > INDENT:
+        usage = f"  {option.flag}"
+    room = COLUMNS - INDENT
+    text = option.text
+    for mark in (". ", ": ", "; ", ", "):
+        if len(text) > room:
+            text = text.partition(mark)[0]
+    return usage.ljust(INDENT) + textwrap.shorten(text.removesuffix("."), room, placeholder=" ...")
+
+
+def usage_of(option: Option) -> str:
+    """Returns an option as it is typed, like `--steps N` or `--tied, --no-tied`."""
+    if not option.is_switch:
+        return f"{option.flag} {option.metavar}"
+    return f"{option.flag}, --no-{option.flag[2:]}" if option.default is True else option.flag
+
+
+def text_of(option: Option) -> str:
+    """Returns the text and the default; without it where the text says what leaving the option out means."""
+    default = option.default
+    if default is MISSING:
+        return f"{option.text} (required)"
+    if default is None or default is False or default in ("", ()):
+        return option.text
+    shown = option.flag if default is True else str(default)
+    if isinstance(default, int | float) and default is not True:
+        shown = f"{default:,}" if abs(default) >= 10_000 else f"{default:g}"
+    return f"{option.text} (default: {shown})"
+
+
+def _wrapped(text: str, *, indent: int = 0) -> list[str]:
     space = " " * indent
     return textwrap.wrap(text, COLUMNS, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from plimsoll.cli.parse import Json, parse_with_recipe, say
+from plimsoll.cli.options import LadderOptions
+from plimsoll.cli.parse import Typed, parse_with_recipe, say
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own.files import short_name
-
-
-@dataclass(frozen=True, kw_only=True)
-class LadderOptions:
-    recipe: Recipe
-    memory: str | None = None
-    """Budget, like 2GiB: rungs that are predicted to need more are not run. By default the memory that is free now,
-    less a safety margin."""
-    chip: str | None = None
-    """Chip to compile the rungs for, one of `plimsoll chips`; nothing is trained and no data is read. By default rungs
-    are trained here."""
-    numerics: Literal["exact", "mixed", "compressed"] = "compressed"
-    """Freedom of rungs to change the arithmetic; compressed includes exact and mixed."""
-    rungs: tuple[str, ...] = ()
-    """Names of the rungs to climb; the first one is always among them. By default every rung of the recipe."""
-    rung_steps: int = 12
-    """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps stays the length of the
-    schedule."""
-    run: str | None = None
-    """New folder in which the runs are kept. By default they are deleted afterwards."""
-    json: Json = False
 
 
 def ladder(arguments: list[str]) -> int:
@@ -39,9 +17,10 @@ def ladder(arguments: list[str]) -> int:
 
     With --chip, compiles the rungs and prints the predicted one.
     """
-    name, options = parse_with_recipe(LadderOptions, arguments, command="ladder")
+    typed = parse_with_recipe(LadderOptions, arguments, command="ladder")
+    options = typed.options
     if options.chip is not None:
-        return _predicted(name, options)
+        return _predicted(typed)
     from plimsoll.api.ladder import climb
     from plimsoll.report.ladder import ladder_table
 
@@ -50,8 +29,8 @@ def ladder(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     result = climb(
-        options.recipe,
-        name=short_name(name),
+        typed.recipe,
+        name=short_name(typed.name),
         memory=options.memory,
         chosen=options.rungs,
         numerics=options.numerics,
@@ -64,15 +43,16 @@ def ladder(arguments: list[str]) -> int:
     return 3 if "failed" in outcomes else 0 if "measured" in outcomes else 2
 
 
-def _predicted(name: str, options: LadderOptions) -> int:
+def _predicted(typed: Typed[LadderOptions]) -> int:
     from plimsoll.api.ladder import predict
     from plimsoll.report.ladder import predicted_table
 
+    options = typed.options
     if options.run is not None:
         raise RecipeError("--run is for a ladder that is trained, and --chip only compiles: take one")
     result = predict(
-        options.recipe,
-        name=short_name(name),
+        typed.recipe,
+        name=short_name(typed.name),
         chip=options.chip or "",
         memory=options.memory,
         chosen=options.rungs,

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
-from plimsoll.cli.parse import Json, Run, parse, print_answer
+from plimsoll.cli.parse import Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
+from plimsoll.options import Argument, Json, Options
 
 BELOW_RECIPES = (
     "A file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).",
@@ -23,30 +22,27 @@ BELOW_RECIPES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FingerprintOptions:
+class FingerprintOptions(Options):
     run: Run
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsOptions:
-    folder: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="[FOLDER]", help="Runs in it and below are listed.")
-    ] = "runs"
+class RunsOptions(Options):
+    folder: Annotated[str, Argument("[FOLDER]")] = "runs"
+    """Runs in it and below are listed."""
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipesOptions:
+class RecipesOptions(Options):
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectOptions:
-    path: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="PATH", help="A file, a folder, or a Hugging Face id."),
-    ]
+class InspectOptions(Options):
+    path: Annotated[str, Argument("PATH")]
+    """A file, a folder, or a Hugging Face id."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     dataset_config: str | None = None
@@ -58,7 +54,7 @@ class InspectOptions:
 
 def fingerprint(arguments: list[str]) -> int:
     """Prints one SHA-256 over everything that was learned, and the step it is of."""
-    options = parse(FingerprintOptions, arguments, program="plimsoll fingerprint")
+    options = parse(FingerprintOptions, arguments, command="fingerprint")
     answer = use.fingerprint(options.run)
     for note in answer["notes"]:
         print(f"note: {note}; the newest whole one is of step {answer['step']:,}", file=sys.stderr)
@@ -67,7 +63,7 @@ def fingerprint(arguments: list[str]) -> int:
 
 def recipes(arguments: list[str]) -> int:
     """Prints the names that `plan` and `train` take."""
-    options = parse(RecipesOptions, arguments, program="plimsoll recipes")
+    options = parse(RecipesOptions, arguments, command="recipes")
     from plimsoll.recipes.registry import installed, presets
 
     rows = [{"name": name, "purpose": preset.purpose} for name, preset in presets().items()]
@@ -84,7 +80,7 @@ def _recipes_text(answer: Mapping[str, Any]) -> str:
 
 def runs(arguments: list[str]) -> int:
     """Prints a line per run."""
-    options = parse(RunsOptions, arguments, program="plimsoll runs")
+    options = parse(RunsOptions, arguments, command="runs")
     from plimsoll.report.tables import runs_table
 
     folder = Path(options.folder).expanduser()
@@ -102,7 +98,7 @@ def runs(arguments: list[str]) -> int:
 
 def inspect(arguments: list[str]) -> int:
     """Prints what is in a data set, from its first 8 MiB."""
-    options = parse(InspectOptions, arguments, program="plimsoll inspect")
+    options = parse(InspectOptions, arguments, command="inspect")
     from plimsoll.recipes.registry import families
     from plimsoll.recipes.verbs import resolved
 

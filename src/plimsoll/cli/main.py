@@ -9,37 +9,75 @@ import importlib
 import io
 import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from plimsoll.errors import PlimsollError, did_you_mean
+from plimsoll.errors import PlimsollError, did_you_mean, names_in_words
 
-COMMANDS = {
-    "plan": ("plimsoll.cli.plan", "the fastest plan that fits; allocates nothing"),
-    "train": ("plimsoll.cli.train", "plan, then train; again = continue"),
-    "ladder": ("plimsoll.cli.ladder", "each lever in turn, measured"),
-    "evaluate": ("plimsoll.cli.evaluate", "validation metrics; the loss of a text"),
-    "sample": ("plimsoll.cli.sample", "text from what was trained"),
-    "export": ("plimsoll.cli.verbs", "a language model for transformers, peft"),
-    "solve": ("plimsoll.cli.verbs", "a puzzle by what was trained, and the steps it took"),
-    "rank": ("plimsoll.cli.verbs", "the items that come next, by what was trained"),
-    "report": ("plimsoll.cli.report", "one page to look at and to share"),
-    "prepare": ("plimsoll.cli.prepare", "data that is made, not downloaded"),
-    "inspect": ("plimsoll.cli.look", "what is in a data set, in bounded memory"),
-    "fingerprint": ("plimsoll.cli.look", "one checksum of all that was learned"),
-    "runs": ("plimsoll.cli.look", "the runs here, side by side"),
-    "recipes": ("plimsoll.cli.look", "what there is to train"),
-    "chips": ("plimsoll.cli.chips", "what can be planned for, here or not"),
-    "doctor": ("plimsoll.cli.doctor", "devices, memory, disk, a step timed: ready or not"),
+
+class Command(NamedTuple):
+    """One command, as it is listed."""
+
+    module: str
+    """Module of `cli` that has a function of the command's name, and its options."""
+    purpose: str
+    example: str
+    """A whole command that can be typed. Those with a recipe have their recipe's own (`Preset.example`)."""
+
+    @property
+    def takes_recipe(self) -> bool:
+        return not self.example
+
+
+GROUPS = {
+    "before and while training": {
+        "recipes": Command("look", "what there is to train", "plimsoll recipes --json"),
+        "plan": Command("plan", "the fastest plan that fits; allocates nothing", ""),
+        "train": Command("train", "plan, then train; again = continue", ""),
+        "ladder": Command("ladder", "each lever in turn, measured", ""),
+        "runs": Command("look", "the runs here, side by side", "plimsoll runs runs/compared"),
+    },
+    "what was trained": {
+        "evaluate": Command("evaluate", "validation metrics; the loss of a text", "plimsoll evaluate runs/mine"),
+        "sample": Command(
+            "sample", "text from what was trained", 'plimsoll sample runs/mine --prompt "Once upon a time"'
+        ),
+        "solve": Command(
+            "verbs",
+            "a puzzle by what was trained, and the steps it took",
+            'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
+        ),
+        "rank": Command(
+            "verbs", "the items that come next, by what was trained", "plimsoll rank runs/mine --history 12,88,401"
+        ),
+        "export": Command(
+            "verbs", "a language model for transformers, peft", "plimsoll export runs/mine --merged exported/"
+        ),
+        "report": Command("report", "one page to look at and to share", "plimsoll report runs/mine"),
+        "fingerprint": Command("look", "one checksum of all that was learned", "plimsoll fingerprint runs/mine"),
+    },
+    "data and machines": {
+        "prepare": Command(
+            "prepare",
+            "data sets: made here, or packed for reading",
+            "plimsoll prepare sudoku --size 4 --out data/sudoku-4x4",
+        ),
+        "inspect": Command("look", "what is in a data set, in bounded memory", "plimsoll inspect my-texts/"),
+        "chips": Command("chips", "what can be planned for, here or not", "plimsoll chips h200"),
+        "doctor": Command("doctor", "devices, memory, disk, a step timed: ready or not", "plimsoll doctor"),
+    },
 }
+COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}
 HIDDEN = {
-    "completion": ("plimsoll.cli.completion", "completion"),
-    "train-watched": ("plimsoll.cli.train", "train_watched"),
+    "complete": ("complete", "complete"),
+    "train-watched": ("train", "train_watched"),
 }
-"""What a shell and our own processes call."""
+"""What a shell and our own processes call: its module and function."""
 CLOSING = (
-    "Example: plimsoll train code --memory 768MiB --run runs/demo",
+    "Start here: plimsoll train code --memory 768MiB --run runs/demo",
     "",
-    "plimsoll COMMAND --help lists a command's options, with an example.",
-    "Tab completion in bash: source <(plimsoll completion bash)",
+    "plimsoll COMMAND -h is short, --help has every option; plimsoll --version.",
+    "Pages: docs/index.md of the source, or help(plimsoll) in Python.",
+    'Tab completion in bash: complete -o default -C "plimsoll complete" plimsoll',
 )
 
 
@@ -61,11 +99,16 @@ def main(arguments: list[str] | None = None) -> int:
     name, *rest = arguments
     if name not in COMMANDS | HIDDEN:
         suggestion = did_you_mean(name, COMMANDS)
-        hint = f"{suggestion} There are" if suggestion else ": there are"
-        print(f"error: there is no command {name!r}{hint} {', '.join(COMMANDS)}", file=sys.stderr)
+        hint = suggestion or f": there are {names_in_words(COMMANDS)}"
+        print(f"error: there is no command {name!r}{hint} `plimsoll` lists all of them", file=sys.stderr)
         return 2
-    module, function = HIDDEN[name] if name in HIDDEN else (COMMANDS[name][0], name)
-    return answered(lambda: getattr(importlib.import_module(module), function)(rest))
+    module, function = HIDDEN.get(name) or (COMMANDS[name].module, name)
+    return answered(lambda: getattr(module_of_cli(module), function)(rest))
+
+
+def module_of_cli(name: str) -> Any:
+    """Returns a module with commands, imported now."""
+    return importlib.import_module(f"plimsoll.cli.{name}")
 
 
 def answered(command: Callable[[], int]) -> int:
@@ -92,8 +135,11 @@ def answered(command: Callable[[], int]) -> int:
 
 
 def usage() -> str:
-    lines = ["plimsoll: train inside a memory budget", ""]
-    lines += [f"  plimsoll {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    """Returns what `plimsoll` alone prints."""
+    lines = ["plimsoll: train inside a memory budget"]
+    for title, commands in GROUPS.items():
+        lines += ["", title]
+        lines += [f"  plimsoll {name:<12} {command.purpose}" for name, command in commands.items()]
     return "\n".join([*lines, "", *CLOSING])
 
 

@@ -1,40 +1,36 @@
-"""From typed words to a dataclass: tyro does the parsing, its errors become one paragraph. Help is `cli/help.py`'s.
+"""From typed words to values, by rows of options: argparse splits the words, and refusals are paragraphs.
 
-Counts may be typed as 124M; the names that users of the published guides know are kept as aliases.
+What was typed is exactly what is in the answer: argparse knows no default. Counts may be typed as 124M, and the names
+that users of the published guides know are accepted too.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import dataclasses
-import io
 import json
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
-from typing import Annotated, Any, TypeVar, get_type_hints
+from dataclasses import MISSING, dataclass
+from functools import partial
+from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
-import tyro
-
-from plimsoll.cli.examples import example
-from plimsoll.cli.help import COLUMNS, help_text
-from plimsoll.errors import RecipeError
-from plimsoll.options import COUNTED, notes_of
+from plimsoll.cli.help import Page, help_asked, page_of_recipe
+from plimsoll.cli.main import COMMANDS
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
+from plimsoll.options import Argument, Metavar, Option, Text, flag_of, options_of, value_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
-from plimsoll.units import parse_count
 
 T = TypeVar("T")
-tyro._experimental_options["utf8_boxes"] = False  # errors between plain rules, in every terminal
 
-Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON object and nothing else.")]
-"""`--json` of every command that has it."""
-Run = Annotated[
-    tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="Folder of the run, or its address in a bucket.")
-]
+Run = Annotated[str, Argument("RUN"), Text("Folder of the run, or its address in a bucket.")]
 """Run that a command looks at."""
+Step = Annotated[
+    str,
+    Metavar("STEP"),
+    Text("Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."),
+]
 
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
@@ -45,58 +41,92 @@ ALIASES: dict[str, list[str]] = {
     "--checkpoint-dir": ["--run"],
     "--resume": [],  # the same command continues by itself
 }
+"""Names of the published guides, and what they mean here."""
 
 
-def parse(
-    options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None, shown: str | None = None
-) -> T:
-    """Returns an `options`, with its `recipe` field filled from the recipe's own options, where there is one.
+@dataclass(frozen=True)
+class Typed(Generic[T]):
+    """What was typed after a command and a recipe."""
 
-    What the recipe itself has set gives way to an option that says the same in other words. `shown` is the example of
-    its help, where it is not the program's own.
+    name: str
+    """Name of the recipe as it was typed."""
+    recipe: Recipe
+    options: T
+    """Options of the command."""
+    pins: Mapping[str, Any]
+    """Levers, by name."""
+    given: Mapping[str, Any]
+    """Options of the recipe, by name."""
+
+
+def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
+    """Returns the options of a command without a recipe."""
+    page = Page(program=f"plimsoll {command}", options=options_of(options), example=COMMANDS[command].example)
+    return options(**values_typed(page, arguments))
+
+
+def values_typed(page: Page, arguments: Sequence[str], *, also_accepted: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the values that were typed, by option. Prints the help and exits where that is asked for.
+
+    Args:
+        page: Help of the command, with all its options.
+        arguments: What was typed after the command.
+        also_accepted: Names of options besides, for the help.
     """
-    if {"-h", "--help"} & {*arguments}:
-        print(help_text(options, program=program, example=shown or example(program), recipe=recipe))
+    if text := help_asked(page, arguments, also_accepted):
+        print(text)
         raise SystemExit(0)
-    if recipe is None:
-        return _parsed(options, arguments, program=program)
-    name, given = program.rpartition(" ")[2], _given(arguments)
-    changed, what_gave_way = giving_way(recipe, given)
+    return typed(page.options, arguments, program=page.program)
+
+
+def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
+    """Returns what was typed after a command that takes a recipe first.
+
+    What the recipe itself has set gives way to an option that says the same in other words.
+    """
+    name, recipe, words = take_recipe(arguments, command=command)
+    page = page_of_recipe(command, name, recipe, options)
+    values = values_typed(page, words, also_accepted=(*ALIASES, "--preset NAME"))
+
+    # Options by whose they are.
+    own = {option.name for option in options_of(options)}
+    levers = {option.name for option in page.options if option.group == "levers"} - own
+    fields = {option: value for option, value in values.items() if option not in own | levers}
+    of_command = {option: value for option, value in values.items() if option in own}
+    return Typed(
+        name=name,
+        recipe=changed_by_user(recipe, fields, name=name, searched=of_command.get("largest")),
+        options=options(**of_command),
+        pins={option: values[option] for option in levers & values.keys() if values[option] is not None},
+        given=fields,
+    )
+
+
+def changed_by_user(recipe: Recipe, fields: Mapping[str, Any], *, name: str, searched: str | None = None) -> Recipe:
+    """Returns the recipe with the options that were typed.
+
+    Args:
+        recipe: The recipe.
+        fields: Options, by name.
+        name: Name of the recipe, for refusals.
+        searched: Option whose largest value is searched, which counts as given.
+    """
+    given = dict(fields) if searched is None else {**fields, searched.replace("-", "_"): searched}
+    blank, what_gave_way = giving_way(recipe, given)
     try:
-        parsed = _parsed(options, arguments, program=program, recipe=changed)
+        changed = dataclasses.replace(blank, **fields)
+        # Sizes that contradict one another are refused now, not by the compile child.
+        getattr(changed, "shape", None)
     except RecipeError as refusal:
-        raise RecipeError(f"{refusal}{set_by_recipe(changed, str(refusal), given, name=name)}") from None
+        raise RecipeError(f"{refusal}{set_by_recipe(blank, str(refusal), given, name=name)}") from None
     require_one_side(recipe, given)
     if what_gave_way:  # not on standard output, where --json stands alone
         print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
-    return parsed
+    return changed
 
 
-def _parsed(options: type[T], arguments: list[str], *, program: str, recipe: Recipe | None = None) -> T:
-    default: dict[str, Any] = {} if recipe is None else {"default": options(recipe=recipe)}  # type: ignore[call-arg]
-    hints = get_type_hints(type(recipe) if recipe is not None else options, include_extras=True)
-    counts = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if COUNTED in notes_of(hint)}
-    words = _translated(arguments, counts)
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            parsed = tyro.cli(
-                tyro.conf.OmitArgPrefixes[options],  # type: ignore[valid-type]
-                prog=program,
-                args=words,
-                **default,
-            )
-    except SystemExit:
-        raise RecipeError(_one_paragraph(errors.getvalue(), program)) from None
-    # Sizes that contradict one another are said now, not by the compile child.
-    getattr(getattr(parsed, "recipe", None), "shape", None)
-    return parsed
-
-
-def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
+def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe, list[str]]:
     """Returns the name that stands first (or behind --preset), its recipe, and the words after it."""
-    from plimsoll.recipes.registry import presets
-
     words = list(arguments)
     if "--preset" in words[:-1]:
         at = words.index("--preset")
@@ -104,24 +134,142 @@ def take_recipe(arguments: list[str], *, command: str) -> tuple[str, Recipe, lis
         words.pop(at)
         if words and not words[0].startswith("-"):
             name = f"{words.pop(0)}-{name}"  # `longcontext --preset nano`
-        return name, _recipe(name), words
+        return name, recipe_named(name), words
     if words[:1] in (["-h"], ["--help"]):
-        known = f"RECIPE is one of {', '.join(presets())}, or a file of yours, like my_recipe.py."
-        print(textwrap.fill(known, COLUMNS, break_on_hyphens=False))
+        print("RECIPE is one of `plimsoll recipes`, or a file of yours, like my_recipe.py.")
         print("With the defaults of stories:\n")
-        return "stories", _recipe("stories"), words
+        return "stories", recipe_named("stories"), words
     if not words or words[0].startswith("-"):
+        from plimsoll.recipes.registry import presets
+
         raise RecipeError(
-            f"plimsoll {command} needs a recipe first: {', '.join(presets())}, like `plimsoll {command} code`, or a"
-            " file of yours, like my_recipe.py"
+            f"plimsoll {command} needs a recipe first, like `plimsoll {command} code`: {names_in_words(presets())}"
+            " (`plimsoll recipes` lists them), or a file of yours, like my_recipe.py"
         )
-    return words[0], _recipe(words[0]), words[1:]
+    return words[0], recipe_named(words[0]), words[1:]
 
 
-def parse_with_recipe(options: type[T], arguments: list[str], *, command: str) -> tuple[str, T]:
-    """Returns the recipe's name as it was typed, and an `options` with the recipe and the options after it."""
-    name, recipe, rest = take_recipe(arguments, command=command)
-    return name, parse(options, rest, program=f"plimsoll {command} {name}", recipe=recipe)
+def recipe_named(name: str) -> Recipe:
+    """Returns a recipe by its name, or from a file, whose code must not take the accelerator."""
+    from plimsoll.recipes.registry import PRESETS, preset
+
+    if name in PRESETS:
+        return preset(name)
+    from plimsoll.processes.environment import keep_jax_off_the_chip
+    from plimsoll.recipes.own.files import is_file_name
+
+    if is_file_name(name):
+        keep_jax_off_the_chip()
+    return preset(name)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError(message.removeprefix("argument "))
+
+
+def typed(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
+    """Returns the values that were typed, by option; an option that was left out is not in it.
+
+    Args:
+        options: All options of the command.
+        words: What was typed after `program`.
+        program: Like `plimsoll train stories`.
+
+    Raises:
+        RecipeError: A word is no option or value, or one is missing.
+    """
+    help_line = f"`{program} --help` lists the options"
+    try:
+        namespace, rest = _parser_of(options).parse_known_intermixed_args(joined(words, options))
+    except RecipeError as problem:
+        raise RecipeError(f"{problem}; {help_line}") from None
+    if rest:
+        raise RecipeError(f"{unknown(rest, options, program=program)} {help_line}")
+    for option in options:
+        if option.default is MISSING and option.name not in namespace:
+            meaning = option.text if option.text[1:2].isupper() else f"{option.text[:1].lower()}{option.text[1:]}"
+            word = option.metavar if option.is_argument else option.flag
+            raise RecipeError(f"{program} needs {word}: {meaning} {help_line}")
+    return vars(namespace)
+
+
+def _parser_of(options: Sequence[Option]) -> argparse.ArgumentParser:
+    """Returns a parser of words that `joined` made, which leaves out what was not typed."""
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for option in options:
+        value = partial(value_of, option)
+        if option.is_argument:
+            parser.add_argument(option.name, nargs="?", type=value)
+        elif option.is_switch:
+            parser.add_argument(option.flag, action=argparse.BooleanOptionalAction)
+        elif option.is_list:
+            parser.add_argument(option.flag, nargs="+", type=value)
+        else:
+            parser.add_argument(option.flag, type=value)
+    return parser
+
+
+def joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
+    """Returns the words with our own names of options, and each value behind an equals sign.
+
+    A value may begin with a hyphen.
+
+    Args:
+        words: As they were typed: `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
+        options: All options of the command.
+    """
+    with_value = {option.flag for option in options if not (option.is_argument or option.is_switch or option.is_list)}
+    flags = {flag for option in options for flag in (option.flag, f"--no-{option.flag[2:]}")} | ALIASES.keys()
+    rest, joined_words = list(words), []
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if not word.startswith("--"):
+            joined_words.append(word)
+        elif flag in ALIASES:
+            rest = [*ALIASES[flag], *([value] if equals else []), *rest]
+        elif equals:
+            joined_words.append(f"{flag}={value}")
+        elif flag in with_value and rest and rest[0].partition("=")[0].replace("_", "-") not in flags:
+            joined_words.append(f"{flag}={rest.pop(0)}")
+        else:
+            joined_words.append(flag)
+    return joined_words
+
+
+def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> str:
+    """Returns why words are refused that no option takes, with the option that was meant, or the recipes that have it.
+
+    Args:
+        rest: The words.
+        options: All options of the command.
+        program: What was typed before them, like `plimsoll train stories`.
+    """
+    flags = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    if not flags:
+        return f"nothing more is expected after the options and arguments given, got {' '.join(rest)!r}:"
+    flag = flags[0]
+    _, command, *recipe = program.split(" ", 2)
+    others = recipes_with(flag) if COMMANDS[command].takes_recipe else []
+    if others:
+        return f"the recipe {' '.join(recipe)} has no option {flag}, which {names_in_words(others)} have:"
+    known = [form for option in options if not option.is_argument for form in forms_of(option)]
+    return f"there is no option {flag}{did_you_mean(flag, known, most=3, like=0.7) or ':'}"
+
+
+def forms_of(option: Option) -> list[str]:
+    """Returns an option as it is typed: of a switch both forms."""
+    return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
+
+
+def recipes_with(flag: str) -> list[str]:
+    """Returns the names of the recipes that have an option."""
+    from plimsoll.recipes.registry import known_recipes
+
+    recipes = known_recipes().items()
+    return [name for name, recipe in recipes if flag in (flag_of(option.name) for option in options_of(recipe))]
 
 
 def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str]:
@@ -140,79 +288,6 @@ def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str
         elif options[flag] and not equals:
             next(rest, None)
     return kept
-
-
-def _given(words: list[str]) -> dict[str, str | None]:
-    """Returns the options that were typed, by field, each with the word after it. --largest gives the one it names."""
-    given = {}
-    for word, following in zip_longest(words, words[1:]):
-        flag, equals, value = word.partition("=")
-        if flag.startswith("--"):
-            given[flag[2:].replace("-", "_")] = value if equals else following
-    if largest := given.get("largest"):
-        given[largest.replace("-", "_")] = largest
-    return given
-
-
-def _recipe(name: str) -> Recipe:
-    from plimsoll.recipes.own.files import is_file_name
-    from plimsoll.recipes.registry import preset
-
-    if is_file_name(name):
-        from plimsoll.processes.environment import keep_jax_off_the_chip
-
-        keep_jax_off_the_chip()
-    return preset(name)
-
-
-def _translated(arguments: list[str], counts: set[str]) -> list[str]:
-    # Aliases, and --steps=3 as two words. A value may have an equals sign in it: `--prompt "x = 1"`.
-    words: list[str] = []
-    for word in arguments:
-        flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if flag in ALIASES or flag in counts:
-            words += ALIASES.get(flag, [flag])
-            words += [value] if equals else []
-        else:
-            words.append(word)
-
-    # Counts. A negative one is for the recipe to refuse: it knows why.
-    for at, count in enumerate(words[1:], 1):
-        flag = words[at - 1]
-        if flag in counts and re.fullmatch(r"--.*|-?[0-9]+|None", count, re.DOTALL) is None:
-            try:
-                words[at] = str(parse_count(count))
-            except RecipeError as problem:
-                raise RecipeError(f"{flag}: {problem}") from None
-    return words
-
-
-def _one_paragraph(boxed: str, program: str) -> str:
-    """Returns tyro's error, which it draws in a box above help texts, in our words and on one line."""
-    _, problem, *rest_of_box = [" ".join(part.split()) for part in re.split(r"-{8,}", boxed)]
-    rest = " ".join(rest_of_box)
-    more = f"`{program} --help` lists the options"
-    if match := re.match(r"Unrecognized options?: (.*)", problem):
-        unknown = [word for word in match[1].split(", ") if word.startswith("-")]
-        if not unknown:
-            return f"nothing more is expected after the options and arguments given, got {match[1]!r}; {more}"
-        near = list(dict.fromkeys(re.findall(r"(?<!similar to )(--[a-z][a-z0-9-]+)(?= [A-Z{\[])", rest)))[:3]
-        hint = f": did you mean {' or '.join(near)}?" if near else ";"
-        return f"there is no option {' or '.join(unknown)}{hint} {more}"
-    if match := re.match(r"Error parsing (--\S+): .*?(?:from \[|: )('[^']*'|\"[^\"]*\")", problem):
-        kind = re.search(rf"{match[1]} (?:\{{None\}}\|)?(\w+)", rest)
-        wanted = {"INT": "a whole number", "FLOAT": "a number"}.get(kind[1] if kind else "", "another kind of value")
-        return f"{match[1]} takes {wanted}, got {match[2]}; {more}"
-    if match := re.match(r"Missing value for argument '(\S+)'", problem):
-        return f"{match[1].split('|')[0]} needs a value after it; {more}"
-    if match := re.match(r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*)\)", problem):
-        choices = sorted(set(re.findall(r"'([^']*)'", match[3])) - {"None"})  # a set there: its order changes
-        return f"{match[2]} takes one of {', '.join(choices)}, got {match[1]}"
-    if match := re.match(r"Missing from (.*?): (--\S+ \S+|\S+) (?:The |An? )?(.*?)\.? \(required\)", problem):
-        meaning = match[3] if match[3][1:2].isupper() else f"{match[3][0].lower()}{match[3][1:]}"  # CSV
-        return f"{match[1]} needs {match[2].split()[0]}, the {meaning}; {more}"
-    return f"{problem}; {more}"
 
 
 def request_of(options: Any) -> dict[str, Any]:

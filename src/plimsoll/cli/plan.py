@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from plimsoll.cli.parse import parse_with_recipe, say
+from plimsoll.cli.options import PlanOptions
+from plimsoll.cli.parse import Typed, parse_with_recipe, say
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.recipes.own.files import short_name
-
-if TYPE_CHECKING:
-    from plimsoll.cli.options import PlanOptions
 
 
 def plan(arguments: list[str]) -> int:
     """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
-    from plimsoll.cli.options import PlanOptions
-
-    name, options = parse_with_recipe(PlanOptions, arguments, command="plan")
+    typed = parse_with_recipe(PlanOptions, arguments, command="plan")
+    options = typed.options
     if options.price is not None and options.compare is None:
         raise RecipeError(
             "--price is for --compare, which says what the same costs on several chips: add it, or leave it out"
         )
     if options.largest is not None:
-        _require_largest_alone(options, options.largest, arguments)
+        _require_largest_alone(typed, options.largest)
     if options.compare is not None:
-        return _compare(name, options)
+        return _compare(typed)
     from plimsoll.api.plan import plan as find_plan
     from plimsoll.report import tables
 
@@ -37,7 +33,7 @@ def plan(arguments: list[str]) -> int:
     here = {"chip": options.chip, "mesh": options.mesh, "measure": options.measure, "smallest": options.floor}
     here["largest"] = options.largest
     try:
-        planned = find_plan(options.recipe, **here, **_budgets_and_levers(name, options))
+        planned = find_plan(typed.recipe, **here, **_budgets_and_levers(typed))
     except BudgetError as problem:
         if options.json:
             refusal = {
@@ -64,7 +60,8 @@ def plan(arguments: list[str]) -> int:
     return 0
 
 
-def _compare(name: str, options: PlanOptions) -> int:
+def _compare(typed: Typed[PlanOptions]) -> int:
+    options = typed.options
     assert options.compare is not None
     others = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture")
     _require_alone(options, "compare", "several chips", others)
@@ -73,33 +70,35 @@ def _compare(name: str, options: PlanOptions) -> int:
 
     chips = chips_named(options.compare)
     prices = prices_named(options.price, chips)
-    rows = compared(options.recipe, chips, prices=prices, **_budgets_and_levers(name, options))
+    rows = compared(typed.recipe, chips, prices=prices, **_budgets_and_levers(typed))
     print(json.dumps({"compared": [row.to_dict() for row in rows]}) if options.json else compared_table(rows))
     return 0 if any(row.planned is not None for row in rows) else 2
 
 
-def _budgets_and_levers(name: str, options: PlanOptions) -> dict[str, Any]:
+def _budgets_and_levers(typed: Typed[PlanOptions]) -> dict[str, Any]:
     """Returns the arguments of `api.plan.plan` that are the same for one chip and for several."""
+    from plimsoll.recipes.own.files import short_name
+
+    options = typed.options
     return {
-        "name": short_name(name),
+        "name": short_name(typed.name),
         "memory": options.memory,
         "host_memory": options.host_memory,
         "within": options.within,
-        "numerics": options.levers.numerics,
-        "pins": options.levers.pins(),
+        "numerics": options.numerics,
+        "pins": typed.pins,
         "say": say,
     }
 
 
-def _require_largest_alone(options: PlanOptions, option: str, arguments: Sequence[str]) -> None:
+def _require_largest_alone(typed: Typed[PlanOptions], option: str) -> None:
     """Raises RecipeError where the option is given a value, too, or where another kind of plan is asked for."""
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == f"--{option}":
-            raise RecipeError(
-                f"{name} {value if equals else after} asks for one value, and --largest {option} for the largest that"
-                " fits: leave one of them out"
-            )
+    options, name = typed.options, option.replace("-", "_")
+    if name in typed.given:
+        raise RecipeError(
+            f"--{option} {typed.given[name]} asks for one value, and --largest {option} for the largest that fits:"
+            " leave one of them out"
+        )
     _require_alone(
         options, "largest", "the largest value that fits one budget", ("compare", "floor", "frontier", "measure")
     )

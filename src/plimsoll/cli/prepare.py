@@ -1,12 +1,16 @@
-"""`plimsoll prepare`: data sets that are made, not downloaded. What there is to make, recipes register."""
+"""`plimsoll prepare`: data sets that are made, or packed for reading. What there is to make, recipes register."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from plimsoll.cli.parse import Json, parse, print_answer, request_of
-from plimsoll.errors import PlimsollError
+from plimsoll.cli.help import Page
+from plimsoll.cli.main import COMMANDS
+from plimsoll.cli.parse import print_answer, values_typed
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
+from plimsoll.options import Json, Options, options_of
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.family import Preparation
@@ -17,41 +21,49 @@ USAGE = """plimsoll prepare WHAT [options]
 
 {sets}
 
-Example: plimsoll prepare sudoku --size 4 --out data/sudoku-4x4
+Example: {example}
 
 `plimsoll prepare WHAT --help` lists the options of each.
 What was interrupted: the same command again."""
 
 
-def prepare(arguments: list[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Printed(Options):
+    json: Json = False
+
+
+def prepare(arguments: Sequence[str]) -> int:
     """Makes a data set; progress goes to standard error."""
     what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
     known = preparations()
     if not what and words[:1] in (["-h"], ["--help"]):
         grouped = groupby(known, key=lambda name: known[name].purpose)
-        print(USAGE.format(sets="\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)))
+        sets = "\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)
+        print(USAGE.format(sets=sets, example=COMMANDS["prepare"].example))
         return 0
     if what not in known:
-        raise PlimsollError(
-            f"plimsoll prepare needs to know what: {', '.join(known)}, got {what or 'nothing'}{broken_packages()}:"
-            " `plimsoll prepare --help` says what each makes"
+        hint = did_you_mean(what, known) or f": {names_in_words(known)}"
+        raise RecipeError(
+            f"plimsoll prepare makes no {what!r}{hint}{broken_packages()}; `plimsoll prepare --help` says what each is"
+            if what
+            else f"plimsoll prepare needs to know what to make: {names_in_words(known)}{broken_packages()}"
         )
     preparation = known[what]
-    options = parse(options_of(preparation), words, program=f"plimsoll prepare {what}")
-    values = request_of(options)
+    page = page_of(what, preparation)
+    values = values_typed(page, words)
+    printed = Printed(json=values.pop("json", False))
+    options = resolved(preparation.options)(**values)
     if preparation.own_process:
-        answer = ask("prepare", {"name": what, "options": values}, under=environment.for_making())
+        answer = ask("prepare", {"name": what, "options": asdict(options)}, under=environment.for_making())
     else:
-        answer = resolved(preparation.make)(resolved(preparation.options)(**values))
-    return print_answer(options, answer, resolved(preparation.text))
+        answer = resolved(preparation.make)(options)
+    return print_answer(printed, answer, resolved(preparation.text))
 
 
-def every_options() -> dict[str, type]:
-    """Returns the options of each data set."""
-    return {name: options_of(preparation) for name, preparation in preparations().items()}
-
-
-def options_of(preparation: Preparation) -> type:
-    """Returns the options of a data set, with --json."""
-    options, fields = resolved(preparation.options), [("json", Json, False)]
-    return dataclasses.make_dataclass(options.__name__, fields, bases=(options,), frozen=True, kw_only=True)
+def page_of(what: str, preparation: Preparation) -> Page:
+    """Returns the help of a data set, whose options have --json besides."""
+    return Page(
+        program=f"plimsoll prepare {what}",
+        options=(*options_of(resolved(preparation.options)), *options_of(Printed)),
+        example=preparation.example,
+    )

@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from plimsoll.api import run_page
 from plimsoll.cli.parse import parse, say
+from plimsoll.options import Argument, Metavar, Options
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    run: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="[RUN]", help="Folder of the run, or its address.")
-    ] = ""
-    out: str | None = None
+class ReportOptions(Options):
+    run: Annotated[str, Argument("[RUN]")] = ""
+    """Folder of the run, or its address."""
+    out: Annotated[str | None, Metavar("FILE")] = None
     """File for the page. By default report.html in the run's folder; in this folder for a run in a bucket, or a
     plan."""
-    plan: str | None = None
+    plan: Annotated[str | None, Metavar("FILE")] = None
     """Plan to show that was never run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default a
     run is shown."""
     model: bool = True
@@ -30,7 +28,7 @@ class ReportOptions:
 
 def report(arguments: list[str]) -> int:
     """Writes the page and prints its path. Returns the exit code."""
-    options = parse(ReportOptions, arguments, program="plimsoll report")
+    options = parse(ReportOptions, arguments, command="report")
     out = run_page.write(
         options.run or None,
         out=options.out,

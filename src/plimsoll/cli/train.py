@@ -15,11 +15,10 @@ from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe, words_without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
-from plimsoll.files.bucket import is_address
-from plimsoll.recipes.own.files import short_name
 
 if TYPE_CHECKING:
     from plimsoll.api.jobs import Scheduler
+    from plimsoll.recipes.base import Recipe
 
 FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}
 """Options that only the command which starts a job reads, and whether each has a value."""
@@ -30,29 +29,48 @@ def train(arguments: list[str], *, here: str | None = None) -> int:
 
     `here` is the folder of a run whose address was named.
     """
-    name, options = parse_with_recipe(TrainOptions, arguments, command="train")
+    typed = parse_with_recipe(TrainOptions, arguments, command="train")
+    options = typed.options
     if here is not None:
         options = replace(options, run=here)
+    from plimsoll.recipes.own.files import short_name
+
+    given = options.of_library(short_name(typed.name), typed.pins)
+    return start(typed.recipe, options, given, ["train", *arguments])
+
+
+def start(recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Sequence[str]) -> int:
+    """Has a scheduler, a cluster or this process train. Does not return where training starts in this process.
+
+    Args:
+        recipe: The recipe.
+        options: Options as they were typed.
+        given: The same as the library takes them.
+        words: The command and its arguments, for other processes.
+    """
     from plimsoll.api import cluster
     from plimsoll.api.plan import printing
     from plimsoll.api.train import prepare_run
+    from plimsoll.files.bucket import is_address
     from plimsoll.processes.handover import become
 
-    given, say = options.named(short_name(name)), printing(quiet=options.quiet)
+    say = printing(quiet=options.quiet)
     if options.on is not None:
-        return _on_scheduler(options.on, options, given, arguments)
+        return _on_scheduler(options.on, recipe, options, given, words)
     if options.nodes is not None:
         raise RecipeError("--nodes is for a scheduler: add --on slurm or --on ray, or leave it out")
     _require_slurm_alone(options)
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if member is not None:
-        return cluster.start(options.recipe, given, member)
+        return cluster.start(recipe, given, member)
     if is_address(options.run):
-        return _train_in_bucket(arguments, str(options.run), say)
-    become(prepare_run(options.recipe, given, say))
+        return _train_in_bucket(words[1:], str(options.run), say)
+    become(prepare_run(recipe, given, say))
 
 
-def _on_scheduler(on: Scheduler, options: TrainOptions, given: OptionsOfRun, arguments: Sequence[str]) -> int:
+def _on_scheduler(
+    on: Scheduler, recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Sequence[str]
+) -> int:
     """Has a scheduler start the run, and returns the exit code."""
     from plimsoll.api import jobs, on_ray, slurm
     from plimsoll.api.plan import printing
@@ -62,16 +80,16 @@ def _on_scheduler(on: Scheduler, options: TrainOptions, given: OptionsOfRun, arg
             f"--on {options.on} starts all processes of the run, each with its number: leave out --coordinator,"
             " --processes and --process, and say how many nodes with --nodes"
         )
-    say, words = printing(quiet=False), words_without(arguments, FOR_SCHEDULER)
+    say, words = printing(quiet=False), words_without(words[1:], FOR_SCHEDULER)
     how: dict[str, Any] = {"on": on, "nodes": options.nodes, "say": say}
     if on == "ray":
         _require_slurm_alone(options)
         on_ray.require_ray()
-        return on_ray.train_on_ray(jobs.job(options.recipe, given, words, **how), say)
+        return on_ray.train_on_ray(jobs.job(recipe, given, words, **how), say)
     if options.submit:
         slurm.require_sbatch()
     further = slurm.options_of_sbatch(options.sbatch or "")
-    path = slurm.write_script(jobs.job(options.recipe, given, words, **how), further, say)
+    path = slurm.write_script(jobs.job(recipe, given, words, **how), further, say)
     if options.submit:
         slurm.submit(path, say)
     else:

@@ -10,60 +10,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import tyro
-
 from plimsoll.api import use
 from plimsoll.api.export import export as write_export
-from plimsoll.cli.parse import Json, Run, parse, print_answer, request_of
+from plimsoll.cli.parse import Run, Step, parse, print_answer, request_of
 from plimsoll.files.bucket import fetched
+from plimsoll.options import Argument, Json, Metavar, Options
 from plimsoll.recipes.verbs import resolved
 from plimsoll.units import format_bytes
 
-BestByLoss = Annotated[
-    str,
-    tyro.conf.arg(help="Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."),
-]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(Options):
     run: Run
-    adapter: Annotated[
-        str | None,
-        tyro.conf.arg(metavar="FOLDER", help="New folder for the adapters, which `peft` loads. Only for finetune."),
-    ] = None
-    merged: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="FOLDER",
-            help="New folder for the whole model, which `transformers` loads. By default it is not written.",
-        ),
-    ] = None
-    step: BestByLoss = "best"
+    adapter: Annotated[str | None, Metavar("FOLDER")] = None
+    """New folder for the adapters, which `peft` loads. Only for finetune."""
+    merged: Annotated[str | None, Metavar("FOLDER")] = None
+    """New folder for the whole model, which `transformers` loads. By default it is not written."""
+    step: Step = "best"
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolveOptions:
+class SolveOptions(Options):
     run: Run
-    puzzle: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(
-            metavar="PUZZLE",
-            help="Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in"
-            " '# SG'), a file with them, or test:17, an example of the run's test split, from 0.",
-        ),
-    ]
-    step: BestByLoss = "best"
+    puzzle: Annotated[str, Argument("PUZZLE")]
+    """Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in '# SG'), a file
+    with them, or test:17, an example of the run's test split, from 0."""
+    step: Step = "best"
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(use.Ranking):
     run: Run
-    history: str
+    history: Annotated[str, Metavar("ITEMS")]
     """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
-    step: str = "best"
+    step: Annotated[str, Metavar("STEP")] = "best"
     """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
     json: Json = False
 
@@ -77,7 +59,7 @@ LOADS = {
 
 def export(arguments: list[str]) -> int:
     """Prints where the forms of a model are that were written, and what loads them."""
-    options = parse(ExportOptions, arguments, program="plimsoll export")
+    options = parse(ExportOptions, arguments, command="export")
     return print_answer(options, write_export(**request_of(options)), _exported)
 
 
@@ -94,7 +76,7 @@ def _exported(answer: Mapping[str, Any]) -> str:
 
 def solve(arguments: list[str]) -> int:
     """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
-    options = parse(SolveOptions, arguments, program="plimsoll solve")
+    options = parse(SolveOptions, arguments, command="solve")
     run = fetched(options.run)
     answer = use.solve(run, options.puzzle, step=options.step)
     return print_answer(options, answer, resolved(use.verb_of("solve", run).text))
@@ -102,7 +84,7 @@ def solve(arguments: list[str]) -> int:
 
 def rank(arguments: list[str]) -> int:
     """Prints the likeliest items and how likely each one is."""
-    options = parse(RankOptions, arguments, program="plimsoll rank")
+    options = parse(RankOptions, arguments, command="rank")
     run, ranking = fetched(options.run), use.Ranking(top=options.top, keep_seen=options.keep_seen)
     answer = use.rank(run, options.history, ranking, step=options.step)
     return print_answer(options, answer, resolved(use.verb_of("rank", run).text))

@@ -9,36 +9,61 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Options
+from plimsoll.options import FilePath, Metavar, Options, Seconds, Size
 from plimsoll.types import Numerics
+
+Chip = Annotated[str, Metavar("CHIP")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Options):
+class Arithmetic(Options):
+    """How far a plan may change the numbers."""
+
+    group = "levers"
+
+    numerics: Numerics = "mixed"
+    """Freedom of a plan to change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16,
+    weights and sums in float32. compressed: also fewer bits for weights and optimizer state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Arithmetic):
+    """What a plan is made for."""
+
+    group = "plan"
+
+    memory: Size | None = None
+    """Memory budget per device, like 768MiB or 2GB; 2G is 2GiB. By default the memory that is free now, less a
+    safety margin; on an accelerator, its memory."""
+    chip: Chip | None = None
+    """Chip to plan for, one of `plimsoll chips`. By default the accelerator that JAX finds, else the CPU."""
+    mesh: Annotated[str | None, Metavar("MESH")] = None
+    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
+    optimizer state over 2. By default all devices of the chip."""
+    within: Seconds | None = None
+    """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
+    accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Place):
     """Options of training, as the command line reads them, the library takes them and the training process gets them.
 
     The docstrings are the help texts. None of the options from `max_steps` on changes what is trained, only how long,
     and what is written about it.
     """
 
-    memory: str | int | None = None
-    """Memory budget, like 768MiB or 2GB; 2G is 2GiB. By default the memory that is free now, less a safety margin;
-    on an accelerator, its memory."""
-    chip: str | None = None
+    group = "run"
+
+    chip: Chip | None = None
     """Device to train on: cpu, or this machine's accelerator by its name in `plimsoll chips`. By default the
     accelerator that JAX finds, else the CPU; with --processes the CPU."""
-    mesh: str | None = None
-    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
-    optimizer state over 2. By default all devices here."""
-    run: str | None = None
+    run: Annotated[str | None, Metavar("FOLDER")] = None
     """Folder for checkpoints and logs, or an address in a bucket (s3://, gs://). If it has a run, that run continues.
     By default runs/RECIPE."""
-    plan: str | None = None
+    plan: FilePath | None = None
     """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
     searched."""
-    within: str | float | None = None
-    """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
-    accelerator."""
     replan: bool = False
     """Search for a new plan, although the run has one. Checkpoints are kept, and training continues from them. Also
     repairs a damaged plan.json."""
@@ -72,13 +97,11 @@ class TrainOptions(Options):
     """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
     """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""
-    name: str | None = None
+    name: str | None = field(default=None, metadata={"option": False})
     """Name of the recipe in messages. By default its kind."""
-    numerics: Numerics = "mixed"
-    """Freedom of a plan to change the arithmetic."""
-    pins: Mapping[str, Any] = field(default_factory=dict)
+    pins: Mapping[str, Any] = field(default_factory=dict, metadata={"option": False})
     """Levers to fix, by name; the planner chooses the others."""
-    max_seconds: float | None = None
+    max_seconds: float | None = field(default=None, metadata={"option": False})
     """Seconds after which to stop early."""
 
     def check_options(self) -> None:

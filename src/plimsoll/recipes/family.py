@@ -21,8 +21,10 @@ class Preset(NamedTuple):
     """"module:function", called without arguments, or "module:Class"."""
     purpose: str
     """Line of `plimsoll recipes`."""
-    needs: str = ""
-    """Options in the example of `plimsoll train NAME --help`: those without which it is not trained, and --memory."""
+    example: str = ""
+    """Options with which `plimsoll train NAME` runs, for its help: those without which it does not, and --memory."""
+    often: tuple[str, ...] = ()
+    """Options of the recipe, and levers, that are used most, in the order of `-h`: seven of them are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

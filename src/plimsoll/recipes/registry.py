@@ -6,6 +6,7 @@ the user names. Built-in names are found without looking at what is installed, a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.overrides import overridden
-from plimsoll.recipes.own import files
 from plimsoll.recipes.verbs import resolved
 
 GROUP = "plimsoll.recipes"
@@ -85,6 +85,20 @@ def families() -> Iterator[Family]:
 def presets() -> dict[str, Preset]:
     """Returns every preset by its name, built-in ones first."""
     return {name: preset for family in families() for name, preset in family.presets.items()}
+
+
+def record_of(name: str) -> Preset | None:
+    """Returns the record of a preset; None for the name of a file."""
+    return PRESETS.get(name) or presets().get(name)  # built-in ones are found without looking at packages
+
+
+def known_recipes() -> dict[str, Recipe]:
+    """Returns the recipes by their names, without those of a broken package, which `plimsoll recipes` names."""
+    recipes = {}
+    for name in presets():
+        with contextlib.suppress(RecipeError):
+            recipes[name] = preset(name)
+    return recipes
 
 
 def preparations() -> dict[str, Preparation]:
@@ -159,14 +173,18 @@ def preset(name: str, **options: Any) -> Recipe:
 
 
 def _preset(name: str) -> Recipe:
+    if name in PRESETS:
+        return resolved(PRESETS[name].make)()
+    from plimsoll.recipes.own import files
+
     if files.is_file_name(name):
         return files.load(name)
-    known = PRESETS if name in PRESETS else presets()
+    known = presets()
     if name not in known:
         hint = did_you_mean(name, known, most=3, like=0.4) or ":"
         raise RecipeError(
-            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {', '.join(known)}, and a file of your"
-            f" own is named like my_recipe.py{broken_packages()}"
+            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {names_in_words(known)}, and a file of"
+            f" your own is named like my_recipe.py{broken_packages()}"
         )
     return resolved(known[name].make)()
 

@@ -10,7 +10,8 @@ FAMILY = Family(
         "control": Preset(
             "plimsoll.recipes.control.recipe:Control",
             "optimal controllers imitated from windows of states in HDF5",
-            needs="--data windows.h5 --memory 1GiB",
+            example="--data windows.h5 --memory 1GiB",
+            often=("data", "epochs", "batch_size", "width", "layers", "learning_rate", "validation_rows"),
         ),
     },
     prepares={

@@ -8,7 +8,8 @@ FAMILY = Family(
         "finetune": Preset(
             "plimsoll.recipes.finetune.recipe:Finetune",
             "a published Llama, Mistral, Qwen or Gemma on chats, pairs or texts, by LoRA or whole",
-            needs="--dataset-id chats.jsonl --memory 1GiB",
+            example="--dataset-id chats.jsonl --frozen-bits 4",
+            often=("frozen_bits", "pretrained", "dataset_id", "seq_len", "lora_rank", "learning_rate", "epochs"),
         ),
     },
 )

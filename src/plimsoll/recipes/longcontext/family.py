@@ -14,12 +14,11 @@ PRESETS = (
     ("longcontext-large-32k", "presets:large_32k", "published size: width 2,048, 24 layers, 32,768 tokens"),
 )
 """Name, what makes it, and the line about it."""
+OFTEN = ("data", "seq_len", "width", "layers", "learning_rate", "epochs", "batch_size")
 
 FAMILY = Family(
     kinds={"longcontext": f"{HERE}.recipe:LongContext"},
-    presets={
-        name: Preset(f"{HERE}.{made}", purpose, "--data packed/ --memory 1GiB") for name, made, purpose in PRESETS
-    },
+    presets={name: Preset(f"{HERE}.{made}", purpose, "--data packed/", OFTEN) for name, made, purpose in PRESETS},
     prepares={
         "longcontext": Preparation(
             purpose="text, tokenised once: a folder of ids",

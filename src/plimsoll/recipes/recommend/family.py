@@ -14,9 +14,13 @@ PRESETS = (
 )
 """Name, what makes it, the line about it, and an option of its example: the weights, where it needs some."""
 
+OFTEN = ("data", "pretrained", "epochs", "batch_size", "seq_len", "learning_rate", "num_items")
+
 FAMILY = Family(
     kinds={"recommend": f"{HERE}.recipe:Recommend"},
-    presets={name: Preset(f"{HERE}.{made}", purpose, f"--data data/ {more}") for name, made, purpose, more in PRESETS},
+    presets={
+        name: Preset(f"{HERE}.{made}", purpose, f"--data data/ {more}", OFTEN) for name, made, purpose, more in PRESETS
+    },
     prepares={
         "recommend": Preparation(
             purpose="who took which item after which: a folder",

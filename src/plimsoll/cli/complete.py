@@ -1,0 +1,93 @@
+"""Tab completion: `complete -o default -C "plimsoll complete" plimsoll`, in bash, and in zsh by bashcompinit.
+
+The shell starts `plimsoll complete` with the line that is typed in COMP_LINE, and the cursor in COMP_POINT. Candidates
+come from the rows of options that help shows. Where there are none, the shell completes names of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from plimsoll.cli import options
+from plimsoll.cli.help import page_of_recipe
+from plimsoll.cli.main import COMMANDS, module_of_cli
+from plimsoll.cli.parse import forms_of, recipe_named
+from plimsoll.errors import PlimsollError
+from plimsoll.options import Option, options_of
+
+CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
+"""Words for values that are chips, and that are runs."""
+
+
+def complete(_arguments: Sequence[str]) -> int:
+    """Prints the candidates for the word at the cursor, one a line."""
+    line, cursor = os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", "")
+    typed = line[: int(cursor)] if cursor.isdecimal() else line
+    print("\n".join(candidates(typed)))
+    return 0
+
+
+def candidates(typed: str) -> list[str]:
+    """Returns what the last word of a line may become, whose cursor is at its end."""
+    *before, current = typed.replace("=", " ").split(" ")
+    before = [word for word in before if word]
+    return sorted({word for word in _words_after(before[1:], current) if word.startswith(current)})
+
+
+def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
+    """Returns the words that may follow those before the cursor."""
+    if not before:
+        return COMMANDS
+    command, *words = before
+    if command not in COMMANDS:
+        return ()
+    if not words and not current.startswith("-") and (known := _first_words(command)):
+        return known
+    rows = _rows(command, words)
+    by_flag = {option.flag: option for option in rows if not (option.is_argument or option.is_switch)}
+    if words and words[-1] in by_flag:
+        return _values(by_flag[words[-1]])
+    if current.startswith("-"):
+        return [form for option in rows if not option.is_argument for form in forms_of(option)]
+    return [value for option in rows if option.is_argument for value in _values(option)]
+
+
+def _first_words(command: str) -> Iterable[str]:
+    """Returns the names that a command takes first: recipes, or data sets."""
+    from plimsoll.recipes.registry import preparations, presets
+
+    if COMMANDS[command].takes_recipe:
+        return presets()
+    return preparations() if command == "prepare" else ()
+
+
+def _rows(command: str, words: Sequence[str]) -> Sequence[Option]:
+    """Returns the options of a command, and of the recipe or data set after it."""
+    from plimsoll.cli.prepare import page_of
+    from plimsoll.recipes.registry import preparations
+
+    kind = f"{command.capitalize()}Options"
+    try:
+        if COMMANDS[command].takes_recipe:
+            name = words[0] if words else ""
+            return page_of_recipe(command, name, recipe_named(name), getattr(options, kind)).options
+        if command == "prepare":
+            return page_of(words[0], preparations()[words[0]]).options
+    except (PlimsollError, LookupError):  # no such recipe, or no such data set
+        return ()
+    return options_of(getattr(module_of_cli(COMMANDS[command].module), kind))
+
+
+def _values(option: Option) -> Iterable[str]:
+    """Returns the values of an option: choices, chips or runs."""
+    if option.choices:
+        return [str(choice) for choice in option.choices]
+    if option.metavar in CHIPS:
+        from plimsoll.planner.chips import chips
+
+        return [chip.name for chip in chips()]
+    if option.metavar in RUNS:
+        return [str(file.parent) for pattern in ("*", "*/*", "*/*/*") for file in Path().glob(f"{pattern}/recipe.json")]
+    return ()
