@@ -19,7 +19,8 @@ OFTEN = ("data", "pretrained", "epochs", "batch_size", "seq_len", "learning_rate
 FAMILY = Family(
     kinds={"recommend": f"{HERE}.recipe:Recommend"},
     presets={
-        name: Preset(f"{HERE}.{made}", purpose, f"--data data/ {more}", OFTEN) for name, made, purpose, more in PRESETS
+        name: Preset(f"{HERE}.{made}", purpose, f"--data interactions/ {more}", OFTEN)
+        for name, made, purpose, more in PRESETS
     },
     prepares={
         "recommend": Preparation(
@@ -27,7 +28,7 @@ FAMILY = Family(
             options=f"{HERE}.prepare_options:RecommendOptions",
             make=f"{HERE}.prepare:make",
             text=f"{HERE}.interaction_tables:prepared_text",
-            example="plimsoll prepare recommend --interactions ratings.csv --out data/",
+            example="plimsoll prepare recommend --interactions ratings.csv --out interactions/",
             own_process=True,
         ),
     },
