@@ -23,6 +23,11 @@ IGNORED_LABEL = -100
 COUNTED = "counted"
 """Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
 
+STATE = "state"
+"""Name of what a model keeps from step to step besides its weights, like the statistics of batch norm: an entry of the
+parameters that no gradient reaches. A loss returns it as the metric of that name: a `LossSum` of a pytree and a number
+of groups of examples, whose mean is the next state."""
+
 NORMS_AND_BIASES = frozenset({"scale", "bias", "norm", "eigenvalues"})
 """Words on the path of a leaf that is few and matters much: neither decayed nor kept in fewer bits, stacked or not."""
 
@@ -60,7 +65,8 @@ class Task(Protocol):
     """The model and its loss, as pure functions over pytrees."""
 
     def init(self, key: jax.Array) -> Params:
-        """Returns `{"trainable": ..., "frozen": ..., "tables": ...}`; the last two may be absent (`ReadsTables`)."""
+        """Returns `{"trainable": ..., "frozen": ..., "tables": ..., "state": ...}`; all but the first may be absent
+        (`ReadsTables`, `STATE`)."""
         ...
 
     def loss(

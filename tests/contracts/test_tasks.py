@@ -11,7 +11,7 @@ from plimsoll.recipes.finetune.task import Blank
 from plimsoll.recipes.recommend.item_reader import Side
 from plimsoll.recipes.registry import KINDS, PRESETS, preset
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import COUNTED, Compute, LossSum
+from plimsoll.types import COUNTED, STATE, Compute, LossSum
 from task_examples import OWN, RECIPES, TWINS, random_batch
 
 EXAMPLES = 8
@@ -77,6 +77,8 @@ def sums(task, params):
     @jax.jit
     def loss(batch, keys):
         loss, _, metrics = task.loss(params, None, batch, keys, train=True)
+        after = metrics.pop(STATE, LossSum({}, jnp.int32(0)))  # sums of a pytree: tests/recipes/own/test_state.py
+        assert jax.tree.structure(after.total) == jax.tree.structure(params.get(STATE, {}))
         return metrics | {"loss": loss}
 
     def of(batch, *, start=0):
@@ -126,7 +128,7 @@ def test_the_loss_moves_with_the_batch_and_with_the_parameters(recipe, task, par
 
 def test_the_key_decides_the_parameters(init, params):
     same, other = init(jax.random.key(1)), init(jax.random.key(2))
-    assert params.keys() <= {"trainable", "frozen", "tables"}
+    assert params.keys() <= {"trainable", "frozen", "tables", STATE}
     for one, again in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
         np.testing.assert_array_equal(one, again)
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))

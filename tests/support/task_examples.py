@@ -25,10 +25,14 @@ def folder_of_this_process(name):
     return Path(folder)
 
 
+NORMALISED = {"flax_batchnorm": {"norm_group": 2}}
+"""Options of recipes that normalise examples together: few enough for one device of eight."""
+
+
 @cache
 def own(path):
     """An example's recipe; one on HDF5 gets a file made of a table of random numbers."""
-    recipe = preset(str(path))
+    recipe = preset(str(path), **NORMALISED.get(path.stem, {}))
     if path.stem in TABLES:
         module, folder = sys.modules[type(recipe).__module__], folder_of_this_process(path.stem)
         module.FILE = str(folder / "made.h5")

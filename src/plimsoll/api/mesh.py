@@ -95,7 +95,7 @@ def over_devices(
             f" {batch} examples ({what}) are no multiple of {requested.devices}: take a multiple of it, or another mesh"
         )
     if target.platform == "cpu":
-        devices, hosts = _cpu_devices_of(requested, batch, processes), processes
+        devices, hosts = _cpu_devices_of(requested, batch // recipe.normalised_together, processes), processes
     else:
         devices = target.devices
         hosts = processes if target.platform == "cuda" and devices % processes == 0 else target.hosts  # a TPU's: named

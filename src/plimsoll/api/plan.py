@@ -334,6 +334,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         devices=target.devices,
         hosts=target.hosts,
         effective_batch=described.effective_batch,
+        normalised_together=described.normalised_together,
         rate_per_example=described.rate_per_example,
         rate_unit=described.rate_unit,
         supported=described.supported_levers,

@@ -33,6 +33,8 @@ class Problem:
     platform: Literal["cpu", "cuda", "tpu"] = "cpu"
     devices: int = 1
     effective_batch: int
+    normalised_together: int = 1
+    """Examples of which every device has a multiple in a micro-batch, because the model normalises them together."""
     loss_rows: int | None = None
     """Rows of logits that an example has; None where that is not known."""
     numerics: str

@@ -153,18 +153,28 @@ def same_step(plan: Plan) -> Plan:
 def micro_batches(problem: Problem) -> list[int]:
     """Returns the divisors of the effective batch that give every device a share; a pinned one alone.
 
+    A share is a multiple of the examples that the model normalises together.
+
     Raises RecipeError where no micro-batch, or not the pinned one, can be divided.
     """
-    pinned, devices = problem.pins.get("micro_batch"), problem.devices
+    pinned, devices, together = problem.pins.get("micro_batch"), problem.devices, problem.normalised_together
+    share = devices * together
+    if together > 1 and (pinned or problem.effective_batch) % share:
+        batch = "the effective batch" if pinned is None else "--micro-batch"
+        raise RecipeError(
+            f"{problem.recipe} normalises {together:,} examples together, and {batch} of"
+            f" {pinned or problem.effective_batch:,} is no multiple of that for each of {devices} devices: choose a"
+            " multiple, or fewer that are normalised together with --norm-group"
+        )
     if problem.effective_batch % devices:
         raise RecipeError(
             f"the effective batch of {problem.effective_batch} examples (--batch-size x --gradient-accumulation-steps)"
             f" cannot be divided among the {devices} devices of {problem.chip}: choose a multiple of {devices}"
         )
     if pinned is None:
-        whole = problem.effective_batch // devices
+        whole = problem.effective_batch // share
         small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
-        return [n * devices for n in sorted({*small, *(whole // n for n in small)})]
+        return [n * share for n in sorted({*small, *(whole // n for n in small)})]
     if pinned < 1 or problem.effective_batch % pinned:
         raise RecipeError(
             f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"

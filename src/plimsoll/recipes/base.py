@@ -152,6 +152,14 @@ class Recipe(metaclass=Named):
         return None
 
     @property
+    def normalised_together(self) -> int:
+        """Examples that the model looks at together, like batch norm: a micro-batch of each device is a multiple of it.
+
+        1 if the loss is a sum over examples. The effective batch if it has to go through the model at once.
+        """
+        return 1
+
+    @property
     def layerwise_passes(self) -> int:
         """Number of backward passes of a layer-by-layer training step: 1 or 2; 0 if the recipe supports no such step.
 

@@ -21,7 +21,7 @@ from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.norm import global_norm
 from plimsoll.training.layerwise import make_layerwise_step
-from plimsoll.types import Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unstacks
+from plimsoll.types import STATE, Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unstacks
 
 State = dict[str, Any]
 """All that the next step depends on: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most
@@ -116,6 +116,8 @@ def make_step(
             "optimizer": optimizer_state,
             "carry": jax.tree.map(joined, carry),
         }
+        if STATE in metrics:
+            new_state["params"][STATE] = _mean_of_groups(metrics.pop(STATE), state["params"][STATE])
         if rule.average:
             new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
         report = {**metrics, "loss": loss.total, "weight": loss.weight}
@@ -195,6 +197,16 @@ def _gradient(
     gradient, loss, metrics = over_copies((gradient, loss, metrics), in_few=few_sums)
     gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
     return (gradient, LossSum(loss / scale, weight), metrics), (row_gradients, carry)
+
+
+def _mean_of_groups(sums: LossSum, before: Any) -> Any:
+    """Returns the mean over groups of examples of what each made of the model's state, in the types of `before`."""
+
+    def mean(total: jax.Array, leaf: jax.Array) -> jax.Array:
+        whole = jnp.issubdtype(leaf.dtype, jnp.integer)  # a count, which is the same of all groups
+        return (total // sums.weight if whole else total / sums.weight).astype(leaf.dtype)
+
+    return jax.tree.map(mean, sums.total, before)
 
 
 def _float32(tree: Any) -> Any:

@@ -64,7 +64,7 @@ def test_the_fields_of_a_class_are_options_and_survive_json(tmp_path):
     saved = json.loads(json.dumps(to_dict(recipe)))
     assert saved["fields"] == {
         "batch_size": 2, "gradient_accumulation_steps": 1, "steps": 5, "epochs": None, "seed": 42, "ema_decay": 0.0,
-        "shuffle": True, "rate": 0.25,
+        "norm_group": None, "shuffle": True, "rate": 0.25,
     }  # fmt: skip
     assert from_dict(saved) == recipe
     assert is_saved_as(saved, recipe)

@@ -13,14 +13,17 @@ PREFETCH = (2, 1, 0)
 
 def _near_the_root(recipe: Any, _levers: Values) -> int:
     """Returns the divisor of the effective batch nearest to its root: as many times as examples at a time."""
-    whole = recipe.effective_batch
-    between = [n for n in range(2, whole) if whole % n == 0]
+    whole, together = recipe.effective_batch, recipe.normalised_together
+    between = [n for n in range(2, whole) if whole % n == 0 and n % together == 0]
     if not between:
-        raise LeftOut(f"an effective batch of {whole} has no divisor between 1 and itself")
+        of = f" that is a multiple of {together}" if together > 1 else ""
+        raise LeftOut(f"an effective batch of {whole} has no divisor between 1 and itself{of}")
     return min(between, key=lambda n: abs(math.log(n / math.sqrt(whole))))
 
 
-def _single(_recipe: Any, levers: Values) -> int:
+def _single(recipe: Any, levers: Values) -> int:
+    if recipe.normalised_together > 1:
+        raise LeftOut(f"{recipe.normalised_together} examples are normalised together")
     if levers["micro_batch"] == 1:
         raise LeftOut("the micro-batch is 1 already")
     return 1

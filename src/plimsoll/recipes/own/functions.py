@@ -269,14 +269,14 @@ def _sums(loss: Callable[..., Any], form: BatchForm, reduction: Reduction) -> Ca
         if reduction == "sum":
             return returned
         examples = jax.tree.leaves(batch)[0].shape[0]
-        mean, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+        mean, metrics, *state = returned if isinstance(returned, tuple) and len(returned) in (2, 3) else (returned, {})
         if not isinstance(metrics, dict) or getattr(mean, "shape", None) != ():
             raise RecipeError(
                 'with reduction="mean" a loss returns a scalar, or a scalar and a dict of metrics that are means too;'
                 f" this one returned {described(returned)}"
             )
         means = {name: (examples * value, examples) for name, value in metrics.items()}
-        return examples * mean, examples, means
+        return examples * mean, examples, means, *state
 
     try:
         parameters = inspect.signature(loss).parameters.values()

@@ -35,8 +35,8 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
-from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of
-from plimsoll.types import COUNTED, Compute, Source
+from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
+from plimsoll.types import COUNTED, STATE, Compute, Source
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ class OwnRecipe(Recipe):
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
 
+    norm_group: int | None = None
+    """Examples that a model with state, like batch norm, normalises together. By default the whole effective batch,
+    which then goes through the model at once."""
     shuffle: bool = True
     """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
 
@@ -103,8 +106,8 @@ class OwnRecipe(Recipe):
             key: JAX random key.
 
         Returns:
-            Any pytree of floating-point arrays, all of which are trained. Or a dict {"trainable": ..., "frozen": ...}
-            of two pytrees, of which only the first is trained.
+            Any pytree of floating-point arrays, all of which are trained. Or a dict {"trainable": ..., "frozen": ...,
+            "state": ...} of pytrees, of which only the first is trained. Either of the others may be left out.
         """
 
     @abstractmethod
@@ -112,7 +115,8 @@ class OwnRecipe(Recipe):
         """Returns the loss of a batch as a sum over its examples and a weight; training minimises total / weight.
 
         A subclass may add parameters with these names: `keys` (one JAX random key per example), `train` (False during
-        evaluation) and `compute` (settings of the plan, like `compute.precision` and `compute.remat`).
+        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (what
+        `init` returned as "state", like the statistics of batch norm, or the loss of the step before).
 
         Args:
             params: Parameters, as `init` returns them.
@@ -120,7 +124,9 @@ class OwnRecipe(Recipe):
 
         Returns:
             `(total, weight)`: two scalars, the summed loss and what to divide it by, like the number of examples. Or
-            `(total, weight, metrics)`, with further such pairs by name, like {"accuracy": (correct, count)}.
+            `(total, weight, metrics)`, with further such pairs by name, like {"accuracy": (correct, count)}. With
+            `state` and in training `(total, weight, metrics, state)`: then it is called for `norm_group` examples at a
+            time, and the next state is the mean of those that it returns.
         """
 
     @abstractmethod
@@ -151,6 +157,21 @@ class OwnRecipe(Recipe):
         Returns:
             An optax transformation, or `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
         """
+
+    @property
+    def normalised_together(self) -> int:
+        has_state, group = STATE in taken(self.loss, called=self.called), self.norm_group
+        if group is not None and not has_state:
+            raise RecipeError(
+                f"--norm-group {group} is of a model with state, and the loss of {self.called} takes no `state`: leave"
+                " it out"
+            )
+        if group is not None and (group < 1 or self.effective_batch % group):
+            raise RecipeError(
+                f"--norm-group {group} does not divide the effective batch of {self.effective_batch} examples"
+                " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
+            )
+        return (group or self.effective_batch) if has_state else 1
 
     @property
     def called(self) -> str:

@@ -5,11 +5,14 @@
 
 A loss may also take, by name, `keys` (a PRNG key for each example), `train` (False while evaluating) and `compute` (the
 plan's `types.Compute`). It ignores the levers of a plan unless it reads `compute`.
+
+A model with state, like the statistics of batch norm, has it in `init` under "state". Its loss takes `state` and
+returns `total, weight, metrics, next state`. It is called for groups of examples, whose states are averaged: so the
+next state is that of the whole effective batch, however a plan splits it.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import jax
@@ -19,10 +22,11 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array
 
 from plimsoll.errors import RecipeError
-from plimsoll.types import COUNTED, Batch, Compute, LossSum, Metrics, Params
+from plimsoll.recipes.own.user_code import taken
+from plimsoll.types import COUNTED, STATE, Batch, Compute, LossSum, Metrics, Params
 
-MAY_TAKE = ("keys", "train", "compute")
-"""Arguments that a loss may take besides parameters and batch."""
+PARTS = {"trainable", "frozen", STATE}
+"""What a dict of parameters may have, if not all of it is trained."""
 
 OF_A_MEAN = (
     '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; where they do not count alike'
@@ -36,62 +40,104 @@ class GivenTask:
     def __init__(self, recipe: Any, compute: Compute) -> None:
         self._recipe = recipe
         self.called: str = recipe.called
-        parameters = inspect.signature(recipe.loss).parameters
-        named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}
-        if len(named) < 2 or not takes <= {*MAY_TAKE}:
-            raise RecipeError(
-                f"the loss of {self.called} is loss({', '.join(parameters)}): it takes the parameters and the batch,"
-                f" and may take {', '.join(MAY_TAKE)} by these names"
-            )
+        takes = taken(recipe.loss, called=self.called)
+        self.has_state = STATE in takes
         self._compute = {"compute": compute} if "compute" in takes else {}
-        self._takes = takes - {"compute"}
+        self._takes = takes - {"compute", STATE}
 
     def init(self, key: Array) -> Params:
         with self._recipe.guard("init"):
             given = self._recipe.init(key)
-        is_split = isinstance(given, dict) and given.keys() == {"trainable", "frozen"}
+        is_split = isinstance(given, dict) and {"trainable"} < given.keys() <= PARTS
         params = given if is_split else {"trainable": given}
         self._require_arrays(params)
+        if self.has_state != (STATE in params):
+            raise RecipeError(
+                f"a model with state returns it from init and takes it in its loss, and of {self.called}"
+                f" {'init returns none' if self.has_state else 'the loss takes none'}: return"
+                ' {"trainable": ..., "state": ...}, take `state`, and return (total, weight, metrics, next state)'
+            )
         return params
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        given = params if "frozen" in params else params["trainable"]
+        given = {name: part for name, part in params.items() if name in ("trainable", "frozen")}
+        given = given if "frozen" in given else given["trainable"]
         batch = dict(batch)
         counted = batch.pop(COUNTED, None)
-        if counted is None:
-            sums = self._sums(given, batch, keys, train=train)
-        else:  # the same sums example by example, so that rows that fill up a batch can be left out
 
-            def sums_of_row(row: Batch, key: Array) -> Metrics:
-                return self._sums(given, jax.tree.map(lambda leaf: leaf[None], row), key[None], train=train)
+        # Examples that are normalised together, or, where rows that fill up a batch are left out, one by one.
+        examples = len(keys)
+        together = examples
+        if counted is not None:
+            together = 1
+        elif self.has_state and train and self._recipe.norm_group:
+            together = min(self._recipe.norm_group, examples)
 
-            sums = jax.vmap(sums_of_row)(batch, keys)
-            sums = jax.tree.map(lambda values: jnp.sum(jnp.where(counted, values, 0.0)), sums)
+        def sums_of_group(group: tuple[Batch, Array]) -> Metrics:
+            return self._sums(given, params.get(STATE), *group, train=train)
+
+        if together == examples and counted is None:
+            sums = sums_of_group((batch, keys))
+        else:
+            groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), (batch, keys))
+            sums = jax.vmap(sums_of_group)(groups)
+            if counted is not None:
+                sums = jax.tree.map(lambda values: jnp.where(counted, values, 0.0), sums)
+            sums = jax.tree.map(lambda values: jnp.sum(values, axis=0, dtype=values.dtype), sums)
         loss = sums.pop("loss")
         return loss, None, sums
 
-    def _sums(self, given: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
+    def _sums(self, given: Any, state: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
         options = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
+        if self.has_state:
+            options[STATE] = state
         with self._recipe.guard("loss"):
             returned = self._recipe.loss(given, dict(batch), **options, **self._compute)
-        if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        if not isinstance(returned, tuple) or not 2 <= len(returned) <= (4 if self.has_state else 3):
             raise self._not_sums(f"it returned {described(returned)}")
-        metrics = returned[2] if len(returned) == 3 else {}
+        total, weight, metrics, after = (*returned, *({}, None)[len(returned) - 2 :])
         if not isinstance(metrics, dict) or not all(isinstance(p, tuple) and len(p) == 2 for p in metrics.values()):
             raise self._not_sums(f"its metrics are {described(metrics)}, not a dict of name to (total, weight)")
-        if "loss" in metrics:
-            raise RecipeError(f"a metric of {self.called} is called 'loss', which is the loss itself: rename it")
-        pairs = {"loss": returned[:2], **metrics}
+        reserved = {"loss", STATE} if self.has_state else {"loss"}
+        if taken := reserved & metrics.keys():
+            raise RecipeError(
+                f"a metric of {self.called} is called {min(taken)!r}, which is the {min(taken)} itself: rename it"
+            )
+        pairs = {"loss": (total, weight), **metrics}
         for name, pair in pairs.items():
             for part, value in zip(("total", "weight"), pair, strict=True):
                 number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
                 if not number or jnp.shape(value) != ():
                     of = "" if name == "loss" else f" of {name!r}"
                     raise self._not_sums(f"its {part}{of} is {described(value)}")
-        return {name: LossSum(*(jnp.asarray(value, jnp.float32) for value in pair)) for name, pair in pairs.items()}
+        sums = {name: LossSum(*(jnp.asarray(value, jnp.float32) for value in pair)) for name, pair in pairs.items()}
+        if self.has_state and train:
+            sums[STATE] = LossSum(self._next_state(after, state), jnp.int32(1))
+        return sums
+
+    def _next_state(self, returned: Any, before: Any) -> Any:
+        """Returns the state that the loss returned, to be summed; no gradient flows from it."""
+        if returned is None:
+            raise RecipeError(
+                f"the loss of {self.called} takes `state` and returns none: in training it returns (total, weight,"
+                " metrics, next state)"
+            )
+        shapes, expected = (
+            jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (returned, before)
+        )
+        if shapes != expected:
+            raise RecipeError(
+                f"the loss of {self.called} returns the state {shapes}, and was given {expected}: it must be the same"
+                " pytree of arrays of the same shapes and types"
+            )
+
+        def summand(leaf: Any) -> Array:
+            wide = jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.dtype
+            return jax.lax.stop_gradient(leaf).astype(wide)
+
+        return jax.tree.map(summand, returned)
 
     def _not_sums(self, what: str) -> RecipeError:
         return RecipeError(
@@ -102,7 +148,8 @@ class GivenTask:
 
     def _require_arrays(self, params: Params) -> None:
         trainable = tree_leaves_with_path(params["trainable"])
-        for path, leaf in trainable + tree_leaves_with_path(params.get("frozen", {})):
+        others = [leaf for name in ("frozen", STATE) for leaf in tree_leaves_with_path(params.get(name, {}))]
+        for path, leaf in trainable + others:
             place = keystr(path) or "its top"
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise RecipeError(
@@ -143,7 +190,7 @@ def require_sound(task: GivenTask, batch: Batch, *, seed: int = 0, params: Param
     """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
-    a whole (batch norm, in-batch negatives), would be another loss with every split of the batch.
+    a whole (batch norm, in-batch negatives), would be another loss with every split of the batch, unless it has state.
 
     Args:
         task: The loss, and how parameters begin.
@@ -163,7 +210,12 @@ def require_sound(task: GivenTask, batch: Batch, *, seed: int = 0, params: Param
             return loss.total, loss
 
         gradient, whole = jax.grad(total, has_aux=True)(params["trainable"])
-        each = [task.loss(params, None, part, keys[at : at + 1], train=True)[0] for at, part in enumerate(parts)]
+
+        # What normalises its batch is a sum over examples once it has its statistics.
+        train = not task.has_state
+        if task.has_state:
+            whole = task.loss(params, None, batch, keys, train=train)[0]
+        each = [task.loss(params, None, part, keys[at : at + 1], train=train)[0] for at, part in enumerate(parts)]
         squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(gradient)]
         return whole, each, jnp.sqrt(jnp.sum(jnp.stack(squares)))
 
@@ -182,5 +234,5 @@ def require_sound(task: GivenTask, batch: Batch, *, seed: int = 0, params: Param
             f" {whole.total:.6g} with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with"
             f" the weight {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum"
             " instead of jnp.mean, return the number of examples as the weight, and leave out what looks at the whole"
-            f" batch{OF_A_MEAN}"
+            f' batch, or give it to the loss as `state` (docs/your-own.md, "Batch norm"){OF_A_MEAN}'
         )

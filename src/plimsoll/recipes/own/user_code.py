@@ -1,18 +1,23 @@
-"""Errors in a user's code, told by its own lines: not by ours, not by those of libraries."""
+"""A user's code: what its loss takes, and its errors, told by its own lines: not by ours, not by those of libraries."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from plimsoll.data import FOLDER
 from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.types import STATE
 
+MAY_TAKE = ("keys", "train", "compute", STATE)
+"""Arguments that a loss may take besides parameters and batch."""
 _LONGEST = 600
 """Characters of a library's message that are shown: JAX explains itself over pages."""
 _CALLS = 8
@@ -76,3 +81,16 @@ def file_of(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     path = None if file is None else Path(file).absolute()
     return None if path is None or not path.is_file() or path.is_relative_to(_PACKAGE) else path
+
+
+def taken(loss: Any, *, called: str) -> set[str]:
+    """Returns which of MAY_TAKE a loss takes. Raises RecipeError where it takes something else."""
+    parameters = inspect.signature(loss).parameters
+    named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}
+    if len(named) < 2 or not takes <= {*MAY_TAKE}:
+        raise RecipeError(
+            f"the loss of {called} is loss({', '.join(parameters)}): it takes the parameters and the batch, and may"
+            f" take {', '.join(MAY_TAKE)} by these names"
+        )
+    return takes
