@@ -23,6 +23,7 @@ TRAINED = {
     "plain_jax": ["--batch-size", 16, "--gradient-accumulation-steps", 4, "--micro-batch", 16],
     "equinox_mlp": ["--width", 16, "--micro-batch", 64],
     "flax_nnx": ["--micro-batch", 128],
+    "flax_batchnorm": ["--batch-size", 32, "--norm-group", 8, "--micro-batch", 16],
     "flax_linen": ["--micro-batch", 64, "--precision", "bfloat16", "--remat", "block"],
 }
 STEPS, SAVE_EVERY = 600, 100
