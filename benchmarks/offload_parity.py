@@ -66,7 +66,7 @@ def frozen_layers(*, width: int, layers: int) -> Any:
         optimizer=plimsoll.AdamW(warmup_steps=1),
         batch_size=8,
         steps=STEPS,
-        supported=("remat", "remat_offload", "frozen_offload", "optimizer_bits", "weight_bits", "offload"),
+        supported=("remat", "remat_offload", "frozen_offload"),
     )
 
 

@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from plimsoll.levers import weight_bits
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.types import Storage
 
 SIDES = {
@@ -32,7 +31,7 @@ class Plimsoll:
             learning_rate=LEARNING_RATE, warmup_steps=0, final_fraction=1.0, weight_decay=WEIGHT_DECAY,
             beta1=BETA1, beta2=BETA2, epsilon=EPSILON, clip_norm=None,
         )  # fmt: skip
-        self.optimizer = build(settings, 1000, storage)
+        self.optimizer = settings.rule(1000, storage)
 
     def start(self, weights: Sequence[np.ndarray]) -> None:
         params = [jnp.array(one) for one in weights]

@@ -82,7 +82,7 @@ def supporting():
         (name, lever)
         for name in RECIPES
         for lever in LEVERS
-        if lever in {"micro_batch", *RECIPES[name]().supported} and not _is_of_another(name, lever)
+        if lever in {"micro_batch", *RECIPES[name]().supported_levers} and not _is_of_another(name, lever)
     ]
 
 

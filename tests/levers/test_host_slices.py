@@ -52,7 +52,7 @@ def loss(params, batch, *, compute):
 recipe = plimsoll.recipe(
     init=init, loss=loss, data=lambda: {"x": np.ones((64, WIDTH), np.float32)}, optimizer=plimsoll.AdamW(),
     batch_size=8, steps=3,
-    supported=("remat", "remat_offload", "frozen_bits", "frozen_offload", "optimizer_bits", "weight_bits", "offload"),
+    supported=("remat", "remat_offload", "frozen_bits", "frozen_offload"),
 )
 """
 """A user's recipe of frozen layers, learned ones beside them: no other kind may leave frozen weights on the host."""

@@ -13,7 +13,6 @@ from plimsoll.errors import RecipeError
 from plimsoll.models.language import NextToken
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.planner.liveness import kept_on_host_bytes
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute, Layered, LossSum, Storage
@@ -33,7 +32,7 @@ def _as_optax_does():
 
 def rule(clip_norm, storage=Storage()):  # noqa: B008  (frozen)
     # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
-    return build(AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=clip_norm, epsilon=1e-5), STEPS, storage)
+    return AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=clip_norm, epsilon=1e-5).rule(STEPS, storage)
 
 
 def batch(examples, length, *, seed=0):

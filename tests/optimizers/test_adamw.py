@@ -7,8 +7,8 @@ import pytest
 
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
-from plimsoll.optimizers.adamw import AdamW, decayed
-from plimsoll.optimizers.adamw8 import build
+from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.settings import decayed
 from plimsoll.types import Compute
 
 
@@ -46,7 +46,7 @@ def test_matrices_and_embeddings_decay_norms_and_biases_do_not():
 
 
 def updated(settings, gradient, params, *, steps=10):
-    optimizer = build(settings, steps)
+    optimizer = settings.rule(steps)
     updates, _ = optimizer.update(gradient, optimizer.init(params), params)
     return updates
 

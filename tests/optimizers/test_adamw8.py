@@ -19,7 +19,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.optimizers import adamw8 as adamw8_module
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import Kind, Moments, Numbers, _Leaf, adamw8, bits_of, build
+from plimsoll.optimizers.adamw8 import Kind, Moments, Numbers, _Leaf, adamw8, bits_of
 from plimsoll.optimizers.in_place import PIECE as ELEMENTS
 from plimsoll.optimizers.in_place import InPlace
 from plimsoll.optimizers.shards import Split
@@ -135,7 +135,7 @@ def weights_of(stored, state):
 
 
 def reference(params, given, settings=SETTINGS):
-    optimizer = build(settings, 1000)
+    optimizer = settings.rule(1000)
     state, update = optimizer.init(params), jax.jit(optimizer.apply)
     for gradient in given:
         params, state = update(gradient, state, params)
@@ -153,7 +153,7 @@ def test_eight_bits_move_weights_as_optax_does(distribution, within):
     params = params_of()
     given = gradients(distribution, params, 8)
     settings = replace(SETTINGS, epsilon=1e-20)  # far below the smallest of them
-    actual = weights_of(*trained(adamw8(settings, 1000, EIGHT, piece=PIECE), params, given))
+    actual = weights_of(*trained(adamw8(settings.adam(1000), EIGHT, piece=PIECE), params, given))
     errors = moved_error(actual, reference(params, given, settings), params)
     for leaf in (errors["blocks"]["gate"]["kernel"], errors["square"]):
         assert 1e-4 < leaf < within  # it is 8 bits, and near
@@ -169,8 +169,8 @@ def test_all_the_settings_reach_it():
     params = params_of()
     given = gradients(gaussian, params, 6)
     given[3] = jax.tree.map(lambda leaf: leaf * 1e-4, given[3])  # below the clip
-    actual = weights_of(*trained(adamw8(settings, 6, Storage(), piece=PIECE), params, given))
-    expected = build(settings, 6)
+    actual = weights_of(*trained(adamw8(settings.adam(6), Storage(), piece=PIECE), params, given))
+    expected = settings.rule(6)
     assert max(jax.tree.leaves(moved_error(actual, optax_weights(expected, params, given), params))) < 1e-4
 
 
@@ -188,7 +188,7 @@ def test_a_small_second_moment_beside_large_ones_does_not_explode():
     """
     small = (np.arange(4096) % 8 == 0).reshape(64, 64)
     settings = replace(SETTINGS, weight_decay=0.0)
-    params, optimizer = {"kernel": jnp.zeros((64, 64))}, adamw8(settings, 1000, EIGHT)
+    params, optimizer = {"kernel": jnp.zeros((64, 64))}, adamw8(settings.adam(1000), EIGHT)
     state = naive_state = optimizer.init(params)
     update, largest, naive = jax.jit(optimizer.update), 0.0, 0.0
     for step in range(12):
@@ -218,7 +218,7 @@ def test_a_second_moment_follows_a_gradient_that_fades():
     """It shrinks by less than a code each step; rounded to the nearest it would stay where its block's scale is."""
     falling = np.where(np.arange(4096) % 64 == 0, 1.0, 0.995 ** np.arange(400)[:, None]).reshape(400, 64, 64)
     settings = AdamW(learning_rate=LR, warmup_steps=0, beta2=0.99, clip_norm=None)
-    optimizer = adamw8(settings, 1000, EIGHT)
+    optimizer = adamw8(settings.adam(1000), EIGHT)
     params = {"kernel": jnp.zeros((64, 64))}
     state, update = optimizer.init(params), jax.jit(optimizer.apply)
     exact = np.zeros((64, 64))
@@ -233,7 +233,7 @@ def test_a_second_moment_follows_a_gradient_that_fades():
 
 def test_in_16_bits_moments_follow_where_the_nearest_bfloat16_would_stand_still():
     """With beta2 = 0.999 a step changes it by a quarter of the distance between two of them."""
-    optimizer = adamw8(replace(SETTINGS, beta2=0.999), 1000, Storage(optimizer_bits=16), piece=PIECE)
+    optimizer = adamw8(replace(SETTINGS, beta2=0.999).adam(1000), Storage(optimizer_bits=16), piece=PIECE)
     params = {"kernel": jnp.ones((64, 64), jnp.float32)}
     state, update = optimizer.init(params), jax.jit(optimizer.apply)
     exact = 0.0
@@ -249,7 +249,7 @@ def test_in_16_bits_moments_follow_where_the_nearest_bfloat16_would_stand_still(
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_update_then_apply_updates_is_apply(storage):
     """optax's way needs parameters that can be added to: bfloat16, not its bits."""
-    optimizer = adamw8(SETTINGS, 1000, storage, piece=PIECE)
+    optimizer = adamw8(SETTINGS.adam(1000), storage, piece=PIECE)
     assert isinstance(optimizer, optax.GradientTransformation)
     params = few_params()
     (gradient,) = gradients(gaussian, params, 1)
@@ -268,8 +268,8 @@ def test_update_then_apply_updates_is_apply(storage):
 def test_pieces_change_no_number(storage):
     params = few_params()
     given = gradients(heterogeneous, params, 3)
-    whole = trained(adamw8(SETTINGS, 1000, storage, piece=2**20), params, given)
-    actual = trained(adamw8(SETTINGS, 1000, storage, piece=448), params, given)
+    whole = trained(adamw8(SETTINGS.adam(1000), storage, piece=2**20), params, given)
+    actual = trained(adamw8(SETTINGS.adam(1000), storage, piece=448), params, given)
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(whole), strict=True):
         # The compiler may contract a product and a sum in one and not in the other: at most a code apart.
         code = one.dtype != np.float32
@@ -278,7 +278,7 @@ def test_pieces_change_no_number(storage):
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_bfloat16_leaves_are_updated_like_their_bits(storage):
-    optimizer = adamw8(SETTINGS, 1000, storage, piece=PIECE)
+    optimizer = adamw8(SETTINGS.adam(1000), storage, piece=PIECE)
     params = few_params()
     (gradient,) = gradients(gaussian, params, 1)
     stored, state = optimizer.store(params), optimizer.init(params)
@@ -295,7 +295,7 @@ def test_bfloat16_leaves_are_updated_like_their_bits(storage):
 
 
 def test_a_bfloat16_gradient_is_read_as_the_float32_it_stands_for():
-    optimizer = adamw8(SETTINGS, 1000, Storage(optimizer_bits=8, weight_bits=24), piece=PIECE)
+    optimizer = adamw8(SETTINGS.adam(1000), Storage(optimizer_bits=8, weight_bits=24), piece=PIECE)
     params = few_params()
     (gradient,) = gradients(gaussian, params, 1)
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), gradient)
@@ -320,9 +320,9 @@ def test_24_bits_follow_float32_where_bfloat16_stands_still():
     assert float(1 - naive.mean()) == 0
 
     storage = Storage(optimizer_bits=8, weight_bits=24)
-    reached = weights_of(*trained(adamw8(settings, 1000, storage), params, given))["kernel"]
+    reached = weights_of(*trained(adamw8(settings.adam(1000), storage), params, given))["kernel"]
     np.testing.assert_allclose(reached, expected, atol=50 * 2.0**-16)
-    stored, state = trained(adamw8(settings, 1000, Storage(weight_bits=16)), params, given)
+    stored, state = trained(adamw8(settings.adam(1000), Storage(weight_bits=16)), params, given)
     reached = np.asarray(weights_of(stored, state)["kernel"], np.float64)
     step = 2.0**-8  # of bfloat16 below 1
     deviation = (50 * 4e-4 / step) ** 0.5 * step / reached.size**0.5
@@ -332,7 +332,7 @@ def test_24_bits_follow_float32_where_bfloat16_stands_still():
 
 def test_a_restart_continues_to_the_same_bits():
     """Random rounding draws on the step and the element, so state and weights are all there is to keep."""
-    optimizer = adamw8(SETTINGS, 1000, Storage(optimizer_bits=8, weight_bits=16), piece=PIECE)
+    optimizer = adamw8(SETTINGS.adam(1000), Storage(optimizer_bits=8, weight_bits=16), piece=PIECE)
     params = few_params()
     given = gradients(gaussian, params, 4)
     uninterrupted = trained(optimizer, params, given)
@@ -349,7 +349,7 @@ def test_what_is_not_finite_shows():
     params = params_of()
     gradient = jax.tree.map(jnp.ones_like, params)
     gradient["square"] = gradient["square"].at[3, 3].set(jnp.nan)
-    optimizer = adamw8(SETTINGS, 1000, Storage(optimizer_bits=8, weight_bits=16), piece=PIECE)
+    optimizer = adamw8(SETTINGS.adam(1000), Storage(optimizer_bits=8, weight_bits=16), piece=PIECE)
     weights = weights_of(*trained(optimizer, params, [gradient]))
     assert np.isnan(weights["square"][3, 3])
     assert np.isfinite(weights["embedding"]).all()
@@ -374,7 +374,7 @@ def test_matrices_are_narrow_and_embeddings_norms_and_the_output_layer_are_not()
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_bytes_are_those_that_are_charged(storage):
-    optimizer, tree = adamw8(SETTINGS, 1000, storage), jax.eval_shape(params_of)
+    optimizer, tree = adamw8(SETTINGS.adam(1000), storage), jax.eval_shape(params_of)
     size = lambda shapes: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))  # noqa: E731
     assert size(jax.eval_shape(optimizer.init, tree)) == state_bytes(tree, storage)
     assert size(jax.eval_shape(optimizer.store, tree)) == weight_bytes(tree, storage)
@@ -405,23 +405,23 @@ MANY = {f"layer_{n}": jax.ShapeDtypeStruct((400, 400), jnp.float32) for n in ran
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_an_update_needs_what_is_charged_and_that_is_a_third_of_a_byte_per_parameter(storage):
     assert 0.35 * MATRIX["kernel"].size > UPDATE_BYTES
-    assert UPDATE_BYTES / 4 < compiled_bytes(adamw8(SETTINGS, 1000, storage), MATRIX) <= UPDATE_BYTES
+    assert UPDATE_BYTES / 4 < compiled_bytes(adamw8(SETTINGS.adam(1000), storage), MATRIX) <= UPDATE_BYTES
 
 
 def test_many_leaves_need_no_more_than_one():
     """With the norm of all of them, too. All at once they would need 10 MiB."""
     settings = replace(SETTINGS, clip_norm=1.0)
-    assert compiled_bytes(adamw8(settings, 1000, EIGHT), MANY) <= UPDATE_BYTES
+    assert compiled_bytes(adamw8(settings.adam(1000), EIGHT), MANY) <= UPDATE_BYTES
 
 
 def test_a_bfloat16_gradient_is_not_widened_whole():
-    assert compiled_bytes(adamw8(SETTINGS, 1000, EIGHT), MATRIX, gradient=jnp.bfloat16) <= UPDATE_BYTES
+    assert compiled_bytes(adamw8(SETTINGS.adam(1000), EIGHT), MATRIX, gradient=jnp.bfloat16) <= UPDATE_BYTES
 
 
 def test_32_bits_everywhere_is_optax_in_place():
     params = params_of()
     given = gradients(gaussian, params, 3)
-    optimizer = build(SETTINGS, 1000)
+    optimizer = SETTINGS.rule(1000)
     assert isinstance(optimizer, InPlace)
     assert optimizer.store(params) is params
     adamw = partial(optax.adamw, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.1)(
@@ -452,7 +452,7 @@ def test_other_widths_are_refused(given, said):
 def test_narrow_weights_are_seen_as_bfloat16():
     params = params_of()
     for bits in (24, 16):
-        optimizer = adamw8(SETTINGS, 10, Storage(weight_bits=bits))
+        optimizer = adamw8(SETTINGS.adam(10), Storage(weight_bits=bits))
         seen = readable(optimizer.store(params))
         assert (seen["square"].dtype, seen["small"].dtype) == (jnp.bfloat16, jnp.float32)
         error = np.abs(np.asarray(seen["square"], np.float64) - np.asarray(params["square"]))
@@ -483,7 +483,7 @@ def test_a_second_moment_is_rounded_with_other_random_bits_than_its_weight():
     settings = replace(SETTINGS, learning_rate=half_a_step, weight_decay=0.0, epsilon=1e-20)
     both = Storage(optimizer_bits=8, weight_bits=16)
     given = [{"kernel": jnp.asarray(gradient, jnp.float32)}]
-    stored, state = trained(adamw8(settings, 1000, both), {"kernel": jnp.ones((256, 64))}, given)
+    stored, state = trained(adamw8(settings.adam(1000), both), {"kernel": jnp.ones((256, 64))}, given)
     weight_is_up = np.asarray(widen(stored["kernel"]))[:, 1:] == 1.0
     codes = np.asarray(state.leaves["kernel"].variance.codes)[:, 1:]
     assert set(np.unique(codes)) == {100, 101}

@@ -7,7 +7,6 @@ import optax
 import pytest
 
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.optimizers.norm import LANES, clip_by_norm, global_norm
 from plimsoll.training.program import compiled
 from plimsoll.types import Storage
@@ -52,7 +51,7 @@ def test_no_squares_are_written_out(dtype, share):
 @pytest.mark.parametrize("bits", [32, 8])
 def test_a_clip_costs_an_update_no_copy_of_a_leaf(bits):
     def bytes_with(clip_norm):
-        rule = build(AdamW(clip_norm=clip_norm), 100, Storage(optimizer_bits=bits))
+        rule = AdamW(clip_norm=clip_norm).rule(100, Storage(optimizer_bits=bits))
         state = jax.eval_shape(rule.init, LARGE)
         update = jax.jit(lambda gradient, state, params: rule.apply(gradient, state, params), donate_argnums=(1, 2))
         with jax.numpy_dtype_promotion("standard"):  # its schedules multiply floats by an int32 count

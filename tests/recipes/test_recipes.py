@@ -51,7 +51,7 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"stride": 200, "seq_len": 64}, "--stride 200 is longer than --seq-len 64"),
         ({"clip_norm": -1.0}, "--clip-norm must be 0 or more and finite, got -1"),
         ({"weight_decay": float("inf")}, "--weight-decay must be 0 or more and finite, got inf"),
-        ({"beta2": 1.0}, "--beta2 must be at least 0 and below 1, got 1"),
+        ({"beta2": 1.0}, "--beta2 must be from 0 to below 1, got 1"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
@@ -117,5 +117,4 @@ def test_where_the_warm_up_is_no_longer_it_is_the_default(name, steps, warm):
 
 def warmed_up(recipe, steps):
     """Optimizer steps of the warm-up."""
-    rule = recipe.optimizer(steps) if recipe.kind != "puzzles" else recipe.adam_atan2(steps)
-    return rule.warmup_steps
+    return recipe.optimizer(steps).warmup(steps)

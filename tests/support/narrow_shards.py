@@ -27,7 +27,7 @@ def main() -> None:
     for shapes in (SHAPES, GATHERED):
         for weight_bits in (16, 24):
             optimizer = adamw8(
-                AdamW(warmup_steps=0), 100, Storage(optimizer_bits=8, weight_bits=weight_bits), piece=PIECE
+                AdamW(warmup_steps=0).adam(100), Storage(optimizer_bits=8, weight_bits=weight_bits), piece=PIECE
             )
             print(json.dumps(compared(optimizer, shapes)))
 

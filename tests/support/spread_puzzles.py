@@ -9,11 +9,9 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.levers.sharding import CARRY, ROWS  # noqa: E402
-from plimsoll.optimizers.adam_atan2 import AdamATan2  # noqa: E402
-from plimsoll.optimizers.in_place import in_place  # noqa: E402
-from plimsoll.optimizers.sign_sgd import SignSGD  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
+from plimsoll.recipes.puzzles.optimizer import TrmOptimizer  # noqa: E402
 from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
@@ -48,8 +46,7 @@ def trained(step, state):
 
 def main() -> None:
     task = RecursiveSolver(SHAPE, plan(1).compute("cpu"), Halting(max_steps=3, exploration=0.5))
-    rule = AdamATan2(learning_rate=1e-3, warmup_steps=0).build(STEPS)
-    optimizer = in_place(rule, row_rule=SignSGD(learning_rate=1e-2, warmup_steps=0).build(STEPS))
+    optimizer = TrmOptimizer(learning_rate=1e-3, warmup_steps=0, puzzle_learning_rate=1e-2).rule(STEPS)
     init = make_init(task, optimizer, examples=EXAMPLES)
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     spec = {name: (rows.shape, str(rows.dtype)) for name, rows in next(batches()).items()}

@@ -16,12 +16,11 @@ import pytest
 from plain_code import PLAIN_CODE
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.ema import Average
-from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import in_place
-from plimsoll.optimizers.sign_sgd import SignSGD
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
 from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import numbers_of
@@ -50,9 +49,15 @@ def task(shape=SHAPE, **levers):
 
 
 def rule(rate=1e-3):
-    adam = AdamATan2(learning_rate=rate, warmup_steps=0, weight_decay=0.1).build(100)
-    table = SignSGD(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1).build(100)
-    return in_place(in_place(adam, average=Average(0.9)), row_rule=table)
+    settings = TrmOptimizer(
+        learning_rate=rate,
+        warmup_steps=0,
+        decay="constant",
+        weight_decay=0.1,
+        puzzle_learning_rate=1e-2,
+        puzzle_weight_decay=0.1,
+    )
+    return in_place(settings.rule(100), average=Average(0.9))
 
 
 def batch(seed, *, examples=EXAMPLES):

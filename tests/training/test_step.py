@@ -10,7 +10,6 @@ import pytest
 
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.step import make_evaluate, make_init, make_step
@@ -61,7 +60,7 @@ def descent():
 
 def adamw(steps=20):
     # Epsilon well above rounding: Adam divides near-zero gradients by their own size, which would test noise.
-    inner = build(AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=1.0, epsilon=1e-5), steps)
+    inner = AdamW(learning_rate=3e-3, warmup_steps=2, clip_norm=1.0, epsilon=1e-5).rule(steps)
 
     def update(gradient, state, params=None):
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count

@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import Warmed
+from annotated_types import Interval
+
+from plimsoll.optimizers.settings import Rates
+from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
     import optax
@@ -26,27 +28,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamATan2(Warmed):
-    """Adam-atan2 with decoupled decay of every weight."""
+class AdamATan2(Rates):
+    """Settings of Adam-atan2, with decoupled decay of every weight. Source: https://arxiv.org/abs/2407.05872."""
 
-    beta1: float = 0.9
-    beta2: float = 0.95
+    levers: ClassVar[tuple[str, ...]] = ("offload",)
+    rises_from_zero: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise RecipeError(f"--warmup-steps must be 0 or more, got {self.warmup_steps}")
-        if not 0 < self.learning_rate < math.inf:
-            raise RecipeError(f"--learning-rate must be above 0 and finite, got {self.learning_rate:g}")
-        if not 0 <= self.final_fraction <= 1:
-            raise RecipeError(f"--final-fraction must be from 0 to 1, got {self.final_fraction:g}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise RecipeError(f"--weight-decay must be 0 or more, got {self.weight_decay:g}")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise RecipeError(f"--{name} must be at least 0 and below 1, got {getattr(self, name):g}")
+    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    """Weight decay, multiplied by the learning rate; applied to every weight."""
+    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    """Decay rate of the first moment."""
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.95
+    """Decay rate of the second moment."""
 
-    def build(self, steps: int) -> InPlace:
-        """Returns the rule over `steps` updates. Its state may be placed in the host's memory."""
+    def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
         from plimsoll.optimizers.streaming import streaming
 
         rule = adam_atan2(self.schedule(steps), beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay)

@@ -7,7 +7,7 @@ the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py
 layer in moments of 8 bits. Moments of 16 bits are bfloat16, rounded at random (levers/weight_bits.py): a step changes
 them by less than bfloat16 can tell apart, and the nearest would stand still.
 
-`build` is what a recipe calls: with 32 bits everywhere its rule is optax's own AdamW.
+`build` makes the rule of `plimsoll.AdamW`: with 32 bits everywhere it is optax's own AdamW.
 """
 
 from collections.abc import Callable
@@ -22,27 +22,38 @@ from jax import Array
 from plimsoll.errors import RecipeError
 from plimsoll.levers import eight_bit, weight_bits
 from plimsoll.levers.eight_bit import BLOCK, Blocks
-from plimsoll.optimizers.adamw import AdamW, decayed
 from plimsoll.optimizers.in_place import (
     PIECE,
     InPlace,
     Layer,
     Parts,
     Trees,
-    elementwise,
     over_layer,
     over_pieces,
     without,
 )
-from plimsoll.optimizers.norm import clip_by_norm, global_norm, shrinking
+from plimsoll.optimizers.norm import global_norm, shrinking
+from plimsoll.optimizers.settings import decayed
 from plimsoll.optimizers.shards import Split
-from plimsoll.optimizers.streaming import streaming
+from plimsoll.optimizers.streaming import clipped
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
 """Elements below which a leaf stays float32: it has nothing to save."""
 EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
 """Words on the path of leaves that keep float32 moments: a row is as large as its token is frequent."""
+
+
+class Adam(NamedTuple):
+    """Numbers of AdamW's rule in a run."""
+
+    schedule: optax.Schedule
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip_norm: float | None
+    """None for no clipping."""
 
 
 class Moments(NamedTuple):
@@ -87,27 +98,22 @@ class Kind(NamedTuple):
     """Number of the leaf, in the tree's order."""
 
 
-def build(settings: AdamW, steps: int, storage: Storage = WHOLE) -> InPlace:
-    """Returns the update rule of these settings over `steps` updates, its state and weights kept as `storage` says.
+def build(adam: Adam, storage: Storage = WHOLE) -> InPlace:
+    """Returns AdamW's update rule, its state and weights kept as `storage` says.
 
     With 32 bits everywhere it is optax's own AdamW.
     """
     if not storage.updates_whole:
-        return adamw8(settings, steps, storage)
-
-    adamw = optax.adamw(
-        settings.schedule(steps),
-        b1=settings.beta1,
-        b2=settings.beta2,
-        eps=settings.epsilon,
-        weight_decay=settings.weight_decay,
+        return adamw8(adam, storage)
+    rule = optax.adamw(
+        adam.schedule,
+        b1=adam.beta1,
+        b2=adam.beta2,
+        eps=adam.epsilon,
+        weight_decay=adam.weight_decay,
         mask=decayed,
     )
-    if settings.clip_norm is None:
-        return streaming(adamw, parts=elementwise(adamw, clip_norm=None))
-    clip = clip_by_norm(settings.clip_norm)
-    unclipped = optax.chain(optax.identity(), adamw)  # with the state of the clipped one
-    return streaming(adamw, first=clip, parts=elementwise(unclipped, clip_norm=settings.clip_norm))
+    return clipped(rule, adam.clip_norm)
 
 
 def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
@@ -124,13 +130,12 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
     return 32 if whole else storage.optimizer_bits, storage.weight_bits
 
 
-def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE) -> InPlace:
-    """Returns the rule of `settings` over `steps` updates, `piece` elements at a time; see `InPlace`.
+def adamw8(adam: Adam, storage: Storage, *, piece: int = PIECE) -> InPlace:
+    """Returns AdamW's rule over narrow state or weights, `piece` elements at a time; see `InPlace`.
 
     `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
     `update` take bfloat16 leaves too; on a CPU that costs a copy of the largest while it is updated.
     """
-    schedule = settings.schedule(steps)
 
     def kinds(params: Any) -> Any:
         numbers = iter(range(len(jax.tree.leaves(params))))
@@ -164,9 +169,9 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         power = count.astype(jnp.float32)
         return Numbers(
             clip=clip,
-            mean_scale=1 / (1 - settings.beta1**power),
-            root_scale=1 / jnp.sqrt(1 - settings.beta2**power),
-            rate=jnp.asarray(schedule(state.step), jnp.float32),
+            mean_scale=1 / (1 - adam.beta1**power),
+            root_scale=1 / jnp.sqrt(1 - adam.beta2**power),
+            rate=jnp.asarray(adam.schedule(state.step), jnp.float32),
             step=count,
         )
 
@@ -183,14 +188,14 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         for leaf, moments, gradient, kind in zip(
             leaves, *(tree.flatten_up_to(other) for other in state_and_gradient_and_kinds), strict=True
         ):
-            rule = _Leaf(kind, now, settings, Split.of(leaf.shape))
+            rule = _Leaf(kind, now, adam, Split.of(leaf.shape))
             result, token = update_leaf(rule, leaf, moments, gradient, token)
             results.append(result)
         changed, moments = (tree.unflatten([result[at] for result in results]) for at in (0, 1))
         return changed, moments, token
 
     def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
-        most = settings.clip_norm
+        most = adam.clip_norm
         clip = jnp.float32(1) if most is None else shrinking(global_norm(gradient), most)
         now = numbers(clip, state)
         whole = partial(_Leaf.walk, piece=piece)
@@ -218,16 +223,16 @@ def adamw8(settings: AdamW, steps: int, storage: Storage, *, piece: int = PIECE)
         new, state = apply(gradient, state, params)
         return jax.tree.map(lambda after, before: _float32(after) - _float32(before), new, params), state
 
-    return InPlace(init, update, apply, store, Parts(settings.clip_norm, layer, rest))
+    return InPlace(init, update, apply, store, Parts(adam.clip_norm, layer, rest))
 
 
 class _Leaf:
     """The update of one leaf: its arithmetic on any rows, and the walk over all of them."""
 
-    def __init__(self, kind: Kind, now: Numbers, settings: AdamW, split: Split) -> None:
+    def __init__(self, kind: Kind, now: Numbers, adam: Adam, split: Split) -> None:
         self.kind = kind
         self.now = now
-        self.settings = settings
+        self.adam = adam
         self.split = split
         self.key = weight_bits.random_key(now.step, kind.number)
 
@@ -279,19 +284,19 @@ class _Leaf:
     def rows(self, start: Array, changed: tuple[Array, Moments], gradient: Array) -> tuple[Array, Moments]:
         """Returns new rows of `changed`, from row `start` on."""
         stored, moments = changed
-        settings, now = self.settings, self.now
+        adam, now = self.adam, self.now
 
         gradient = gradient.astype(jnp.float32) * now.clip
         mean, variance = moments.mean, moments.variance
         mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else _float32(mean)
-        mean = settings.beta1 * mean + (1 - settings.beta1) * gradient
+        mean = adam.beta1 * mean + (1 - adam.beta1) * gradient
         variance = jnp.square(eight_bit.decode_root(*variance)) if isinstance(variance, Blocks) else _float32(variance)
-        variance = settings.beta2 * variance + (1 - settings.beta2) * jnp.square(gradient)
+        variance = adam.beta2 * variance + (1 - adam.beta2) * jnp.square(gradient)
         root = jnp.sqrt(variance)
-        direction = mean * now.mean_scale / (root * now.root_scale + settings.epsilon)
+        direction = mean * now.mean_scale / (root * now.root_scale + adam.epsilon)
         weights = _float32(stored) if moments.rest is None else weight_bits.join(stored, moments.rest)
         if self.kind.decays:
-            direction = direction + settings.weight_decay * weights
+            direction = direction + adam.weight_decay * weights
 
         random: Any = None
         elements: Any = None

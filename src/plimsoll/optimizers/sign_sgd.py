@@ -9,32 +9,13 @@ et al. 2018, https://arxiv.org/abs/1802.04434; sparse as in the code with which 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from plimsoll.errors import RecipeError
-from plimsoll.optimizers.warmed import Warmed
 
 if TYPE_CHECKING:
     import optax
     from jax import Array
     from jaxtyping import Bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignSGD(Warmed):
-    """Settings of Sign-SGD; `build` makes the rule of a run."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.learning_rate < math.inf:
-            raise RecipeError(f"--puzzle-learning-rate must be 0 or more and finite, got {self.learning_rate:g}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise RecipeError(f"--puzzle-weight-decay must be 0 or more, got {self.weight_decay:g}")
-
-    def build(self, steps: int) -> RowRule:
-        """Returns the rule over `steps` updates."""
-        return RowRule(self.schedule(steps), self.weight_decay)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import optax
 from jax import Array
 
 from plimsoll.levers.offload import on_host, over_host_pieces
-from plimsoll.optimizers.in_place import InPlace, Parts
+from plimsoll.optimizers.in_place import InPlace, Parts, elementwise
+from plimsoll.optimizers.norm import clip_by_norm
 from plimsoll.optimizers.shards import on_own_part
 
 SHARED = -1
@@ -42,6 +43,15 @@ def streaming(
         return params, (kept, state)
 
     return InPlace(whole.init, whole.update, apply, lambda params: params, parts)
+
+
+def clipped(rule: optax.GradientTransformation, clip_norm: float | None) -> InPlace:
+    """Returns an elementwise rule after a clip to a global norm, streamed, and updated in parts of the parameters."""
+    if clip_norm is None:
+        return streaming(rule, parts=elementwise(rule, clip_norm=None))
+    unclipped = optax.chain(optax.identity(), rule)  # with the state of the clipped one
+    parts = elementwise(unclipped, clip_norm=clip_norm)
+    return streaming(rule, first=clip_by_norm(clip_norm), parts=parts)
 
 
 def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.foreign import OfLength
+from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Count, Named
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import COUNTED, WHOLE, Compute, Source, Storage, Task
@@ -109,9 +111,9 @@ class Recipe(metaclass=Named):
     is False for padding."""
 
     supported: ClassVar[tuple[str, ...]] = ()
-    """Levers (memory-saving options) that the code supports. Those of the loss are `precision`, `remat`, `loss_chunk`,
-    and `remat_offload` if it wraps its blocks by `levers.remat`; those of the optimizer are `optimizer_bits`,
-    `weight_bits` and `offload`. Both are needed for `layerwise`, which requires `remat`."""
+    """Levers (memory-saving options) that the model and its loss support, like `precision`, `remat`, `loss_chunk`, and
+    `remat_offload` if it wraps its blocks by `levers.remat`. The optimizer says itself what it supports. Both are
+    needed for `layerwise`, which requires `remat`."""
     loss_chunks: ClassVar[tuple[int, ...]] = ()
     """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
     are some, it tries sizes of its own on an NVIDIA GPU."""
@@ -165,12 +167,11 @@ class Recipe(metaclass=Named):
 
         Such a step updates each layer as soon as its gradient is known, and never holds all gradients at once. A second
         pass is needed if gradients are clipped by their global norm, which must be known before the first update.
-        Supported if `optimizer` returns `plimsoll.AdamW` and `supported_levers` has "layerwise" and "remat".
+        Supported if `supported_levers` has "layerwise" and "remat", and the optimizer supports it, as `plimsoll.AdamW`.
         """
-        optimizer = self.optimizer(1) if {"layerwise", "remat"} <= {*self.supported_levers} else None
-        if not isinstance(optimizer, AdamW):
+        if not {"layerwise", "remat"} <= {*self.supported_levers} or "layerwise" not in self._settings.levers:
             return 0
-        return 1 if optimizer.clip_norm is None else 2
+        return 2 if self._settings.needs_norm else 1
 
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {"steps": {"epochs": None}, "epochs": {"steps": None}}
     """Options that conflict with others. An option's name maps to the fields that are reset when a user passes that
@@ -230,9 +231,17 @@ class Recipe(metaclass=Named):
     def supported_levers(self) -> tuple[str, ...]:
         """Names of the levers (memory-saving options such as "remat") that this recipe supports, given its fields.
 
-        These are the names in `supported`, and others that depend on fields: "ema_bits" only if `ema_decay` is set.
+        These are the names in `supported`, those of the optimizer, and others that depend on fields: "ema_bits" only if
+        `ema_decay` is set.
         """
-        return (*self.supported, "ema_bits") if self.ema_decay else self.supported
+        of_optimizer = [name for name in self._settings.levers if name != "layerwise"]  # the model must support it, too
+        of_average = ["ema_bits"] if self.ema_decay else []
+        return (*self.supported, *of_optimizer, *of_average)
+
+    @property
+    def _settings(self) -> Optimizer:
+        """Settings of the optimizer, for a run of any length."""
+        return OfLength(self.optimizer)
 
     @property
     def effective_batch(self) -> int:
@@ -330,14 +339,14 @@ class Recipe(metaclass=Named):
         """
 
     @abstractmethod
-    def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
+    def optimizer(self, steps: int) -> optax.GradientTransformation | Optimizer:
         """Returns the optimizer of a run.
 
         Args:
             steps: Optimizer steps of the whole run, for the learning-rate schedule.
 
         Returns:
-            An optax transformation, or `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
+            An optax transformation, or settings like `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
         """
 
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
@@ -351,22 +360,16 @@ class Recipe(metaclass=Named):
                 `types.Storage(optimizer_bits=8)`. By default all are float32.
 
         Raises:
-            RecipeError: `storage` has fewer than 32 bits for weights or optimizer state, which only `plimsoll.AdamW`
-                supports.
+            RecipeError: `storage` has fewer than 32 bits for weights or optimizer state, which the optimizer does not
+                support.
         """
-        optimizer = self.optimizer(steps)
-        if isinstance(optimizer, AdamW):
-            from plimsoll.optimizers.adamw8 import build
-
-            rule = build(optimizer, steps, storage)
-        elif storage.updates_whole:
-            rule = optimizer
-        else:
+        settings = self._settings
+        if not storage.updates_whole and "optimizer_bits" not in settings.levers:
             raise RecipeError(
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
-                f" has such a form, and that of this recipe is a {type(optimizer).__name__}: return"
-                " plimsoll.AdamW(...), or leave both at 32"
+                " has such a form, and that of this recipe has none: return plimsoll.AdamW(...), or leave both at 32"
             )
+        rule = settings.rule(steps, storage)
         if not self.ema_decay:
             return rule
         from plimsoll.levers.ema import Average
@@ -494,10 +497,10 @@ class Recipe(metaclass=Named):
             steps: Optimizer steps of the whole run.
 
         Returns:
-            The schedule of `plimsoll.AdamW`. None for an optax transformation, whose schedule cannot be read.
+            The schedule of settings like `plimsoll.AdamW`. None for an optax transformation, whose schedule cannot be
+            read.
         """
-        optimizer = self.optimizer(steps)
-        return optimizer.schedule(steps) if isinstance(optimizer, AdamW) else None
+        return self._settings.schedule(steps)
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
         """Returns whether a run of `steps` can continue to `longer` steps as if it had been planned that long.
@@ -510,10 +513,7 @@ class Recipe(metaclass=Named):
             longer: Optimizer steps of the extended run.
             taken: Optimizer steps that the run has taken so far.
         """
-        optimizer, other = self.optimizer(steps), self.optimizer(longer)
-        if not isinstance(optimizer, AdamW):  # an object that was given knows nothing of the length
-            return optimizer is other or steps == longer
-        return optimizer == other and optimizer.same_beginning(steps, longer, taken=taken)
+        return self._settings.same_beginning(steps, longer, taken=taken)
 
     @abstractmethod
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
@@ -602,22 +602,6 @@ class Pinned:
     `plimsoll.plan` and `plimsoll.train` takes precedence over these."""
 
 
-def warmup(requested: int | None, default: int | None, steps: int) -> int:
-    """Returns the steps of the warm-up: those requested, or the default's, a tenth of the run at most.
-
-    Args:
-        requested: --warmup-steps.
-        default: --default-warmup-steps; None for a tenth of the run.
-        steps: Optimizer steps of the run.
-    """
-    if requested is not None:
-        return requested
-    tenth = max(1, steps // 10)
-    if default is None:
-        return tenth
-    return min(default, tenth)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdamWRecipe(Recipe):
     """A recipe whose optimizer is AdamW, with its settings as options; subclasses have defaults of their own."""
@@ -638,17 +622,14 @@ class AdamWRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.adamw  # its own checks
-
-    @property
-    def adamw(self) -> AdamW:
-        return AdamW(
-            learning_rate=self.learning_rate,
-            warmup_steps=(self.default_warmup_steps or 0) if self.warmup_steps is None else self.warmup_steps,
-            weight_decay=self.weight_decay,
-            beta2=self.beta2,
-            clip_norm=self.clip_norm or None,
-        )
+        _ = self.optimizer(1)  # its own checks
 
     def optimizer(self, steps: int) -> AdamW:
-        return dataclasses.replace(self.adamw, warmup_steps=warmup(self.warmup_steps, self.default_warmup_steps, steps))
+        return AdamW(
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            default_warmup_steps=self.default_warmup_steps,
+            weight_decay=self.weight_decay,
+            beta2=self.beta2,
+            clip_norm=self.clip_norm,
+        )

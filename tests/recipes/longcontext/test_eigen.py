@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from eigen_examples import LENGTH, SCANNED, SHAPES, TINY, VOCAB, hidden_of, parameters, tokens
 from plimsoll.errors import RecipeError
 from plimsoll.models.decoder import matrix_keys
-from plimsoll.optimizers.adamw import decayed
+from plimsoll.optimizers.settings import decayed
 from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Mixer, beginning, eigenvalues
 from plimsoll.recipes.longcontext.positions import by_position, stretches
 from plimsoll.recipes.longcontext.task import LongTokens

@@ -11,7 +11,6 @@ import pytest
 from item_examples import BESIDE, ITEMS, LLAMA, histories, keys_of, task_of, uneven_clusters
 from plimsoll.models.pretrained.weights import load
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.adamw8 import build
 from plimsoll.recipes.recommend import items as item_table
 from plimsoll.recipes.recommend.item_reader import SmallReader, with_weights
 from plimsoll.recipes.recommend.item_shape import EARLIER
@@ -71,7 +70,7 @@ def test_the_item_table_learns_through_the_frozen_model_alone(published, monkeyp
 @pytest.mark.slow_except("32")
 @pytest.mark.parametrize("bits", STORABLE["frozen_bits"])
 def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kept_for_it(folder, bits):
-    task, rule = task_of(published=True), build(AdamW(weight_decay=0.1, warmup_steps=0), 20)
+    task, rule = task_of(published=True), AdamW(weight_decay=0.1, warmup_steps=0).rule(20)
     state = make_init(task, rule, frozen_bits=bits)(np.uint32(0))
     state["params"] = with_weights(state["params"], folder, LLAMA)
     model, published = state["params"]["frozen"]["model"], load(folder, LLAMA, bits=bits, words=False)

@@ -60,8 +60,6 @@ class Control(AdamWRecipe):
         "unroll",
         "remat",
         "remat_offload",
-        "optimizer_bits",
-        "offload",
     )
 
     data: str = ""

@@ -70,9 +70,6 @@ class Finetune(AdamWRecipe):
         "loss_chunk",
         "mlp_chunk",
         "attention_chunk",
-        "optimizer_bits",
-        "weight_bits",
-        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (512, 128)
 

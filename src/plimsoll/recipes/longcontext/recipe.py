@@ -65,10 +65,7 @@ class LongContext(AdamWRecipe):
         "remat",
         "remat_offload",
         "loss_chunk",
-        "optimizer_bits",
-        "weight_bits",
         "layerwise",
-        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (2048, 256)
     loss_whole: ClassVar[bool] = False
@@ -135,8 +132,6 @@ class LongContext(AdamWRecipe):
         require_sizes(least=0, validation_tokens=self.validation_tokens, workers=self.workers)
         if self.vocab_size is not None and not 1 <= self.vocab_size <= LARGEST_VOCABULARY:
             raise RecipeError(f"--vocab-size must be from 1 to {LARGEST_VOCABULARY:,}, got {self.vocab_size:,}")
-        if not 0 <= self.warmup_fraction < 1:
-            raise RecipeError(f"--warmup-fraction must be from 0 to below 1, got {self.warmup_fraction:g}")
         _ = self._shape(1)  # its own checks
         if self.heads is not None and not self.attention_every:
             raise RecipeError(
@@ -154,10 +149,12 @@ class LongContext(AdamWRecipe):
 
     def optimizer(self, steps: int) -> AdamW:
         """Returns AdamW with a one-cycle schedule: warm-up for a tenth of the run, then a cosine to zero."""
-        warmup_steps = self.warmup_steps or round(self.warmup_fraction * steps)
-        if not self.warmup_steps and self.default_warmup_steps is not None:
-            warmup_steps = min(self.default_warmup_steps, warmup_steps)
-        return replace(self.adamw, warmup_steps=warmup_steps, final_fraction=0.0)
+        return replace(
+            super().optimizer(steps),
+            warmup_steps=self.warmup_steps or None,
+            warmup_fraction=self.warmup_fraction,
+            final_fraction=0.0,
+        )
 
     @property
     def rate_per_example(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.settings import TYPICAL_STEPS, Optimizer
 from plimsoll.recipes.own.arrays import kept
 from plimsoll.recipes.own.recipe import OwnRecipe, class_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of
@@ -157,7 +157,9 @@ class Given:
     @property
     def lacks_length(self) -> bool:
         """True if the optimizer has a schedule over the whole run, and nobody has said how long that is."""
-        return isinstance(self.optimizer, AdamW) and self.fields.get("steps") is None
+        if not isinstance(self.optimizer, Optimizer) or self.fields.get("steps") is not None:
+            return False
+        return self.optimizer.schedule(TYPICAL_STEPS) is not None
 
     def require_init(self, init: Callable[..., Any]) -> None:
         """Raises RecipeError where `init` makes other parameters than those that were planned for."""
@@ -174,10 +176,6 @@ class Given:
                 f"init makes the parameters {_in_words(shapes)}, and the plan is of {_in_words(self.params)}: plan for"
                 " these"
             )
-
-
-OF_ADAMW = ("optimizer_bits", "weight_bits", "offload")
-"""Levers that `plimsoll.AdamW` makes use of, whatever the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +212,6 @@ def given(
         raise RecipeError(f'reduction is "sum" or "mean", got {reduction!r}')
     form, examples = form_of(batch)
     fields = {"batch_size": examples, **fields}
-    supported = {*supported, *(OF_ADAMW if isinstance(optimizer, AdamW) else ())}
     return Given(
         loss=loss,
         params=shapes_of(params),

@@ -16,7 +16,6 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 
 from __future__ import annotations
 
-import inspect
 import math
 import shutil
 import sys
@@ -31,7 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.registry import LEVERS
-from plimsoll.optimizers.adamw import AdamW
+from plimsoll.optimizers.foreign import OfLength, optimizer_of
+from plimsoll.optimizers.settings import Optimizer
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
 from plimsoll.recipes.own import files
@@ -148,14 +148,14 @@ class OwnRecipe(Recipe):
         return None
 
     @abstractmethod
-    def optimizer(self, steps: int) -> optax.GradientTransformation | AdamW:
+    def optimizer(self, steps: int) -> optax.GradientTransformation | Optimizer:
         """Returns the optimizer of a run.
 
         Args:
             steps: Optimizer steps of the whole run, for a learning-rate schedule.
 
         Returns:
-            An optax transformation, or `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
+            An optax transformation, or settings like `plimsoll.AdamW`, whose state can also be stored in 16 or 8 bits.
         """
 
     @property
@@ -335,7 +335,7 @@ def recipe(
     init: Callable[..., Any],
     loss: Callable[..., Any],
     data: Callable[[], Any],
-    optimizer: optax.GradientTransformation | AdamW | Callable[[int], optax.GradientTransformation | AdamW],
+    optimizer: optax.GradientTransformation | Optimizer | Callable[[int], optax.GradientTransformation | Optimizer],
     validation_data: Callable[[], Any] | None = None,
     supported: Sequence[str] = (),
     **fields: Any,
@@ -389,25 +389,14 @@ def class_of(
     for name, function in functions.items():
         if not callable(function):
             raise RecipeError(f"plimsoll.recipe: {name} must be a function, got a {type(function).__name__}")
-    supports = [support.name for lever in LEVERS.values() for support in lever.supports]
-    may_support = [name for name in supports if name not in NOT_OF_A_LOSS]
+    of_loss = [support.name for lever in LEVERS.values() for support in lever.supports if support.owner == "loss"]
+    may_support = [name for name in of_loss if name not in NOT_OF_A_LOSS]
     if unknown := sorted(set(supported) - set(may_support)):
         raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support)}, got {', '.join(unknown)}")
 
-    # The optimizer: built already, or by the number of steps.
-    is_built = isinstance(optimizer, AdamW) or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))
-    make_optimizer: Any = (lambda _steps: optimizer) if is_built else optimizer
-    if not callable(make_optimizer):
-        raise RecipeError(
-            "plimsoll.recipe: optimizer must be an optax transformation, a plimsoll.AdamW, or a function of the run's"
-            f" number of steps that returns one, got a {type(optimizer).__name__}"
-        )
-    if [*inspect.signature(make_optimizer).parameters][:1] == ["learning_rate"]:
-        called = getattr(make_optimizer, "func", make_optimizer).__name__
-        raise RecipeError(
-            f"plimsoll.recipe: optimizer is {called} itself, which would take the number of steps for its learning"
-            f" rate: call it, like {called}(1e-3)"
-        )
+    # The optimizer: as it is, or by the number of steps.
+    is_by_length = isinstance(optimizer_of(optimizer), OfLength)
+    make_optimizer: Any = optimizer if is_by_length else lambda _steps: optimizer
     members |= {name: staticmethod(function) for name, function in functions.items()}
     members["optimizer"] = lambda self, steps: make_optimizer(steps)
     members["supported"] = tuple(supported)

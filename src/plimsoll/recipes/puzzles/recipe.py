@@ -9,7 +9,7 @@ recipes/puzzles/presets.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from plimsoll.data import require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
-from plimsoll.optimizers.adam_atan2 import AdamATan2
-from plimsoll.optimizers.sign_sgd import SignSGD
-from plimsoll.recipes.base import Count, Prepared, Recipe, Say, warmup
+from plimsoll.recipes.base import Count, Prepared, Recipe, Say
+from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
 from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import WHOLE, Compute, Source, Storage, Task
+from plimsoll.types import Compute, Source, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
-    import optax
-
     from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
-T = TypeVar("T", TRMShape, AdamATan2, SignSGD)
+T = TypeVar("T", TRMShape, TrmOptimizer)
 
 READER_BYTES = 4 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
@@ -63,7 +60,7 @@ class Puzzles(Recipe):
             command="plimsoll solve {run} test:0",
         ),
     )
-    supported: ClassVar[tuple[str, ...]] = ("precision", "activations", "unroll", "remat", "offload")
+    supported: ClassVar[tuple[str, ...]] = ("precision", "activations", "unroll", "remat")
 
     data: str = ""
     """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the published format.
@@ -137,7 +134,7 @@ class Puzzles(Recipe):
         require_sizes(least=0, validation_examples=self.validation_examples)
         if not 0 <= self.halt_exploration <= 1:
             raise RecipeError(f"--halt-exploration must be from 0 to 1, got {self.halt_exploration:g}")
-        _ = self.adam_atan2(1), self.sign_sgd(1), self._shape(self.identifiers)
+        _ = self.optimizer(1), self._shape(self.identifiers)
 
     @cached_property
     def shape(self) -> TRMShape:
@@ -148,22 +145,9 @@ class Puzzles(Recipe):
         return self._part(TRMShape, vocab=self.vocab_size, length=self.seq_len, identifiers=identifiers)
 
     def _part(self, kind: type[T], **others: Any) -> T:
-        """Returns settings that have fields of the recipe's names, but for the `others`."""
-        own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in others}
-        return kind(**own, **others)
-
-    def adam_atan2(self, steps: int) -> AdamATan2:
-        """Returns the settings of the optimizer of all weights but the puzzle embeddings, in a run of so many steps."""
-        return self._part(AdamATan2, warmup_steps=warmup(self.warmup_steps, self.default_warmup_steps, steps))
-
-    def sign_sgd(self, steps: int) -> SignSGD:
-        """Returns the settings of the puzzle embeddings' optimizer, in a run of so many steps."""
-        return self._part(
-            SignSGD,
-            warmup_steps=self.adam_atan2(steps).warmup_steps,
-            learning_rate=self.puzzle_learning_rate,
-            weight_decay=self.puzzle_weight_decay,
-        )
+        """Returns settings with the recipe's values where both have fields of one name, but for the `others`."""
+        own = {field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)}
+        return kind(**own | others)
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
@@ -223,20 +207,8 @@ class Puzzles(Recipe):
         halting = Halting(max_steps=self.halt_max_steps, exploration=self.halt_exploration)
         return RecursiveSolver(self.shape, compute, halting)
 
-    def optimizer(self, steps: int) -> optax.GradientTransformation:
-        return self.adam_atan2(steps).build(steps)
-
-    def schedule(self, steps: int) -> Callable[[Any], Any]:
-        return self.adam_atan2(steps).schedule(steps)
-
-    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        rule = self.adam_atan2(steps)
-        return rule == self.adam_atan2(longer) and rule.same_beginning(steps, longer, taken=taken)
-
-    def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
-        from plimsoll.optimizers.in_place import in_place
-
-        return in_place(super().update_rule(steps, storage), row_rule=self.sign_sgd(steps).build(steps))
+    def optimizer(self, steps: int) -> TrmOptimizer:
+        return self._part(TrmOptimizer)
 
     def prepare(self, folder: Path, say: Say) -> Prepared:
         # All of the data is read, so that what is damaged is found now and not during training.

@@ -78,9 +78,6 @@ class Recommend(AdamWRecipe):
         "remat_offload",
         "loss_chunk",
         "attention_chunk",
-        "optimizer_bits",
-        "weight_bits",
-        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256, 32)
     loss_whole: ClassVar[bool] = False

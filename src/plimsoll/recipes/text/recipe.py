@@ -63,10 +63,7 @@ class Text(AdamWRecipe):
         "remat_offload",
         "loss_chunk",
         "attention_chunk",
-        "optimizer_bits",
-        "weight_bits",
         "layerwise",
-        "offload",
     )
     loss_chunks: ClassVar[tuple[int, ...]] = (256,)
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -1,0 +1,199 @@
+"""Settings of an update rule: what an optimizer's options are, and its learning rate over a run.
+
+    warm-up        from 0, or from the first share of the peak, in a straight line
+    cosine         half a cosine down to `final_fraction` of the peak, at the last step
+    linear         a straight line to the same
+    wsd            constant, and a straight line in the last `decay_fraction` of the run ("warm-up, stable, decay",
+                   Hu et al. 2024, https://arxiv.org/abs/2404.06395; a fifth is enough for what a cosine reaches,
+                   Haegele et al. 2024, https://arxiv.org/abs/2405.18392)
+    constant       the peak until the end
+
+Recipes hold these settings, so importing this file imports neither JAX nor optax.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from annotated_types import Ge, Interval
+
+from plimsoll.options import Options
+from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
+
+if TYPE_CHECKING:
+    import optax
+
+Decay = Literal["cosine", "linear", "wsd", "constant"]
+
+TYPICAL_STEPS = 10_000
+"""Length of a run for which an optimizer is asked what it supports, before its length is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Options):
+    """Settings of an update rule. Only `rule` has to be written; the fields of a subclass are its options."""
+
+    group: ClassVar[str] = "optimizer"
+    levers: ClassVar[tuple[str, ...]] = ()
+    """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
+    `layerwise`."""
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether the norm of the whole gradient is needed before the first update, as for clipping."""
+        return False
+
+    @abstractmethod
+    def rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
+        """Returns the update rule as an optax transformation.
+
+        Args:
+            steps: Optimizer steps of the whole run, for the learning-rate schedule.
+            storage: Bits per stored number of weights and optimizer state. All are 32 unless `levers` says more.
+        """
+
+    def schedule(self, steps: int) -> Callable[[Any], Any] | None:
+        """Returns the learning-rate schedule: a function of the step number, counted from 0; None if unknown.
+
+        Args:
+            steps: Optimizer steps of the whole run.
+        """
+        return None
+
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+
+        If so, a run of `steps` that has taken `taken` of them can continue to `longer` as if it had been planned that
+        long. False if unknown.
+
+        Args:
+            steps: Optimizer steps of the run.
+            longer: Optimizer steps of the extended run.
+            taken: Optimizer steps that the run has taken so far.
+        """
+        return steps == longer
+
+
+class Corners(NamedTuple):
+    """Steps at which the learning rate changes its course, counted from 0."""
+
+    peak: int
+    """Step with the peak rate, the first one after warm-up."""
+    fall: int
+    """Last step with the peak rate."""
+    end: int
+    """Step with the final rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates(Optimizer):
+    """Settings of a rule with a learning rate: warm-up, and then a decay."""
+
+    rises_from_zero: ClassVar[bool] = True
+    """Whether the first step has rate 0, and a warm-up as long as the run is shortened to a tenth of it. Otherwise the
+    first of n warm-up steps has 1/n of the peak, and the rate is float32 for any count, as published for TRM."""
+
+    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 5e-4
+    """Peak learning rate, reached at the end of warm-up."""
+    warmup_steps: Annotated[int | None, Ge(0)] = None
+    """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
+    --warmup-fraction of the run."""
+    default_warmup_steps: Annotated[int | None, Ge(0)] = 100
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. None for --warmup-fraction in any
+    run."""
+    warmup_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    """Most of the run that is warm-up, if --warmup-steps is not given."""
+    decay: Decay = "cosine"
+    """Course of the learning rate after warm-up: down to --final-fraction by half a cosine or a straight line (linear),
+    at its peak until --decay-fraction of the run is left and then by a straight line (wsd), or at its peak until the
+    end (constant)."""
+    decay_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.2
+    """Share of the run in which the learning rate falls, with --decay wsd."""
+    final_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    """Learning rate at the end of the run, as a fraction of its peak."""
+
+    def warmup(self, steps: int) -> int:
+        """Returns the steps of the warm-up in a run of `steps`."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        share = self.warmup_fraction * steps
+        if self.default_warmup_steps is None:
+            return round(share)
+        return min(self.default_warmup_steps, max(1, int(share)))
+
+    def corners(self, steps: int) -> Corners:
+        """Returns where the learning rate of a run of `steps` changes its course."""
+        warmup = self.warmup(steps)
+        if self.rises_from_zero:
+            peak = max(1, steps // 10) if warmup >= steps else warmup
+            end = max(steps, peak + 1)
+        else:
+            peak = max(1, warmup) - 1
+            end = max(steps - 1, peak + 1)
+
+        # The end of a run that is all warm-up may come before its peak is over.
+        falling = max(1, round(self.decay_fraction * steps))
+        fall = max(peak, end - falling) if self.decay == "wsd" else peak
+        return Corners(peak, fall, end)
+
+    def schedule(self, steps: int) -> optax.Schedule:
+        """Returns the learning-rate schedule, an optax schedule: a function from the step number, counted from 0.
+
+        It rises to `learning_rate` within the warm-up, and follows `decay` to `final_fraction` of it at the last step.
+
+        Args:
+            steps: Optimizer steps of the whole run.
+        """
+        return self.curve(self.learning_rate, steps)
+
+    def curve(self, peak: float, steps: int) -> optax.Schedule:
+        """Returns the schedule of a run of `steps` with another `peak`."""
+        import jax.numpy as jnp
+        import optax
+
+        corners = self.corners(steps)
+        final = self.final_fraction
+        falls = {
+            "cosine": lambda length: optax.cosine_decay_schedule(peak, length, alpha=final),
+            "linear": lambda length: optax.linear_schedule(peak, final * peak, length),
+            "wsd": lambda length: optax.linear_schedule(peak, final * peak, length),
+            "constant": lambda _: optax.constant_schedule(peak),
+        }
+        first = 0.0 if self.rises_from_zero else peak / (corners.peak + 1)
+        rise = optax.linear_schedule(first if corners.peak else peak, peak, corners.peak)
+        fall = falls[self.decay](corners.end - corners.fall)
+        if corners.fall == corners.peak:
+            curve = optax.join_schedules([rise, fall], [corners.peak])
+        else:
+            level = optax.constant_schedule(peak)
+            curve = optax.join_schedules([rise, level, fall], [corners.peak, corners.fall])
+        if self.rises_from_zero:
+            return curve
+        return lambda count: jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
+
+    def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
+        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+
+        They have during an equally long warm-up, with `decay="wsd"` until the shorter run's rate begins to fall, and
+        always without a decay.
+        """
+        if steps == longer:
+            return True
+        corners = self.corners(steps)
+        if corners.peak != self.corners(longer).peak:
+            return False
+        never_falls = self.decay == "constant" or self.final_fraction == 1
+        return never_falls or taken <= corners.fall + 1
+
+
+def decayed(params: Any) -> Any:
+    """Returns True for every leaf that weight decay applies to: all but norms and biases."""
+    import jax
+
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: NORMS_AND_BIASES.isdisjoint(str(getattr(entry, "key", entry)) for entry in path), params
+    )
