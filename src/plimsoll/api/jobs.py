@@ -51,7 +51,7 @@ def job(
     Args:
         recipe: What to train.
         options: Options of the run.
-        words: The command as it was typed, without what is meant for the scheduler.
+        words: The command and its arguments as they were typed, without what is meant for the scheduler.
         on: The scheduler.
         nodes: Number of nodes; by default one, or as many as have 8 GPUs each.
         say: Called with the plan, as text.
@@ -90,9 +90,10 @@ def job(
     planned = before or _planned(recipe, options, target, tasks, say)
     budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
     given = [word.partition("=")[0].replace("_", "-") for word in words]
-    command = ["train", *words]
+    command = [*words]
     command += [] if "--chip" in given else ["--chip", target.name]
-    command += [] if "--run" in given or "--output-dir" in given else ["--run", str(options.run)]
+    names_run = {"resume", "--run", "--output-dir"} & {*given}
+    command += [] if names_run else ["--run", str(options.run)]
     host = planned["host"]
     return Job(
         name=options.name or str(planned["recipe"]),

@@ -1,29 +1,19 @@
-"""Starts training in a process of its own, follows it, and returns the run: `plimsoll.train`. It imports no JAX."""
+"""`plimsoll.train`: a recipe and its options become a run, in a process that is followed. It imports no JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.api import notebook
+from plimsoll.api.follow import OnLog, follow
 from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
-from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph, ended_by_kill
-from plimsoll.files.bucket import is_address
-from plimsoll.files.sender import Sender, sent
-from plimsoll.processes import supervise
 from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.own.files import short_name
-from plimsoll.report.metrics import NewRows
-
-OnLog = Callable[[dict[str, Any]], None]
-"""Function that takes a row of metrics: a dict, as in `Run.metrics`."""
 
 
 def train(
@@ -94,46 +84,4 @@ def train(
         name=name,
         **options,
     )
-    if not is_address(given.run):
-        return _train_here(recipe, given, say, on_log)
-    with sent(str(given.run), say) as sender:
-        made = _train_here(recipe, dataclasses.replace(given, run=sender.folder), say, on_log, sender)
-    if sender.behind is not None:
-        raise RunError(sender.behind)
-    return made
-
-
-def _train_here(
-    recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None, sender: Sender | None = None
-) -> Run:
-    """Trains in a folder of this machine, and returns the run. It ends if the `sender` of its bucket does."""
-    run = Run(options.run or "")
-    ready = prepare_run(recipe, options, say)
-    rows = NewRows(run.folder.metrics)
-
-    def look() -> None:
-        for row in rows.read():
-            if on_log is not None:
-                on_log(row)
-        if sender is not None:
-            sender.require_running()
-
-    try:
-        code, _ = supervise.watched(
-            ready.command,
-            ready.environment,
-            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
-            look=None if on_log is None and sender is None else look,
-            pass_fds=[ready.lock],
-        )
-    finally:
-        os.close(ready.lock)
-    if code == 128 + signal.SIGINT:
-        message = f"training was interrupted: what {run.path} has saved is whole, the same call continues"
-        raise as_paragraph(KeyboardInterrupt(message))
-    if code == 128 + signal.SIGKILL:
-        raise StoppedError(ended_by_kill())
-    if code:
-        kind = StoppedError if code == StoppedError.exit_code else PlimsollError
-        raise kind(f"training ended with code {code}: its own message says why")
-    return run
+    return Run(follow(recipe, given, say, on_log))

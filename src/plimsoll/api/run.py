@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll.api import run_page, use
 from plimsoll.api.export import Place
 from plimsoll.api.export import export as write_export
+from plimsoll.api.follow import OnLog, resume
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
 from plimsoll.errors import PlimsollError, as_written, unknown_attribute
 from plimsoll.files.bucket import fetched
@@ -229,6 +230,41 @@ class Run:
             PlimsollError: The run has nothing to show yet, or the file cannot be written.
         """
         return run_page.write(str(self.path), out=out, model=model, closed_loop=closed_loop)
+
+    def train(
+        self,
+        *,
+        memory: str | int | None = None,
+        max_steps: int | None = None,
+        quiet: bool = False,
+        on_log: OnLog | None = None,
+        **options: Any,
+    ) -> Run:
+        """Continues the training of this run with its own recipe and plan, as `plimsoll resume` does.
+
+        Options of the recipe change it on purpose: `steps` or `epochs` for another length, `learning_rate`, and
+        `dataset_id` or `data` for the same data in another place. The report and the ledger name what changed.
+
+        Args:
+            memory: Memory budget per device. By default that of the plan.
+            max_steps: Optimizer step at which to stop early.
+            quiet: Whether to print only warnings and the result.
+            on_log: Function that is called with each new row of metrics.
+            options: Other options of `plimsoll.train`, and those of the recipe that change.
+
+        Returns:
+            This run.
+
+        Raises:
+            RunError: An option cannot be changed, or the run has no files.
+            RecipeError: The recipe consists of functions of another Python program, or an option is unknown.
+
+        Example:
+            >>> plimsoll.load("runs/code").train(steps=900)  # doctest: +SKIP
+        """
+        chosen = {"memory": memory, "max_steps": max_steps, "quiet": quiet, **options}
+        resume(str(self.path), chosen, on_log=on_log)
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -12,12 +12,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll.api import accelerator, extend
+from plimsoll.api import accelerator, changes
 from plimsoll.api.accelerator import Card
+from plimsoll.api.changes import Changes
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
 from plimsoll.api.plan import Say, budget_bytes, plan, printing
@@ -31,7 +32,7 @@ from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
 from plimsoll.recipes.base import Prepared, Recipe
-from plimsoll.recipes.saved import begun_with, differences, from_dict, is_saved_as, name_of, to_dict
+from plimsoll.recipes.saved import begun_with, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_budget, format_bytes
 
@@ -69,7 +70,7 @@ def prepare_run(
         card = accelerator.card_for(target) if processes == 1 else None
         if options.plan is not None and (options.replan or not folder.has("plan.json")):
             levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
-        prepared = prepare_data(folder, recipe, say, longer=options.extend)
+        prepared = prepare_data(folder, recipe, say, on_purpose=options.on_purpose)
         trained_by = folder.trained_by()
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
         accelerator.require_free(card, target, budget)
@@ -81,7 +82,7 @@ def prepare_run(
             "planned_host": planned["host"],
         }
         variables = accelerator.training_environment(target, card, budget, say, **how)
-        notes = (*_notes_of_changes(folder, trained_by, levers), *extend.notes(folder, prepared))
+        notes = (*_notes_of_changes(folder, trained_by, levers), *changes.notes(folder, prepared))
         note_session(folder, notes)
     except BaseException as problem:
         if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
@@ -162,29 +163,18 @@ def _target(folder: RunFolder, recipe: Recipe, options: TrainOptions, say: Say, 
     return accelerator.chip_here(say, batch=batch, mesh=options.mesh)
 
 
-def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, longer: bool = False) -> Prepared:
+def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
     """Prepares the data once, before training, and returns what is kept of it in the run.
 
-    A run has begun once it has a plan; until then a corrected recipe replaces what was refused. With more steps than it
-    was begun with, it gets that length (extend.py); `longer` says that it may where that changes what was learned.
+    A run has begun once it has a plan; until then a corrected recipe replaces what was refused. Afterwards it changes
+    as `api/changes.py` says; options in `on_purpose` may change what was learned.
     """
-    extend.finish(folder)
+    changes.finish(folder)
     if folder.has("plan.json"):
         before = begun_with(folder.read("recipe.json"), recipe, run=folder.path)
-        changed = differences(before, recipe)
-        if changed and changed.keys() <= extend.LENGTH:
-            folder.require_sealed()
-            extend.extend(folder, before, recipe, allowed=longer)
-        elif changed:
-            words = "; ".join(
-                f"--{name.replace('_', '-')} is {before!r} there and {now!r} here"
-                for name, (before, now) in changed.items()
-            )
-            raise RunError(
-                f"{folder.path} is a run of another recipe: {words}. Use the same options to continue it, or name"
-                " another --run"
-            )
         folder.require_sealed()
+        changed = Changes(folder=folder, before=before, recipe=recipe)
+        changes.apply(changed, Prepared.read(folder), on_purpose=on_purpose)
         prepared = Prepared.read(folder)
         recipe.training_data_changed(prepared)
         return prepared
@@ -235,14 +225,14 @@ def _settle_plan(
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
-        longer = extend.is_pending(folder)
-        if moved is None and not longer and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
+        is_changed = changes.is_pending(folder)
+        if moved is None and not is_changed and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             return _keep_plan(folder, planned, options, target, card, say)
-        why = moved or ("has another length" if longer else "")
+        why = moved or ("has changed" if is_changed else "")
         why = why or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
         options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
-        if longer and moved is None and options.plan is None:  # the same step, compiled with another schedule
+        if is_changed and moved is None and options.plan is None:  # the same step, compiled with another schedule
             _say_kept(planned, options, say)
             options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
             set_by_user = {*planned["plan"]["pinned"]}
@@ -280,7 +270,7 @@ def _settle_plan(
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())
-    extend.plan_is_made(folder)
+    changes.plan_is_made(folder)
     return planned.ledger.budget_bytes
 
 

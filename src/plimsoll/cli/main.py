@@ -33,6 +33,7 @@ GROUPS = {
         "recipes": Command("look", "what there is to train", "plimsoll recipes --json"),
         "plan": Command("plan", "the fastest plan that fits; allocates nothing", ""),
         "train": Command("train", "plan, then train; again = continue", ""),
+        "resume": Command("train", "a run goes on, from anywhere", "plimsoll resume runs/mine"),
         "ladder": Command("ladder", "each lever in turn, measured", ""),
         "runs": Command("look", "the runs here, side by side", "plimsoll runs runs/compared"),
     },

@@ -111,7 +111,7 @@ class TrainOptions(options.TrainOptions, Processes):
             is_bare = self.max_minutes.replace(".", "", 1).isdigit()
             seconds = float(self.max_minutes) * 60 if is_bare else parse_seconds(self.max_minutes)
         shared = {field.name: getattr(self, field.name) for field in fields(options.TrainOptions)}
-        own = {"run": self.run or f"runs/{name}", "name": name, "pins": pins, "max_seconds": seconds}
+        own: dict[str, Any] = {"run": self.run or f"runs/{name}", "name": name, "pins": pins, "max_seconds": seconds}
         return options.TrainOptions(**shared | own)
 
 

@@ -256,7 +256,7 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
     if others:
         return f"the recipe {' '.join(recipe)} has no option {flag}, which {names_in_words(others)} have:"
     known = [form for option in options if not option.is_argument for form in forms_of(option)]
-    return f"there is no option {flag}{did_you_mean(flag, known, most=3, like=0.7) or ':'}"
+    return f"there is no option {flag}{did_you_mean(flag, known, most=2, like=0.7) or ':'}"
 
 
 def forms_of(option: Option) -> list[str]:

@@ -67,9 +67,6 @@ class TrainOptions(Place):
     replan: bool = False
     """Search for a new plan, although the run has one. Checkpoints are kept, and training continues from them. Also
     repairs a damaged plan.json."""
-    extend: bool = False
-    """Continue a run with more --steps, even if the steps so far would have had other learning rates in a run of that
-    length."""
     keep_plan: bool = False
     """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
     margin, and resumes."""
@@ -99,6 +96,8 @@ class TrainOptions(Place):
     """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""
     name: str | None = field(default=None, metadata={"option": False})
     """Name of the recipe in messages. By default its kind."""
+    on_purpose: tuple[str, ...] = field(default=(), metadata={"option": False})
+    """Options of the recipe that are changed in a run that goes on (`plimsoll resume`)."""
     pins: Mapping[str, Any] = field(default_factory=dict, metadata={"option": False})
     """Levers to fix, by name; the planner chooses the others."""
     max_seconds: float | None = field(default=None, metadata={"option": False})

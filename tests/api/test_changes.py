@@ -14,7 +14,7 @@ from commands import TINY, plimsoll
 from hypotheses import examples
 from interaction_files import write_small
 from plimsoll import preset
-from plimsoll.api import extend, train
+from plimsoll.api import changes, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
@@ -79,50 +79,72 @@ SUDOKU = preset("sudoku", steps=200, warmup_steps=100)  # whose rate is constant
 def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
     folder = begun(tmp_path / "sudoku", SUDOKU, taken=200)
     prepared = prepare_data(folder, longer(SUDOKU, 400), print)
-    assert (prepared.steps, extend.is_pending(folder)) == (400, True)
+    assert (prepared.steps, changes.is_pending(folder)) == (400, True)
     assert from_dict(folder.read("recipe.json")) == longer(SUDOKU, 400)
-    assert extend.notes(folder, prepared) == ("extended at step 200 from 200 to 400 steps",)
+    assert changes.notes(folder, prepared) == ("extended at step 200 from 200 to 400 steps",)
     folder.require_sealed()
 
     folder = begun(tmp_path / "code", CODE, taken=600)
     files = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
-    with pytest.raises(RunError, match=r"run of 600 steps, .* run of 900: .* Add --extend to go on to step 900"):
+    with pytest.raises(
+        RunError, match=r"run of 600 steps, .* run of 900: .* `plimsoll resume .*code --steps 900` goes on"
+    ):
         prepare_data(folder, longer(CODE, 900), print)
     assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
-    prepared = prepare_data(folder, longer(CODE, 900), print, longer=True)
+    prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
     assert prepared.steps == 900
-    assert extend.notes(folder, prepared)[0].endswith("the steps before had the learning rates of the old length")
-    folder.write("ledger.json", {"notes": [*extend.notes(folder, prepared)]})
-    assert extend.notes(folder, prepared) == (), "a note is written once"
+    assert changes.notes(folder, prepared)[0].endswith("the steps before had the learning rates of the old length")
+    folder.write("ledger.json", {"notes": [*changes.notes(folder, prepared)]})
+    assert changes.notes(folder, prepared) == (), "a note is written once"
 
     folder = begun(tmp_path / "new", CODE, taken=0)
     assert prepare_data(folder, longer(CODE, 900), print).steps == 900
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("options", "words"),
     [
-        ({"steps": 300}, "--steps 300 is shorter"),
-        ({"steps": None, "epochs": 9.0}, "its length cannot be changed in epochs: give --steps 450 instead"),
-        ({"steps": 900, "seed": 1}, "is a run of another recipe: --steps is 600 there and 900 here; --seed"),
+        ({"steps": 300}, "run of 600 steps, of which 600 are taken, and 300 are shorter"),
+        ({"steps": 900, "seed": 1}, "was begun with other options: --steps is 600 there and 900 here; --seed is 42"),
+        ({"learning_rate": 1e-2}, "--learning-rate is 0.004 there and 0.01 here. `plimsoll resume "),
+        ({"batch_size": 4}, "--batch-size is 16 there and 4 here. `plimsoll resume "),
     ],
 )
-def test_what_is_no_longer_run_is_refused_and_nothing_is_written(tmp_path, changes, words):
+def test_what_cannot_change_is_refused_with_what_differs_and_nothing_is_written(tmp_path, options, words):
     folder = begun(tmp_path / "run", CODE, taken=600)
     with pytest.raises(RunError, match=re.escape(words)):
-        prepare_data(folder, dataclasses.replace(CODE, **changes), print, longer=True)
+        prepare_data(folder, dataclasses.replace(CODE, **options), print, on_purpose=["steps", "batch_size"])
     assert folder.read("recipe.json") == to_dict(CODE)
-    assert not extend.is_pending(folder)
+    assert not changes.is_pending(folder)
 
 
-def test_steps_are_suggested_for_the_epochs_that_were_asked_for(tmp_path):
-    """Of a recipe that evaluates every so many epochs, whose steps were once taken for the steps of one."""
+def test_a_learning_rate_is_changed_on_purpose_and_noted(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=300)
+    faster = dataclasses.replace(CODE, learning_rate=1e-2)
+    prepared = prepare_data(folder, faster, print, on_purpose=["learning_rate"])
+    assert from_dict(folder.read("recipe.json")) == faster
+    assert changes.notes(folder, prepared) == ("changed at step 300: --learning-rate from 0.004 to 0.01",)
+    assert changes.is_pending(folder), "the schedule is part of the compiled step"
+    assert prepare_data(folder, faster, print).facts == prepared.facts, "the same command goes on without saying so"
+
+
+def test_a_run_becomes_shorter_on_purpose_but_not_than_what_is_taken(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=300)
+    with pytest.raises(RunError, match="400 are shorter"):
+        prepare_data(folder, longer(CODE, 400), print)
+    prepared = prepare_data(folder, longer(CODE, 400), print, on_purpose=["steps"])
+    assert prepared.steps == 400
+    assert changes.notes(folder, prepared)[0].startswith("shortened at step 300 from 600 to 400 steps; ")
+
+
+def test_a_length_in_epochs_is_counted_over_the_runs_data(tmp_path):
+    """Also of a recipe that evaluates every so many epochs."""
     write_small(tmp_path / "data", [[1, 2, 3, 4, 5]] * 7, width=8, clusters=3)
     recipe = preset("recommend", data=str(tmp_path / "data"), seq_len=4, batch_size=2, width=16, epochs=20)
     prepared = recipe.prepare(tmp_path, lambda _: None)
     folder = begun(tmp_path / "run", recipe, taken=10, prepared=prepared)
-    with pytest.raises(RunError, match=r"run of 70 steps.*give --steps 105 instead"):  # 7 users in batches of 2
-        prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, longer=True)
+    prepared = prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, on_purpose=["epochs"])
+    assert prepared.steps == 105  # 7 users in batches of 2
 
 
 @pytest.mark.parametrize("kept", range(4))
@@ -139,13 +161,13 @@ def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write", killed_after)
         with pytest.raises(KeyboardInterrupt):
-            prepare_data(folder, longer(CODE, 900), print, longer=True)
-    prepared = prepare_data(folder, longer(CODE, 900), print, longer=True)
+            prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
+    prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
     assert prepared.steps == 900
-    assert len(prepared.facts["extended"]) == 1
-    assert extend.is_pending(folder), "until a plan for the new length is written"
-    extend.plan_is_made(folder)
-    assert not extend.is_pending(folder)
+    assert len(prepared.facts["changed"]) == 1
+    assert changes.is_pending(folder), "until a plan for the new length is written"
+    changes.plan_is_made(folder)
+    assert not changes.is_pending(folder)
 
 
 @pytest.mark.parametrize("pinned", [(), ("micro_batch", "remat")])
@@ -169,7 +191,7 @@ def test_a_longer_run_keeps_its_levers_and_what_the_user_had_set_of_them(tmp_pat
     train._settle_plan(folder, recipe, options, prepared, chip("cpu"), None, lambda _: None, 1)
     assert {"loss_chunk", "prefetch"} <= kept.keys()
     assert tuple(folder.read("plan.json")["plan"]["pinned"]) == pinned
-    assert not extend.is_pending(folder)
+    assert not changes.is_pending(folder)
 
 
 def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
@@ -221,11 +243,12 @@ def test_a_longer_run_is_the_one_that_was_begun_with_that_length(tmp_path):
     assert f"plimsoll sample {tmp_path / 'longer'}" in late
 
     code, error = trained("whole", "--steps", 12)
-    assert (code, "Add --extend" in error) == (2, True)
+    assert (code, "plimsoll resume" in error) == (2, True)
     (tmp_path / "whole/plan.json").write_text("{")
-    code, error = trained("whole", "--steps", 12, "--extend")
-    assert (code, "add --replan" in error) == (2, True)
-    assert trained("whole", "--steps", 12, "--extend", "--replan")[0] == 0
+    resume = ["resume", tmp_path / "whole", "--steps", 12, "--quiet"]
+    done = plimsoll(*resume)
+    assert (done.returncode, "add --replan" in done.stderr) == (2, True)
+    assert plimsoll(*resume, "--replan", cwd="/").returncode == 0
     ledger = json.loads((tmp_path / "whole/ledger.json").read_text())
     assert ledger["resumed_from_step"] == 9
     assert [note for note in ledger["notes"] if note.startswith("extended at step 9 from 9 to 12 steps")]

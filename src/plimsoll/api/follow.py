@@ -1,0 +1,114 @@
+"""Training in a process of its own, followed from this one: of a recipe, or of a run that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from plimsoll.api import notebook
+from plimsoll.api.keywords import with_fields
+from plimsoll.api.plan import Say, printing
+from plimsoll.api.train import prepare_run
+from plimsoll.engine.options import TrainOptions
+from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph, ended_by_kill
+from plimsoll.files.bucket import is_address
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.files.sender import Sender, sent
+from plimsoll.processes import supervise
+from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.saved import from_dict, name_in
+from plimsoll.report.metrics import NewRows
+
+OnLog = Callable[[dict[str, Any]], None]
+"""Function that takes a row of metrics: a dict, as in `Run.metrics`."""
+
+
+class Begun(NamedTuple):
+    """What a run began with."""
+
+    name: str
+    """Name of the recipe, as its plan has it."""
+    recipe: Recipe
+
+
+def begun(folder: RunFolder) -> Begun:
+    """Returns what a run began with, from its files.
+
+    Raises:
+        RunError: It is no run.
+        RecipeError: Its recipe stands in no file, or in one that has changed.
+    """
+    saved = folder.read("recipe.json")
+    name = folder.planned()["recipe"] if folder.has("plan.json") else None
+    return Begun(name or name_in(saved), from_dict(saved))
+
+
+def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None, say: Say | None = None) -> None:
+    """Continues a run. Options of its recipe are changed on purpose.
+
+    Args:
+        path: Folder of the run.
+        options: Options of training and of the recipe, by name.
+        on_log: Called with each new row of metrics.
+        say: Called with messages; by default they are printed.
+    """
+    run = begun(RunFolder(path))
+    of_training = {field.name for field in dataclasses.fields(TrainOptions)}
+    fields = {name: value for name, value in options.items() if name not in of_training}
+    recipe = with_fields(run.recipe, fields, verb="train", options=of_training)
+    assert isinstance(recipe, Recipe)
+    chosen = {name: value for name, value in options.items() if name in of_training}
+    chosen |= {"run": path, "name": run.name, "on_purpose": tuple(fields)}
+    given = TrainOptions(**chosen)
+    follow(recipe, given, say or printing(quiet=given.quiet), on_log)
+
+
+def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> str:
+    """Trains, and returns the folder of the run when it has ended. A run in a bucket is sent there meanwhile."""
+    if not is_address(options.run):
+        return _follow_here(recipe, options, say, on_log)
+    with sent(str(options.run), say) as sender:
+        here = dataclasses.replace(options, run=sender.folder)
+        folder = _follow_here(recipe, here, say, on_log, sender)
+    if sender.behind is not None:
+        raise RunError(sender.behind)
+    return folder
+
+
+def _follow_here(
+    recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None, sender: Sender | None = None
+) -> str:
+    """Trains in a folder of this machine, and returns it. It ends if the `sender` of its bucket does."""
+    folder = RunFolder(options.run or "")
+    ready = prepare_run(recipe, options, say)
+    rows = NewRows(folder.metrics)
+
+    def look() -> None:
+        for row in rows.read():
+            if on_log is not None:
+                on_log(row)
+        if sender is not None:
+            sender.require_running()
+
+    try:
+        code, _ = supervise.watched(
+            ready.command,
+            ready.environment,
+            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
+            look=None if on_log is None and sender is None else look,
+            pass_fds=[ready.lock],
+        )
+    finally:
+        os.close(ready.lock)
+    if code == 128 + signal.SIGINT:
+        message = f"training was interrupted: what {folder.path} has saved is whole, the same call continues"
+        raise as_paragraph(KeyboardInterrupt(message))
+    if code == 128 + signal.SIGKILL:
+        raise StoppedError(ended_by_kill())
+    if code:
+        kind = StoppedError if code == StoppedError.exit_code else PlimsollError
+        raise kind(f"training ended with code {code}: its own message says why")
+    return str(folder.path)

@@ -1,0 +1,112 @@
+"""`plimsoll resume RUN` goes on from anywhere without an option of the recipe, or with one that changes on purpose."""
+
+import json
+import shutil
+
+import pytest
+
+from commands import plimsoll
+from plimsoll import load
+from plimsoll.api import train as preparing
+from plimsoll.cli.main import main
+from plimsoll.errors import PlimsollError, RecipeError, RunError
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.processes import handover
+
+PLANNED = "it would be planned now"
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    """A run of its own, as the shared one."""
+    return shutil.copytree(tiny_run, tmp_path / "run")
+
+
+@pytest.fixture
+def become(monkeypatch):
+    """The session with which training would start."""
+    sessions = []
+
+    def note(ready):
+        sessions.append(json.loads(ready.command[-1]))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(handover, "become", note)
+    return sessions
+
+
+def refused(capsys, *words):
+    assert main([str(word) for word in words]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_run_goes_on_from_elsewhere_with_its_plan_and_budget(run, become, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(SystemExit):
+        main(["resume", "../run", "--max-steps", "30", "--quiet"])
+    (session,) = become
+    planned = RunFolder(run).planned()
+    assert session["budget_bytes"] == planned["budget_bytes"]
+    assert (session["name"], session["max_steps"], session["on_purpose"]) == ("stories", 30, [])
+
+
+def test_an_option_that_cannot_change_is_refused_with_what_differs(run, capsys):
+    error = refused(capsys, "resume", run, "--batch-size", "8", "--seed", "7")
+    assert "--batch-size is 4 there and 8 here; --seed is 42 there and 7 here" in error
+    assert f"`plimsoll resume {run}` goes on with its own" in error
+    assert "--batchsize: did you mean --batch-size" in refused(capsys, "resume", run, "--batchsize", "8")
+
+
+def test_a_learning_rate_that_is_typed_changes_the_run(run, capsys, monkeypatch):
+    def planned(*_, **__):
+        raise PlimsollError(PLANNED)
+
+    monkeypatch.setattr(preparing, "plan_for_training", planned)
+    assert PLANNED in refused(capsys, "resume", run, "--learning-rate", "0.002")
+    folder = RunFolder(run)
+    assert folder.read("recipe.json")["fields"]["learning_rate"] == 0.002
+    (change,) = folder.read("data.json")["facts"]["changed"]
+    assert (change["option"], change["now"]) == ("learning_rate", 0.002)
+
+
+def test_python_continues_a_run_and_names_what_differs(run):
+    with pytest.raises(RunError, match="--seed is 42 there and 7 here"):
+        load(run).train(seed=7)
+    with pytest.raises(RecipeError, match=r"has an option sed: did you mean seed\?"):
+        load(run).train(sed=7)
+
+
+def test_a_run_of_functions_is_answered_with_its_sentence(tmp_path, capsys):
+    folder = RunFolder(tmp_path / "own")
+    folder.create()
+    folder.write("recipe.json", {"kind": "file", "name": "mine", "code": {}, "data": "arrays", "fields": {}})
+    error = refused(capsys, "resume", folder.path)
+    assert "functions of a Python program or notebook" in error
+    assert "plimsoll.plan(loss, ...)" in error
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert "is not a run" in refused(capsys, "resume", tmp_path)
+    assert "plimsoll resume needs RUN" in refused(capsys, "resume")
+    assert "plimsoll resume needs RUN" in refused(capsys, "resume", "--steps", "3")
+
+
+def test_its_help_says_what_may_change(capsys, run):
+    for words in (["--help"], [str(run), "-h"]):
+        with pytest.raises(SystemExit):
+            main(["resume", *words])
+        text = capsys.readouterr().out
+        assert all(part in text for part in ("usage: plimsoll resume RUN", "--learning-rate", "--memory SIZE"))
+
+
+@pytest.mark.slow
+def test_a_longer_run_ends_at_its_new_length_and_the_report_says_so(run):
+    before = RunFolder(run).read("data.json")["steps"]
+    ended = plimsoll("resume", run, "--steps", before + 2, "--learning-rate", "0.002", "--quiet", cwd="/")
+    assert ended.returncode == 0, ended.stderr
+    folder = RunFolder(run)
+    assert folder.saved_steps()[-1] == before + 2
+    notes = folder.read("ledger.json")["notes"]
+    assert [note.partition(" at step ")[0] for note in notes if " at step " in note] == ["extended", "changed"]
+    assert "extended at step" in load(run).report().read_text()
