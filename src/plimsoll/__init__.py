@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     from plimsoll.errors import StoppedError as StoppedError
     from plimsoll.levers.frozen import widened as widened
     from plimsoll.levers.remat import rematerialised as rematerialised
+    from plimsoll.optimizers.adam_atan2 import AdamATan2 as AdamATan2
     from plimsoll.optimizers.adamw import AdamW as AdamW
+    from plimsoll.optimizers.lion import Lion as Lion
+    from plimsoll.optimizers.muon import Muon as Muon
+    from plimsoll.optimizers.settings import Optimizer as Optimizer
+    from plimsoll.optimizers.settings import Rates as Rates
     from plimsoll.recipes.base import Recipe as Recipe
     from plimsoll.recipes.own.recipe import OwnRecipe as OwnRecipe
     from plimsoll.recipes.own.recipe import recipe as recipe
@@ -60,6 +65,11 @@ _MODULES = {
     "estimate_memory_usage": "data.loader_bytes",
     "recipe": "recipes.own.recipe",
     "AdamW": "optimizers.adamw",
+    "AdamATan2": "optimizers.adam_atan2",
+    "Lion": "optimizers.lion",
+    "Muon": "optimizers.muon",
+    "Optimizer": "optimizers.settings",
+    "Rates": "optimizers.settings",
     "widened": "levers.frozen",
     "rematerialised": "levers.remat",
     "Hdf5": "data.hdf5.columns",
@@ -75,14 +85,19 @@ _MODULES = {
 }
 
 __all__ = [
+    "AdamATan2",
     "AdamW",
     "BudgetError",
     "CheckpointError",
     "DataError",
     "FunctionPlan",
     "Hdf5",
+    "Lion",
+    "Muon",
+    "Optimizer",
     "OwnRecipe",
     "PlimsollError",
+    "Rates",
     "Recipe",
     "RecipeError",
     "RecipePlan",

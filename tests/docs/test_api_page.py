@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import plimsoll
@@ -17,7 +18,7 @@ import plimsoll
 PAGE = (Path(__file__).resolve().parents[2] / "docs/api.md").read_text("utf-8")
 NAMES = [name for name in plimsoll.__all__ if name != "__version__"]
 NAMESPACE = {
-    **{"plimsoll": plimsoll, "jax": jax, "jnp": jnp, "np": np, "dataclass": dataclass},
+    **{"plimsoll": plimsoll, "jax": jax, "jnp": jnp, "np": np, "optax": optax, "dataclass": dataclass},
     "__name__": __name__,
 }
 OWNERS = {"plimsoll": plimsoll, "run": plimsoll.Run, "tune": plimsoll.Tune, "plan": plimsoll.FunctionPlan}

@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamATan2(Rates):
-    """Settings of Adam-atan2, with decoupled decay of every weight. Source: https://arxiv.org/abs/2407.05872."""
+    """Settings of Adam-atan2, which has no epsilon and no clipping. Source: https://arxiv.org/abs/2407.05872.
 
-    levers: ClassVar[tuple[str, ...]] = ("offload",)
+    Example:
+        >>> plimsoll.AdamATan2(learning_rate=3e-4, warmup_steps=200).beta2
+        0.95
+    """
+
+    name: ClassVar[str] = "adam-atan2"
+
+    levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
     rises_from_zero: ClassVar[bool] = False
 
     weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
@@ -42,10 +49,10 @@ class AdamATan2(Rates):
     """Decay rate of the second moment."""
 
     def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
-        from plimsoll.optimizers.streaming import streaming
+        from plimsoll.optimizers.streaming import clipped
 
         rule = adam_atan2(self.schedule(steps), beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay)
-        return streaming(rule)
+        return clipped(rule, None)
 
 
 class AdamATan2State(NamedTuple):

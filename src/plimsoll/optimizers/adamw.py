@@ -31,6 +31,7 @@ class AdamW(Rates):
         0.01
     """
 
+    name: ClassVar[str] = "adamw"
     levers: ClassVar[tuple[str, ...]] = ("optimizer_bits", "weight_bits", "offload", "layerwise")
 
     weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01

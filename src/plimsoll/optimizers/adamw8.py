@@ -33,15 +33,13 @@ from plimsoll.optimizers.in_place import (
     without,
 )
 from plimsoll.optimizers.norm import global_norm, shrinking
-from plimsoll.optimizers.settings import decayed
+from plimsoll.optimizers.settings import EMBEDDINGS, decayed, words_of
 from plimsoll.optimizers.shards import Split
 from plimsoll.optimizers.streaming import clipped
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
 """Elements below which a leaf stays float32: it has nothing to save."""
-EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
-"""Words on the path of leaves that keep float32 moments: a row is as large as its token is frequent."""
 
 
 class Adam(NamedTuple):
@@ -121,7 +119,7 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
 
     Only a matrix that is large enough and of whole blocks has fewer than 32. Stored leaves count as what they were.
     """
-    words = {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
+    words = words_of(path)
     large = leaf.size >= SMALLEST and leaf.size % BLOCK == 0
     real = jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.uint16
     if not (large and real and leaf.ndim >= 2) or NORMS_AND_BIASES & words:

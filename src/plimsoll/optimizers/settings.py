@@ -29,15 +29,29 @@ if TYPE_CHECKING:
 
 Decay = Literal["cosine", "linear", "wsd", "constant"]
 
+EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
+"""Words on the path of leaves whose rows are tokens, and as large as their token is frequent."""
+
 TYPICAL_STEPS = 10_000
 """Length of a run for which an optimizer is asked what it supports, before its length is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Options):
-    """Settings of an update rule. Only `rule` has to be written; the fields of a subclass are its options."""
+    """Settings of an update rule. Only `rule` has to be written; the fields of a subclass are its options.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Sgd(plimsoll.Optimizer):
+        ...     learning_rate: float = 0.1
+        ...     def rule(self, steps, storage): return optax.sgd(self.learning_rate)
+        >>> Sgd(learning_rate=0.5).learning_rate
+        0.5
+    """
 
     group: ClassVar[str] = "optimizer"
+    name: ClassVar[str] = ""
+    """Name in recipe.json and on the command line, like "adamw"."""
     levers: ClassVar[tuple[str, ...]] = ()
     """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
     `layerwise`."""
@@ -91,7 +105,15 @@ class Corners(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Optimizer):
-    """Settings of a rule with a learning rate: warm-up, and then a decay."""
+    """Settings of a rule with a learning rate: warm-up, and then a decay. `schedule` makes one for `rule`.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Sgd(plimsoll.Rates):
+        ...     def rule(self, steps, storage): return optax.sgd(self.schedule(steps))
+        >>> Sgd(learning_rate=0.5, decay="linear").same_beginning(1_000, 2_000, taken=101)
+        True
+    """
 
     rises_from_zero: ClassVar[bool] = True
     """Whether the first step has rate 0, and a warm-up as long as the run is shortened to a tenth of it. Otherwise the
@@ -194,6 +216,9 @@ def decayed(params: Any) -> Any:
     """Returns True for every leaf that weight decay applies to: all but norms and biases."""
     import jax
 
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: NORMS_AND_BIASES.isdisjoint(str(getattr(entry, "key", entry)) for entry in path), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: NORMS_AND_BIASES.isdisjoint(words_of(path)), params)
+
+
+def words_of(path: tuple) -> set[str]:
+    """Returns the names and numbers on the path of a leaf."""
+    return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}

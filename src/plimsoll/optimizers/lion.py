@@ -1,0 +1,60 @@
+"""Lion: every weight moves by the sign of a momentum, so a step is as long for all. Chen et al. 2023.
+
+    update = rate (sign(beta1 momentum + (1 - beta1) gradient) + decay weight)
+
+https://arxiv.org/abs/2302.06675. It keeps one number for each weight, 4 bytes instead of AdamW's 8. Take a learning
+rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger (their section 5). optax does the work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Interval
+
+from plimsoll.optimizers.settings import Rates, decayed
+from plimsoll.types import WHOLE, Storage
+
+if TYPE_CHECKING:
+    from plimsoll.optimizers.in_place import InPlace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion(Rates):
+    """Settings of Lion, which keeps half as much state as AdamW. Source: https://arxiv.org/abs/2302.06675.
+
+    Its learning rate is 3 to 10 times smaller than AdamW's, its weight decay as much larger.
+
+    Example:
+        >>> plimsoll.Lion(learning_rate=1e-4, warmup_steps=200).weight_decay
+        0.1
+    """
+
+    name: ClassVar[str] = "lion"
+    levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
+
+    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1e-4
+    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
+    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    """Share of the momentum in the direction of a step."""
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    """Decay rate of the momentum."""
+    clip_norm: Annotated[float | None, Interval(ge=0, lt=math.inf)] = 1.0
+    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 or None for no clipping."""
+
+    @property
+    def needs_norm(self) -> bool:
+        return bool(self.clip_norm)
+
+    def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
+        import optax
+
+        from plimsoll.optimizers.streaming import clipped
+
+        rule = optax.lion(
+            self.schedule(steps), b1=self.beta1, b2=self.beta2, weight_decay=self.weight_decay, mask=decayed
+        )
+        return clipped(rule, self.clip_norm or None)
