@@ -38,7 +38,10 @@ def parse_bytes(text: str | int) -> int:
 
 def parse_budget(text: str | int, *, option: str = "--memory") -> int:
     """Parses a memory budget, as `parse_bytes`. Raises RecipeError for less than 1 MiB: the unit is another."""
-    size = parse_bytes(text)
+    try:
+        size = parse_bytes(text)
+    except RecipeError as problem:
+        raise RecipeError(f"{option}: {problem}") from None
     if size < MIB:
         raise RecipeError(f"{option} {too_small(text, 'no process')}")
     return size

@@ -3,7 +3,7 @@
 import pytest
 
 import plimsoll
-from plimsoll.api import launch
+from plimsoll.api import follow
 from plimsoll.api import plan as planning
 from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.engine.options import TrainOptions
@@ -23,7 +23,7 @@ def recipe_of(monkeypatch):
         raise Reached(next(each for each in given if isinstance(each, plimsoll.Recipe)))
 
     monkeypatch.setattr(planning, "over_devices", reached)
-    monkeypatch.setattr(launch, "prepare_run", reached)
+    monkeypatch.setattr(follow, "prepare_run", reached)
 
     def call(function, *arguments, **options):
         with pytest.raises(Reached) as stopped:
@@ -113,7 +113,7 @@ def test_quiet_is_quiet(options, printed, monkeypatch, capsys):
         say("said")
         raise Reached
 
-    monkeypatch.setattr(launch, "prepare_run", prepare)
+    monkeypatch.setattr(follow, "prepare_run", prepare)
     with pytest.raises(Reached):
         plimsoll.train("stories", **options)
     assert capsys.readouterr().out == printed

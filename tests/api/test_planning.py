@@ -18,7 +18,7 @@ import plimsoll
 from commands import workers_here
 from once import made_once
 from own_functions import BATCH, data, init, loss, mean, shapes
-from plimsoll.api import compare, planning
+from plimsoll.api import compare, follow, planning
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.pins import require_levers
 from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
@@ -115,8 +115,8 @@ def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(pla
 @pytest.mark.parametrize(("code", "kind"), [(3, StoppedError), (2, PlimsollError)])
 def test_training_that_stopped_itself_raises_stopped_error(tmp_path, monkeypatch, code, kind):
     ready = Ready(["train"], {}, os.open(tmp_path, os.O_RDONLY))
-    monkeypatch.setattr(planning.launch, "prepare_run", lambda *_: ready)
-    monkeypatch.setattr(planning.launch.supervise, "watched", lambda *_, **__: (code, None))
+    monkeypatch.setattr(follow, "prepare_run", lambda *_: ready)
+    monkeypatch.setattr(follow.supervise, "watched", lambda *_, **__: (code, None))
     with pytest.raises(PlimsollError, match=f"ended with code {code}") as raised:
         plimsoll.train("code", run=tmp_path)
     assert type(raised.value) is kind

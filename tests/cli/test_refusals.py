@@ -39,20 +39,6 @@ def refused(capsys, *arguments):
 
 
 REFUSED = {
-    # Words that are no command, recipe or option
-    "trian": "'trian' | train",
-    "plan": "recipe | stories | code",
-    "train storeis": "storeis | stories | `plimsoll recipes`",
-    "plan code --batchsize 3": "--batchsize | --batch-size",
-    "plan code --heads": "--heads",
-    "evaluate": "plimsoll evaluate | RUN",
-    "evaluate runs/x runs/y": "runs/y",
-    # Values that cannot be read
-    "plan code --memory 4k": "--memory 4k | 4.0 KiB | 4MiB",
-    "plan code --chip h100 --host-memory 8": "--host-memory 8 | 8 B | 8MiB",
-    "plan code --target-params 1.5Q": "--target-params | 1.5Q | 1.3M",
-    "plan code --batch-size many": "--batch-size | 'many' | `plimsoll plan code --help`",
-    "plan code --remat all": "--remat | block, dots, none, offload | 'all'",
     # Numbers out of their bounds
     "plan code --steps -3": "--steps | 1 to 2,147,483,647 | -3",
     "plan code --seed -1": "--seed | 0 to 2^63 - 1 | -1",
@@ -118,8 +104,6 @@ REFUSED = {
     "train stories --on ray --run x --memory 1GiB --no-submit": "--no-submit | --on slurm",
     "train stories --on pbs --run x": "--on | ray, slurm | 'pbs'",
     # Data that is made
-    "prepare chess": "chess",
-    "prepare sudoku": "prepare sudoku | --out",
     "prepare sudoku --out x --size 5": "--size | 4, 6, 9 | '5'",
     "prepare sudoku --out x --test-size 0": "--test-size | 1 or more | 0",
     "prepare maze --out x --source no.csv": "--source no.csv",

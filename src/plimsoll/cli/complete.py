@@ -10,10 +10,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from plimsoll.cli import options
-from plimsoll.cli.help import page_of_recipe
-from plimsoll.cli.main import COMMANDS, module_of_cli
-from plimsoll.cli.parse import forms_of, recipe_named
+from plimsoll.cli.main import COMMANDS
+from plimsoll.cli.options import lever_rows
+from plimsoll.cli.parse import forms_of, options_of_command, recipe_named
 from plimsoll.errors import PlimsollError
 from plimsoll.options import Option, options_of
 
@@ -68,16 +67,15 @@ def _rows(command: str, words: Sequence[str]) -> Sequence[Option]:
     from plimsoll.cli.prepare import page_of
     from plimsoll.recipes.registry import preparations
 
-    kind = f"{command.capitalize()}Options"
     try:
         if COMMANDS[command].takes_recipe:
             name = words[0] if words else ""
-            return page_of_recipe(command, name, recipe_named(name), getattr(options, kind)).options
+            return (*options_of(recipe_named(name)), *options_of_command(command), *lever_rows())
         if command == "prepare":
             return page_of(words[0], preparations()[words[0]]).options
     except (PlimsollError, LookupError):  # no such recipe, or no such data set
         return ()
-    return options_of(getattr(module_of_cli(COMMANDS[command].module), kind))
+    return options_of_command(command)
 
 
 def _values(option: Option) -> Iterable[str]:

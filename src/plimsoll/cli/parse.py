@@ -16,7 +16,7 @@ from functools import partial
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
 from plimsoll.cli.help import Page, help_asked, page_of_recipe
-from plimsoll.cli.main import COMMANDS
+from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Metavar, Option, Text, flag_of, options_of, value_of
 from plimsoll.recipes.base import Recipe
@@ -252,11 +252,15 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
         return f"nothing more is expected after the options and arguments given, got {' '.join(rest)!r}:"
     flag = flags[0]
     _, command, *recipe = program.split(" ", 2)
-    others = recipes_with(flag) if COMMANDS[command].takes_recipe else []
-    if others:
-        return f"the recipe {' '.join(recipe)} has no option {flag}, which {names_in_words(others)} have:"
     known = [form for option in options if not option.is_argument for form in forms_of(option)]
-    return f"there is no option {flag}{did_you_mean(flag, known, most=2, like=0.7) or ':'}"
+    if COMMANDS[command].takes_recipe:
+        known += ALIASES
+        if others := recipes_with(flag):
+            return f"the recipe {' '.join(recipe)} has no option {flag}, which is one of {names_in_words(others)}:"
+    near = did_you_mean(flag, known, most=2, like=0.7)
+    if not near and (others := commands_with(flag)):
+        return f"there is no option {flag} of {command}, which is one of {names_in_words(others)}:"
+    return f"there is no option {flag}{near or ':'}"
 
 
 def forms_of(option: Option) -> list[str]:
@@ -270,6 +274,21 @@ def recipes_with(flag: str) -> list[str]:
 
     recipes = known_recipes().items()
     return [name for name, recipe in recipes if flag in (flag_of(option.name) for option in options_of(recipe))]
+
+
+def commands_with(flag: str) -> list[str]:
+    """Returns the names of the commands that have an option of their own."""
+    rows = {command: options_of_command(command) for command in COMMANDS if command != "prepare"}
+    return [command for command, options in rows.items() if flag in (option.flag for option in options)]
+
+
+def options_of_command(command: str) -> Sequence[Option]:
+    """Returns the options that are a command's own: those of `runs` are `RunsOptions` in its module."""
+    from plimsoll.cli import options
+
+    kind = f"{command.capitalize()}Options"
+    module = options if COMMANDS[command].takes_recipe else module_of_cli(COMMANDS[command].module)
+    return options_of(getattr(module, kind))
 
 
 def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str]:

@@ -11,6 +11,7 @@ from annotated_types import Ge
 from plimsoll.errors import RecipeError
 from plimsoll.options import FilePath, Metavar, Options, Seconds, Size
 from plimsoll.types import Numerics
+from plimsoll.units import parse_budget, parse_seconds
 
 Chip = Annotated[str, Metavar("CHIP")]
 
@@ -43,6 +44,16 @@ class Place(Arithmetic):
     within: Seconds | None = None
     """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
     accelerator."""
+
+    def check_options(self) -> None:
+        """Raises RecipeError for a size or a time that cannot be read, before data is looked for."""
+        if self.memory is not None:
+            parse_budget(self.memory)
+        if self.within is not None:
+            try:
+                parse_seconds(self.within)
+            except RecipeError as problem:
+                raise RecipeError(f"--within: {problem}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +115,7 @@ class TrainOptions(Place):
     """Seconds after which to stop early."""
 
     def check_options(self) -> None:
+        super().check_options()
         if self.patience is not None and self.eval_every == 0:
             raise RecipeError(
                 f"--patience {self.patience} counts evaluations during training, and --eval-every 0 evaluates only at"
