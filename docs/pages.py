@@ -76,6 +76,7 @@ SMALL_RECIPES = {
     "ladder recommend": "--batch-size 8",
     "ladder longcontext-nano": "--width 32 --layers 2 --states 8 --seq-len 32",
     "train sudoku-4x4": f"--data data/sudoku-4x4 --width 32 --heads 1 {PINNED}",
+    "train sudoku-mlp": f"--width 32 {PINNED}",
     "train longcontext": f"--data packed/ --width 32 --layers 2 --states 8 --seq-len 32 {PINNED} --loss-chunk 0",
     "train recommend": PINNED,
     "train recommend-gemma-2b": "--batch-size 8 --gradient-accumulation-steps 1",
@@ -114,7 +115,7 @@ ELSEWHERE = {
 }
 """Patterns of commands that cannot run here, and why."""
 
-WHOLE = re.compile(r"^plan .*--chip tpu-v4-64$")
+WHOLE = re.compile(r"^plan .*--chip tpu-v4-64\b")
 """Form of plans that need their own sizes: a batch for 32 devices."""
 
 MENTION = re.compile(r"\b(RUN|DIR|FILE|PUZZLE|NAME)\b|\.\.\.$|tpu\|cuda|^prepare \w+$|^ladder finetune$")
@@ -154,8 +155,9 @@ def shortened(words: Words) -> list[str]:
     # Options that are added.
     by_recipe = f"{verb} {rest[0]}" if rest else verb
     added = shlex.split(SMALL_RECIPES.get(by_recipe, "")) + shlex.split(SHORT.get(by_recipe, SHORT.get(verb, "")))
+    searched = {f"--{value}" for option, value in pairwise(words) if option == "--largest"}
     for option, value in zip(added[::2], added[1::2], strict=True):
-        if option not in small:
+        if option not in small and option not in searched:
             small += [option, value]
     return small
 
