@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Shown = TypeVar("Shown", bound=BaseException)
+LISTED = 8
+"""Names that a message lists at most."""
 
 
 class PlimsollError(Exception):
@@ -114,17 +116,18 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float 
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def names_in_words(names: Iterable[str], *, most: int = 8) -> str:
-    """Returns names for a message, like `code, maze and 25 more`.
+def names_in_words(names: Iterable[str], *, all_of_them: str = "") -> str:
+    """Returns at most eight names for a message, like `code, maze and 25 more (`plimsoll recipes`)`.
 
     Args:
         names: All names.
-        most: Names to write, at most.
+        all_of_them: Command or page that lists them all; it is named where some are left out.
     """
     names = [*names]
-    if len(names) <= most:
+    if len(names) <= LISTED:
         return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    where = f" ({all_of_them})" if all_of_them else ""
+    return f"{', '.join(names[: LISTED - 1])} and {len(names) - LISTED + 1} more{where}"
 
 
 @contextmanager

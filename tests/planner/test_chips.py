@@ -132,7 +132,13 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("cpux2", ["no chip called"]),
         ("h100x0", ["no chip called"]),
         ("mi300x", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
+        ("M3 Max", ["Apple"]),
         ("a100", ["did you mean a100-40 or a100-80?"]),
+        ("gpu", ["a kind of chip", "a100-40, a100-80,", "more (`plimsoll chips`)"]),
+        ("TPU", ["a kind of chip", "tpu-v4-8, tpu-v5p-8"]),
+        ("V100", ["16 GB", "--chip t4, with rough times"]),
+        ("NVIDIA GeForce RTX 3080", ["10 GB", "--chip rtx3090 --memory 8.5GiB"]),
+        ("rtx3060ti", ["8 GB", "--chip rtx3090 --memory 6.5GiB"]),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_refused_with_the_nearest(name, said):
@@ -228,3 +234,15 @@ def test_a_file_that_is_named_and_absent_is_said(monkeypatch):
     monkeypatch.setenv("PLIMSOLL_CHIPS", "nowhere/chips.toml")
     with pytest.raises(RecipeError, match=r"PLIMSOLL_CHIPS names nowhere/chips\.toml"):
         chips.chip("h100")
+
+
+def test_a_card_that_is_not_listed_is_held_to_what_the_nearest_one_can_plan_for():
+    known = chips.chip_file.read_catalogue(chips.CATALOGUE)
+    for near, cards in known.unlisted.items():
+        assert near in known.chips
+        assert not {*cards} & {*known.chips}
+        for card in cards:
+            with pytest.raises(RecipeError, match=f"--chip {near}") as refusal:
+                chips.chip(card)
+            memory = re.search(r"--memory ([\d.]+)GiB", str(refusal.value))
+            assert memory is None or float(memory[1]) * 2**30 <= known.chips[near].memory_bytes

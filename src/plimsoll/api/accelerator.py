@@ -177,10 +177,15 @@ def chip_named(name: str) -> Chip:
     """Returns a chip by its name: one of `plimsoll chips`, or the card that is here and in no list."""
     try:
         return chips.chip(name)
-    except RecipeError:
-        if _platform_here(Path("/"))[0] == "cuda" and (here := _gpu(_card("cuda"))).name == name:
-            return here
-        raise
+    except RecipeError as refusal:
+        here, why_none = _platform_here(Path("/"))
+        card = _gpu(_card("cuda")) if here == "cuda" else None
+        if card is not None and card.name == name:
+            return card
+        if str(name).lower() not in chips.KINDS:
+            raise
+        default = f"the CPU ({why_none})" if here is None else "its TPU" if card is None else card.name
+        raise RecipeError(f"{refusal}. Without --chip it is this machine's: {default}") from None
 
 
 def card_here(target: Chip) -> Card | None:

@@ -97,6 +97,8 @@ class Catalogue:
     chips: Mapping[str, Chip]
     """GPUs, each alone."""
     families: Mapping[str, Family]
+    unlisted: Mapping[str, Mapping[str, int]]
+    """Chip to the gigabytes of cards that are not listed, and of which it is the nearest."""
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -113,6 +115,7 @@ def read_catalogue(path: Path) -> Catalogue:
             for name, values in document["chips"].items()
         },
         families={name: _family(name, values, path) for name, values in document["families"].items()},
+        unlisted=document["unlisted"],
     )
 
 

@@ -15,14 +15,29 @@ from pathlib import Path
 
 from platformdirs import user_config_path
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, names_in_words
 from plimsoll.planner import chip_file, host
 from plimsoll.planner.chip_file import Catalogue, Chip, Family
 from plimsoll.planner.types import Rates
+from plimsoll.units import GIB
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cuda": "gpu", "tpu": "tpu"}
 """JAX's name for the platform of a chip."""
+KINDS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
+"""Words that are no chip's name, to their platform."""
+MAKERS = {
+    "AMD": r"amd.*|rocm|mi\d{2,3}[a-z]?|(radeon)?rx\d{4}(xtx?)?",
+    "Apple": r"apple.*|metal|mps|m[1-9](pro|max|ultra)?",
+    "Intel": r"intel.*|xpu|gaudi\d?|arc[ab]\d{3}",
+    "Amazon": r"trainium\d?|trn\d|inferentia\d?",
+}
+"""Makers of chips that are not planned for, to their names."""
+UNLISTED_SPARE = 3 * GIB // 2
+"""What a run cannot use of the gigabytes on a card's box: CUDA reports 0.2 to 0.5 GiB less of listed cards, and 1 GiB
+lies beside XLA's pool."""
+OLDER = r"[pvk]\d+|gtx10"
+"""Beginnings of names of cards before Turing."""
 GPUS_IN_A_MACHINE = (2, 4, 8)
 LOOP_SECONDS = 1e-4
 """Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
@@ -60,15 +75,56 @@ def chip(name: str, file: Path | None = None) -> Chip:
     if family in known.families:
         return _slice(known.families[family], size)
 
-    # None of them.
+    raise _unknown(name, known)
+
+
+def _unknown(name: str, known: Catalogue) -> RecipeError:
+    """Returns the error for a name of no chip: with its kind's names, why it is not listed, or what may be meant."""
+    plain = _squeezed(name)
+
+    # A word for a kind of chip.
+    smallest = [f"{family}-{min(layout.sizes)}" for family, layout in known.families.items()]
+    kind = KINDS.get(plain)
+    if kind is not None:
+        names = names_in_words(known.chips if kind == "cuda" else smallest, all_of_them="`plimsoll chips`")
+        return RecipeError(f"{name!r} is a kind of chip: name one, like {names}")
+
+    # A chip of somebody else, or a card of whose figures too few are public.
+    maker = next((maker for maker, names in MAKERS.items() if re.fullmatch(names, plain)), None)
+    if maker is not None:
+        return RecipeError(
+            f"there is no chip called {name!r}, and JAX has no compiler here for chips of {maker}: NVIDIA GPUs, TPUs"
+            " and the CPU of this machine can be planned for (`plimsoll chips`)"
+        )
+    near = next((like for like, cards in known.unlisted.items() if plain in map(_squeezed, cards)), None)
+    if near is not None:
+        return _unlisted(name, known, near)
+
+    # A misspelt name.
     slices = [f"{family}-{size}" for family, layout in known.families.items() for size in layout.sizes]
     every = [*known.chips, *slices]
     sizes = [chip for chip in every if chip.startswith(f"{name.lower()}-")]
-    near = sizes[:3] or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise RecipeError(
+    similar = sizes[:3] or difflib.get_close_matches(name.lower(), ["cpu", *every], n=3)
+    hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+    return RecipeError(
         f"there is no chip called {name!r}: {hint}NVIDIA GPUs, TPUs and the CPU of this machine can be planned for."
         " `plimsoll chips` lists their names, and docs/chips.md says how to add one"
+    )
+
+
+def _unlisted(name: str, known: Catalogue, near: str) -> RecipeError:
+    """Returns the error for a card that is not listed: with the nearest listed one, held to its memory."""
+    plain = _squeezed(name)
+    gigabytes = next(size for card, size in known.unlisted[near].items() if _squeezed(card) == plain)
+    usable = gigabytes * GIB - UNLISTED_SPARE
+    memory = "" if usable >= known.chips[near].memory_bytes else f" --memory {usable / GIB:g}GiB"
+    nearest = f"Nearest is --chip {near}{memory}, with rough times"
+    if re.match(OLDER, plain):
+        why = f"CUDA 13, which plimsoll compiles with, no longer knows this {gigabytes} GB card"
+        return RecipeError(f"there is no chip called {name!r}: {why}. {nearest}")
+    why = f"too few figures of this {gigabytes} GB card are public"
+    return RecipeError(
+        f"there is no chip called {name!r}: {why}. {nearest}; or describe it in a chip file (docs/chips.md)"
     )
 
 
