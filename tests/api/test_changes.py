@@ -147,6 +147,14 @@ def test_a_length_in_epochs_is_counted_over_the_runs_data(tmp_path):
     assert prepared.steps == 105  # 7 users in batches of 2
 
 
+def test_it_is_extended_at_the_newest_checkpoint_that_is_whole(tmp_path):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+    saved(folder.checkpoints / "step-00000450")
+    (folder.checkpoint(600) / "position.json").write_text("{}")  # after its manifest was written
+    prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
+    assert changes.notes(folder, prepared)[0].startswith("extended at step 450 from 600 to 900 steps")
+
+
 @pytest.mark.parametrize("kept", range(4))
 def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept, monkeypatch):
     folder = begun(tmp_path / "run", CODE, taken=600)

@@ -158,8 +158,10 @@ def test_what_a_killed_save_or_removal_left_is_removed(saved_twice, left):
         shutil.rmtree(unfinished / "state")
     assert saved_twice.folder.saved_steps() == [1]
     loaded, notes = saved_twice.newest(shapes(make_state()))
-    assert (loaded.position.step, notes) == (1, [])
+    assert loaded.position.step == 1
     assert not unfinished.exists()
+    assert len(notes) == (left == "all but the manifest")
+    assert all("checkpoint 2 has no manifest.json" in note for note in notes), "it may have been whole"
 
 
 @pytest.mark.parametrize(("value", "in_background"), [(np.nan, False), (np.inf, True), (-np.inf, True)])
@@ -193,8 +195,29 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(saved_twice):
     folder = newest(saved_twice)
     (folder / "position.json").rename(folder / "state.json")
     finish(folder)
-    with pytest.raises(CheckpointError, match=r"step-00000002 was saved by another version of plimsoll: .* --run"):
+    with pytest.raises(CheckpointError, match=r"step-00000002/position.json is not as this version .* --run"):
         saved_twice.newest(shapes(make_state(2)))
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"step": "2"},
+        {"loader": []},
+        {"plan": None},
+        {"leaves": 5},
+        {"leaves": [["a", 3, "float32"]]},
+        {"leaves": [["a", ["3"], "float32"]]},
+        {"leaves": [["a", [3]]]},
+        {"further": 1},
+    ],
+    ids=str,
+)
+def test_a_position_of_other_types_is_refused_in_a_sentence(saved_twice, altered):
+    path = newest(saved_twice) / "position.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | altered))
+    with pytest.raises(CheckpointError, match=r"position.json is not as this version .* Put a copy"):
+        saved_twice.folder.position(2)
 
 
 @pytest.mark.parametrize("writer", ["replace_file", "finish", "begin_save"])

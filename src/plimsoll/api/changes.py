@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from plimsoll.errors import RunError
@@ -49,9 +50,10 @@ class Changes:
         paths = {option.name for option in options_of(self.recipe) if IS_PATH in notes_of(option.kind)}
         return frozenset(paths & self.values.keys())
 
-    @property
+    @cached_property
     def steps_taken(self) -> int:
-        return max(self.folder.saved_steps(), default=0)
+        """Steps of the newest checkpoint that is whole, from which the run goes on."""
+        return self.folder.newest_whole()
 
     @property
     def in_words(self) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
-from plimsoll.files.manifest import checksum, is_finished, replace_file
+from plimsoll.files.manifest import checksum, damage, is_finished, replace_file
 from plimsoll.planned import Plan
 
 OF_TRAINING = (
@@ -65,13 +65,27 @@ class Position:
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
-        """Reads the position of the checkpoint in a folder. Raises CheckpointError for one of another version."""
+        """Reads the position of the checkpoint in a folder.
+
+        Raises:
+            CheckpointError: It is damaged, or of another version.
+        """
         try:
             return cls(**json.loads((checkpoint / POSITION).read_text()))
-        except (FileNotFoundError, TypeError):
+        except (FileNotFoundError, TypeError, ValueError):
             raise CheckpointError(
-                f"{checkpoint} was saved by another version of plimsoll: use that one, or name another --run"
+                f"{checkpoint / POSITION} is not as this version of plimsoll writes it: it was altered, or saved by"
+                " another version. Put a copy of the checkpoint back, or name another --run"
             ) from None
+
+    def __post_init__(self) -> None:
+        kinds = {"step": int, "loader": dict, "plan": dict, "leaves": list}
+        wrong = [name for name, kind in kinds.items() if not isinstance(getattr(self, name), kind)]
+        for path, shape, dtype in self.leaves:
+            if [type(path), type(dtype)] != [str, str] or any(type(size) is not int for size in shape):
+                wrong.append("leaves")
+        if wrong:
+            raise TypeError(f"{wrong[0]} is of another kind")
 
 
 class RunFolder:
@@ -169,6 +183,11 @@ class RunFolder:
         folders = [folder for folder in self.checkpoints.glob(f"{STEP}*") if is_finished(folder)]
         names = [folder.name.removeprefix(STEP) for folder in folders]
         return sorted(int(name) for name in names if name.isdigit())
+
+    def newest_whole(self) -> int:
+        """Returns the step of the newest checkpoint that is as it was written, 0 if none is. Reads all of its bytes."""
+        steps = reversed(self.saved_steps())
+        return next((step for step in steps if damage(self.checkpoint(step)) is None), 0)
 
     def checkpoint(self, step: int) -> Path:
         """Returns the folder of the checkpoint of a step."""

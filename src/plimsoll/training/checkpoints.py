@@ -32,7 +32,7 @@ import numpy as np
 
 from plimsoll.errors import CheckpointError, StoppedError
 from plimsoll.files.folder import is_full
-from plimsoll.files.manifest import damage, finish, flush_folder, is_finished, remove, replace_file
+from plimsoll.files.manifest import MANIFEST, damage, finish, flush_folder, is_finished, remove, replace_file
 from plimsoll.files.run_folder import POSITION, STEP, Position, RunFolder
 from plimsoll.training import allocator, distributed
 from plimsoll.training.disk import KEPT
@@ -164,12 +164,18 @@ class Checkpoints:
         return Loaded(state, self.folder.position(step)), notes
 
     def _newest_whole(self) -> tuple[int | None, list[str]]:
-        # What was being written or removed when a process was killed.
-        for folder in self.folder.checkpoints.glob(f"{STEP}*"):
-            if folder.name.removeprefix(STEP).isdigit() and not is_finished(folder):
-                remove(folder)
-
         notes = []
+
+        # What was being written or removed when a process was killed.
+        newest = max(self.folder.saved_steps(), default=0)
+        for folder in sorted(self.folder.checkpoints.glob(f"{STEP}*")):
+            number = folder.name.removeprefix(STEP)
+            if not number.isdigit() or is_finished(folder):
+                continue
+            if int(number) > newest and (folder / POSITION).exists():
+                notes.append(f"checkpoint {int(number)} has no {MANIFEST} to say that it is whole: removed")
+            remove(folder)
+
         for step in reversed(self.folder.saved_steps()):
             problem = damage(self.folder.checkpoint(step))
             if problem is None:
