@@ -24,6 +24,7 @@ from plimsoll.api.pins import require_levers
 from plimsoll.errors import DataError, PlimsollError, RecipeError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Largest
 from plimsoll.processes.handover import Ready
 from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
@@ -32,6 +33,9 @@ from small_runs import newest_fingerprint
 ROOT = Path(__file__).resolve().parents[2]
 PINS = {"micro_batch": 2, "remat": "none", "precision": "float32", "prefetch": 0, "async_save": False}
 """Levers, so that one step is compiled."""
+LARGEST = Largest(
+    option="seq-len", value=2048, next_value=2176, next_needed_bytes=None, bounded_by="time", reason="the time is over"
+)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +219,7 @@ def test_it_is_compared_with_other_chips(plan, monkeypatch):
 def test_its_largest_batch_is_a_plan_too(plan):
     """Of the values that are tried the search itself has its own tests; here the first one is late already."""
     found = plan.largest("batch_size", pins={"remat": "none", "precision": "float32"}, within="0.01s")
-    assert found.largest_found.value == found.of.effective_batch == found.given.fields["batch_size"] >= BATCH
+    assert found.plan.largest_found.value == found == found.plan.given.fields["batch_size"] >= BATCH
     with pytest.raises(RecipeError, match="this recipe has no such option"):
         plan.largest("seq_len")
 
@@ -306,7 +310,8 @@ def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, mon
     @wraps(planning.plan_recipe)
     def plan_recipe(recipe, **options):
         asked.append((recipe, options))
-        return ShownPlan(**{field.name: getattr(plan, field.name) for field in fields(ShownPlan)})
+        facts = {field.name: getattr(plan, field.name) for field in fields(ShownPlan)}
+        return ShownPlan(**facts | {"largest_found": LARGEST if "largest" in options else None})
 
     monkeypatch.setattr(planning, "plan_recipe", plan_recipe)
     recipe = plimsoll.preset("stories", seq_len=64)
@@ -314,8 +319,10 @@ def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, mon
     assert found.of == replace(recipe, steps=7, epochs=None)
     with pytest.raises(AttributeError, match=r"plan of a recipe has no 'train': plimsoll\.train\(recipe, memory="):
         _ = found.train
-    found.largest("seq_len")
+    longest = found.largest("seq_len")
     assert asked[1][0] == found.of
+    assert (f"{longest}", repr(longest), longest.plan.largest_found.value) == ("2048", "2048", 2048)
+    assert longest.plan.of == replace(found.of, seq_len=2048)
     assert asked[1][1] | {"say": None, "name": None} == {
         "memory": "1GiB", "chip": None, "numerics": "mixed", "pins": {"remat": "block"}, "within": "9s",
         "largest": "seq_len", "say": None, "name": None,

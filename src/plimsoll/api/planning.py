@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from plimsoll.api import compare, launch
 from plimsoll.api.keywords import options_of, require_options, with_fields
@@ -59,7 +59,7 @@ class RecipePlan(ShownPlan):
     Example:
         >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP
         >>> plan.fits, plan.peak_bytes, plan.step_seconds, plan.levers["micro_batch"]  # doctest: +SKIP
-        >>> plan.largest("seq_len").largest_found.value  # doctest: +SKIP
+        >>> plan.largest("seq_len")  # doctest: +SKIP
     """
 
     of: Recipe = field(compare=False)
@@ -69,26 +69,27 @@ class RecipePlan(ShownPlan):
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was named as a preset, so that `largest` may reset options that conflict with its own."""
 
-    def largest(self, option: str, **options: Any) -> Self:
-        """Returns the plan with the largest value of an option that fits into memory.
+    def largest(self, option: str, **options: Any) -> LargestValue[Self]:
+        """Returns the largest value of an option that fits into memory, with its plan.
 
         Args:
             option: "batch_size", "seq_len", "lora_rank" or "target_params", if the recipe has it.
             options: Options of `plimsoll.plan` that differ from those of this plan, like `memory="12GiB"`.
 
         Returns:
-            A new plan, whose `largest_found.value` is the value that was found.
+            An integer. Its attribute `plan` is the plan with that value, whose `largest_found` says how it was found.
 
         Raises:
             BudgetError: Not even the smallest value fits.
             RecipeError: The recipe has no such option.
 
         Example:
-            >>> plan.largest("batch_size").largest_found.value
+            >>> rows = plan.largest("batch_size")
+            >>> print(rows, rows.plan)
         """
         how = {name: value for name, value in self.options.items() if name not in ("measure", "smallest")}
         recipe = _without_what_gives_way(self.of, option) if self.by_name else self.of
-        return _planned(self, recipe, {**how, **options, "largest": option})
+        return LargestValue(_planned(self, recipe, {**how, **options, "largest": option}))
 
     def compare(self, *others: str, prices: Mapping[str, float] | None = None, **options: Any) -> Comparison:
         """Plans the same recipe for other chips, each with all of its memory, and returns a table that compares them.
@@ -134,6 +135,19 @@ class RecipePlan(ShownPlan):
 
 
 SomePlan = TypeVar("SomePlan", bound=RecipePlan)
+
+
+class LargestValue(int, Generic[SomePlan]):
+    """Largest value of an option that fits into memory: a number, beside its plan."""
+
+    plan: SomePlan
+    """Plan with that value."""
+
+    def __new__(cls, plan: SomePlan) -> Self:
+        assert plan.largest_found is not None
+        value = super().__new__(cls, plan.largest_found.value)
+        value.plan = plan
+        return value
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -247,7 +261,7 @@ class FunctionPlan(RecipePlan):
 def plan(
     recipe: Recipe | Pinned | str,
     *,
-    memory: str | int | None = None,
+    memory: str | float | None = None,
     chip: str | None = None,
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
@@ -265,7 +279,7 @@ def plan(
     *,
     optimizer: Any,
     reduction: Reduction = "sum",
-    memory: str | int | None = None,
+    memory: str | float | None = None,
     chip: str | None = None,
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
@@ -282,7 +296,7 @@ def plan(
     *,
     optimizer: Any = None,
     reduction: Reduction = "sum",
-    memory: str | int | None = None,
+    memory: str | float | None = None,
     chip: str | None = None,
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
