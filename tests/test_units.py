@@ -39,8 +39,10 @@ def test_sizes(text, size):
     ("text", "refusal"),
     [
         ("400", r"--memory 400 is 400 B, and no process is that small: 400MiB\?"),
-        (400, r"--memory 400 is 400 B, and no process is that small: 400MiB\?"),
-        ("1.5 kB", r"--memory 1\.5 kB is 1\.5 KiB, and no process is that small: 1\.5MiB\?"),
+        (400, r'memory=400 is 400 B, and no process is that small: memory="400MiB"\?'),
+        (1.5, r'memory=1\.5 is 1 B, and no process is that small: memory="1\.5GiB"\?'),
+        ("8", r"--memory 8 is 8 B, and no process is that small: 8GiB\?"),
+        ("1.5 kB", r"--memory 1\.5 kB is 1\.5 KiB, and no process is that small: 1\.5GiB\?"),
         ("0G", "--memory 0G is 0 B, and no process is that small: give MiB or GiB, like 768MiB"),
         ("0.5MiB", r"--memory 0\.5MiB is 512\.0 KiB, and no process is that small: give MiB or GiB, like 768MiB"),
     ],

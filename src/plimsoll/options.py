@@ -55,7 +55,7 @@ IS_PATH = "path"
 Count = Annotated[int, COUNTED]
 FilePath = Annotated[str, IS_PATH, Metavar("FILE")]
 FolderPath = Annotated[str, IS_PATH, Metavar("FOLDER")]
-Size = Annotated[str | int, Metavar("SIZE")]
+Size = Annotated[str | float, Metavar("SIZE")]
 """Bytes, like 768MiB."""
 Seconds = Annotated[str | float, Metavar("TIME")]
 """A time, like 90s or 3min."""

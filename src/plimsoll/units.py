@@ -9,6 +9,8 @@ from string import ascii_letters
 
 from plimsoll.errors import RecipeError
 
+LIKELY_MIB = 128
+"""Sizes without a unit, from this on, are more likely MiB than GiB: most cards have fewer GiB."""
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -30,37 +32,48 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
     return value
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | float) -> int:
     """Parses a size: `2GiB` and `2G` are 2 x 2^30, `2GB` is 2 x 10^9, a bare number is bytes. Raises RecipeError
     otherwise."""
     return int(_parse(str(text), _SIZES, what="the size", example="768MiB or 2GB"))
 
 
-def parse_budget(text: str | int, *, option: str = "--memory") -> int:
+def parse_budget(text: str | float, *, option: str = "--memory") -> int:
     """Parses a memory budget, as `parse_bytes`. Raises RecipeError for less than 1 MiB: the unit is another."""
     try:
         size = parse_bytes(text)
     except RecipeError as problem:
         raise RecipeError(f"{option}: {problem}") from None
-    if size < MIB:
+    if size < MIB and isinstance(text, str):
         raise RecipeError(f"{option} {too_small(text, 'no process')}")
+    if size < MIB:
+        keyword = option.lstrip("-").replace("-", "_")
+        meant = with_unit(float(text))
+        raise RecipeError(
+            f'{keyword}={text} is {format_bytes(size)}, and no process is that small: {keyword}="{meant}"?'
+        )
     return size
 
 
-def too_small(text: str | int, what: str) -> str:
-    """Returns why a size below 1 MiB is refused, with the size in MiB that may have been meant: `400 is 400 B, ...`.
+def too_small(text: str | float, what: str) -> str:
+    """Returns why a size below 1 MiB is refused, with the size that may have been meant: `400 is 400 B, ...: 400MiB?`.
 
     Args:
         text: The size as it was typed.
         what: What is never that small, like "no process".
     """
     typed = str(text).strip()
-    number = typed.rstrip(ascii_letters).rstrip()
-    advice = f"{number}MiB?" if float(number) >= 1 else "give MiB or GiB, like 768MiB"
+    number = float(typed.rstrip(ascii_letters).rstrip())
+    advice = f"{with_unit(number)}?" if number >= 1 else "give MiB or GiB, like 768MiB"
     return f"{typed} is {format_bytes(parse_bytes(text))}, and {what} is that small: {advice}"
 
 
-def as_read(text: str | int) -> str | None:
+def with_unit(number: float) -> str:
+    """Returns a number with the unit that a size without one most likely has: `8GiB`, `400MiB`."""
+    return f"{number:g}{'GiB' if number < LIKELY_MIB else 'MiB'}"
+
+
+def as_read(text: str | float) -> str | None:
     """Returns what a size is read as, where its unit is one that not everyone reads so: `2G`, `2GB`; else None."""
     typed = str(text).strip()
     unit = re.search(r"[A-Za-z]+$", typed)

@@ -43,9 +43,26 @@ def test_fields_of_the_recipe_are_taken_out_of_the_keywords(function, recipe_of)
     assert recipe_of(function, "stories", chip="cpu", target_params="5M").target_params == 5_000_000
 
 
+@pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
+def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
+    for name in ("stories", "finetune"):
+        assert recipe_of(function, name, data="a.jsonl", chip="cpu").dataset_id == "a.jsonl"
+        assert plimsoll.preset(name, data="a.jsonl").dataset_id == "a.jsonl"
+    for name in ("sudoku", "control", "longcontext", "recommend"):
+        assert recipe_of(function, name, data="a.hdf5", chip="cpu").data.endswith("a.hdf5")
+        assert recipe_of(function, name, dataset_id="a.hdf5", chip="cpu").data.endswith("a.hdf5")
+    with pytest.raises(plimsoll.RecipeError, match="dataset_id and data are the same option"):
+        function("stories", data="a.jsonl", dataset_id="b.jsonl")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (
+            {"halt_max_steps": 3},
+            r"^the recipe stories has no option halt_max_steps, which is one of sudoku, .* and 2 more$",
+        ),
+        ({"lora_rank": 3}, r"^the recipe stories has no option lora_rank, which is one of finetune$"),
         ({"stepps": 3}, r"nor the recipe stories has an option stepps: did you mean steps"),
         ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
         ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),

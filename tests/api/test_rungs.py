@@ -76,7 +76,7 @@ def test_chosen_rungs_stand_on_the_first_in_the_ladders_order():
     assert [rung.name for rung in ladder] == [FIRST, "save", "remat"]
     assert ladder[-1].pins == ladder[0].pins | {"async_save": False, "remat": "block"}
     assert left_out == {}
-    with pytest.raises(RecipeError, match="--rungs ramat is no rung of a ladder: there are plain, save, micro-batch,"):
+    with pytest.raises(RecipeError, match="--rungs ramat is no rung of this ladder: did you mean remat"):
         rungs(STORIES, chosen=["ramat"])
 
 

@@ -12,7 +12,7 @@ from plimsoll.errors import PlimsollError
 TYPED = {
     # Commands and recipes.
     "trian stories": "'trian' | did you mean train?",
-    "train storys": "'storys' | did you mean stories? | and 20 more",
+    "train storys": "'storys' | did you mean stories? | `plimsoll recipes`",
     "plan": "plimsoll plan needs a recipe first | `plimsoll plan code` | my_recipe.py",
     "train my_recipe.py": "no recipe file my_recipe.py | docs/your-own.md",
     "prepare chess": "'chess' | sudoku, maze, arc",
@@ -42,8 +42,8 @@ TYPED = {
     "train stories --memory 400": "--memory 400 is 400 B | 400MiB?",
     "train stories --memory lots": "--memory: the size 'lots' | 768MiB or 2GB",
     "plan code --memory '1 gig'": "--memory: the size '1 gig' | 768MiB or 2GB",
-    "plan code --memory 4k": "--memory 4k | 4.0 KiB | 4MiB",
-    "plan code --chip h100 --host-memory 8": "--host-memory 8 | 8 B | 8MiB",
+    "plan code --memory 4k": "--memory 4k | 4.0 KiB | 4GiB",
+    "plan code --chip h100 --host-memory 8": "--host-memory 8 | 8 B | 8GiB",
     "plan code --within xyz": "--within: the time 'xyz' | 90s, 3min or 2h",
     # Chips and devices.
     "plan code --chip rtx5099": "'rtx5099' | did you mean rtx5090",
@@ -57,7 +57,7 @@ TYPED = {
     "train stories --dataset-id nofile.txt": "'nofile.txt' is no file or folder here",
     "train stories --dataset-id noise.txt --memory 400MiB": "noise.txt is not UTF-8 | iconv",
     "train finetune": "--dataset-id is missing | `messages`",
-    "train maze": "--data is missing | plimsoll prepare",
+    "train maze": "--data is missing | plimsoll prepare maze",
     "evaluate runs/none": "runs/none is not a run | `plimsoll runs`",
     "resume runs/none": "runs/none is not a run",
     "plan finetune --lora-targets foo": "no leaf matches foo | blocks/query/kernel",
@@ -73,7 +73,7 @@ CALLED = [
     (lambda: plimsoll.preset("code", target_param=5_000_000), "target_param | did you mean target_params?"),
     (lambda: plimsoll.preset("code", batch_size=2.5), "--batch-size must be a whole number, got 2.5"),
     (lambda: plimsoll.train("code", max_steps="many"), "--max-steps must be a whole number, got 'many'"),
-    (lambda: plimsoll.train("code", memory=1.5), "--memory must be a text or a whole number, got 1.5"),
+    (lambda: plimsoll.train("code", memory=1.5), 'memory=1.5 is 1 B | memory="1.5GiB"?'),
     (lambda: plimsoll.train("code", tracker="tensorbord"), "--tracker must be one of none, wandb, trackio, mlflow"),
     (lambda: plimsoll.load("runs/none"), "runs/none is not a run"),
 ]

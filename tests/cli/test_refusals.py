@@ -3,6 +3,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ from plimsoll.api import train as preparing
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.processes import handover
+from plimsoll.training import disk
 from tuning_files import write_model
 
 
@@ -62,10 +64,26 @@ REFUSED = {
     "fingerprint nowhere/at-all": "nowhere/at-all",
     "runs nowhere/at-all": "nowhere/at-all",
     "plan stories --dataset-id /nowhere/at-all --chip h100": "/nowhere/at-all | Check the path.",
-    "plan finetune --dataset-id nowhere/chats.json --chip h100": "nowhere/chats.json | Check the path.",
+    # Options that are wrong whatever the data is, which here would come over the network
+    "train stories --memory 400": "--memory 400 | 400MiB",
+    "train stories --within xyz": "xyz | 3min",
+    "train stories --steps 5 --batch-size 32 --micro-batch 7": "--micro-batch 7 | 32",
+    "train stories --steps 5 --offload optimizer --chip cpu": "--offload optimizer | --chip",
+    "train stories --chip cpu": "--steps 10000 | --max-examples",
+    # Models that are not supported
+    "plan finetune --pretrained bert-base-uncased --chip h100": "--pretrained bert-base-uncased | BERT | Qwen3",
+    "plan finetune --pretrained mistralai/Mixtral-8x7B-v0.1 --chip h100": "--pretrained | mixture of experts | Llama",
     "inspect /nowhere/at-all": "/nowhere/at-all",
+    "inspect RUN": "RUN is a run | plimsoll report RUN | plimsoll runs | plimsoll evaluate",
+    "plan stories --dataset-id RUN": "RUN is a run",
     # Longcontext
     "train longcontext --run x": "--data | packed folder",
+    "train stories --data nofile.txt --run x": "nofile.txt | Check the path.",
+    "train sudoku --dataset-id nowhere --run x": "nowhere | plimsoll prepare",
+    "train finetune --target-params 5M": "finetune | --target-params | stories, code",
+    "train maze --run x": "--data | plimsoll prepare maze --source",
+    "train sudoku --run x": "--data | plimsoll prepare sudoku --size",
+    "train arc --run x": "--data | plimsoll prepare arc --source",
     "plan longcontext --preset sudoku": "longcontext-sudoku | longcontext-nano",
     "plan longcontext --heads 4": "--heads 4",
     # How long planning takes
@@ -77,6 +95,17 @@ REFUSED = {
     "plan stories --chip cpu --largest lora-rank": "--largest lora-rank",
     # Chips
     "chips h1000": "'h1000' | h100",
+    "plan code --chip gpu": "'gpu' | h100 | `plimsoll chips` | the CPU",
+    "plan code --chip cuda": "'cuda' | a100-80 | the CPU",
+    "plan code --chip tpu": "'tpu' | tpu-v5e-1, tpu-v6e-1 | the CPU",
+    "plan code --chip a100": "'a100' | a100-40 or a100-80",
+    "plan code --chip v100": "'v100' | 16 GB | --chip t4, | rough",
+    "plan code --chip rtx2080": "'rtx2080' | 8 GB | --chip t4 --memory 6.5GiB | rough",
+    "plan code --chip 'RTX 3080'": "'RTX 3080' | 10 GB | --chip rtx3090 --memory 8.5GiB | rough | docs/chips.md",
+    "plan code --chip mi300x": "'mi300x' | AMD | `plimsoll chips`",
+    "plan code --chip metal": "'metal' | Apple | the CPU of this machine",
+    "plan code --chip rtx5099": "'rtx5099' | rtx5090",
+    "chips gpu": "'gpu' | h200",
     "chips tpu-v4-63": "tpu-v4-63 | tpu-v4-64, 32 devices on 8 hosts",
     "chips --install rocm": "--install | cuda, tpu | 'rocm'",
     "chips h100 h200": "h200",
@@ -87,7 +116,7 @@ REFUSED = {
     "plan stories --compare h200,t4 --mesh data=2": "--mesh | --compare",
     "plan stories --price h200=1": "--price | --compare",
     # Ladders
-    "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --rungs ramat": "--rungs ramat | plain, save, micro-batch,",
+    "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --rungs ramat": "--rungs ramat | remat",
     "ladder stories --dataset-id text.txt --rung-steps 2": "--rung-steps | 3 or more | 2",
     "ladder stories --dataset-id text.txt --vocab-size 300 --seq-len 32 --batch-size 4 --run RUN": "RUN | new folder",
     "ladder stories --micro-batch 2": "--micro-batch",
@@ -129,7 +158,8 @@ REFUSED = {
     "sample --pretrained PICKLES": "pytorch_model.bin",
     # A run of text
     "export RUN": "--merged",
-    "export RUN --adapter out": "--adapter",
+    "export RUN --adapter out": "stories | --adapter | finetune | --merged",
+    "export RUN --merged x.onnx": "x.onnx | .onnx | Hugging Face | --merged FOLDER | --adapter",
     "export RUN --merged MODEL": "--merged MODEL",
     "evaluate RUN --keep-seen": "--keep-seen | stories",
     "evaluate RUN --closed-loop": "--closed-loop | control",
@@ -207,6 +237,15 @@ def test_a_refused_start_prepares_no_data_and_leaves_no_folder_that_it_made(caps
     words = ["train", "code", "--plan", "nope.json", "--run", "runs/a/b/x"]
     require_one_paragraph(refused(capsys, *words), "nope.json", "plan.json")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == left
+
+
+def test_a_full_disk_is_refused_before_data_is_prepared(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "prepare_data", lambda *_: pytest.fail("data was prepared first"))
+    full = shutil.disk_usage(tmp_path)._replace(free=4096)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: full)
+    error = refused(capsys, "train", "code", "--chip", "cpu", "--memory", "1GiB", "--run", tmp_path / "x")
+    require_one_paragraph(error, "4.0 KiB free", "--run")
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_refused_start_leaves_what_another_run_put_beside_it(capsys, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError
@@ -13,6 +14,29 @@ from plimsoll.recipes.saved import class_of, name_in
 from plimsoll.recipes.verbs import lacking
 
 Place = str | os.PathLike[str] | None
+FILES = frozenset(
+    [
+        ".onnx",
+        ".gguf",
+        ".ggml",
+        ".safetensors",
+        ".bin",
+        ".pt",
+        ".pth",
+        ".pkl",
+        ".ckpt",
+        ".h5",
+        ".keras",
+        ".tflite",
+        ".pb",
+        ".npz",
+        ".mlmodel",
+        ".engine",
+        ".zip",
+        ".tar",
+    ]
+)
+"""Ends of names that stand for files of models, none of which is written."""
 
 
 def export(
@@ -43,6 +67,14 @@ def export(
             "export writes nothing without a place: name --merged FOLDER for transformers, or of a run of finetune"
             " --adapter FOLDER for peft"
         )
+    for place in request.values():
+        suffix = Path(place).suffix.lower()
+        if suffix in FILES:
+            raise RecipeError(
+                f"{place} names a {suffix} file, and a model is exported into a folder: in the Hugging Face format,"
+                " which transformers loads and other programs convert (--merged FOLDER, in Python export(FOLDER)); of a"
+                " run of finetune also as adapters for peft (--adapter FOLDER)"
+            )
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
     if "export" not in class_of(saved).verbs:

@@ -56,7 +56,7 @@ class Tune(Pinned):
         return plan(self, **options)
 
     def train(
-        self, *, memory: str | int | None = None, chip: str | None = None, say: Say | None = None, **options: Any
+        self, *, memory: str | float | None = None, chip: str | None = None, say: Say | None = None, **options: Any
     ) -> Run:
         """Trains within a memory budget, in a separate process. If the run exists, continues from its last checkpoint.
 

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import overridden
-from plimsoll.recipes.registry import preset
+from plimsoll.recipes.overrides import overridden, with_own_names
+from plimsoll.recipes.registry import preset, recipes_with
 from plimsoll.recipes.saved import name_of
 
 
@@ -43,11 +43,15 @@ def with_fields(
     called = recipe if isinstance(recipe, str) else name_of(recipe)
     whole = preset(recipe) if isinstance(recipe, str) else recipe
     own = [field.name for field in dataclasses.fields(whole) if field.init]
+    fields = with_own_names(fields, own)
     for name in fields:
         if name in own:
             continue
         if name in LEVERS:
             raise RecipeError(f"{verb} takes levers together: pins={{{name!r}: {fields[name]!r}}} keeps {name} so")
+        others = recipes_with(name)
+        if others:
+            raise RecipeError(f"the recipe {called} has no option {name}, which is one of {names_in_words(others)}")
         hint = did_you_mean(name, [*options, *own, *LEVERS])
         raise RecipeError(
             f"neither plimsoll.{verb} nor the recipe {called} has an option {name}"
@@ -85,5 +89,8 @@ def require_options(options: Iterable[str], known: Iterable[str], *, verb: str) 
         if name in LEVERS and name not in known:
             raise RecipeError(f"{verb} takes levers together: pins={{{name!r}: ...}} keeps a value of {name}")
         if name not in known:
-            hint = did_you_mean(name, [*known, *LEVERS]) or f"; there are {', '.join(known)}"
+            hint = (
+                did_you_mean(name, [*known, *LEVERS])
+                or f"; there are {names_in_words(known, all_of_them='docs/api.md')}"
+            )
             raise RecipeError(f"{verb} has no option {name}{hint}")

@@ -19,7 +19,7 @@ from plimsoll.recipes.own.files import short_name
 def train(
     recipe: Recipe | Pinned | str,
     *,
-    memory: str | int | None = None,
+    memory: str | float | None = None,
     chip: str | None = None,
     run: str | os.PathLike[str] | None = None,
     max_steps: int | None = None,

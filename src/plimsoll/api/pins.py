@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import name_of
@@ -69,7 +69,9 @@ def require_levers(pins: Mapping[str, Any]) -> None:
     """Raises RecipeError where a pin is of no lever, or its value is none of the lever's."""
     for name, value in pins.items():
         if name not in LEVERS:
-            hint = did_you_mean(str(name), LEVERS) or f"; there are {', '.join(LEVERS)}"
+            hint = (
+                did_you_mean(str(name), LEVERS) or f"; there are {names_in_words(LEVERS, all_of_them='docs/levers.md')}"
+            )
             raise RecipeError(f"pins name levers, and there is none called {name}{hint}")
         if not LEVERS[name].allows(value):
             shown = textwrap.shorten(repr(value), 80)

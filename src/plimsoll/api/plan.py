@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
@@ -19,24 +19,29 @@ from plimsoll.api.accelerator import Card
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
+from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Planned
-from plimsoll.planner import host
+from plimsoll.planner import chips, host
 from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.estimate import estimate_band, estimates_compared
 from plimsoll.planner.search import search
-from plimsoll.planner.types import Problem
+from plimsoll.planner.space import micro_batches
+from plimsoll.planner.types import Problem, Rates
 from plimsoll.processes import environment, toolchains
 from plimsoll.processes.cache import cache_folder, limit_bytes, prune
 from plimsoll.recipes.base import Pinned, Prepared, Recipe
+from plimsoll.recipes.overrides import absent_data
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
+from plimsoll.types import Precision
 from plimsoll.units import as_read, format_bytes, parse_budget, parse_seconds
 
 Say = Callable[[str], None]
@@ -47,6 +52,15 @@ PATIENCE = 10
 """Times what planning may take that a single answer may: then it counts as failed, and the next candidate is asked."""
 MOST_SECONDS = 24 * 3600.0
 """Seconds that planning may be given at most: clocks and timers take no number of any size."""
+UNMEASURED = Rates(
+    flops=dict.fromkeys(get_args(Precision), 1.0),
+    copy_bytes=1.0,
+    first_touch_bytes=1.0,
+    loop_seconds=0.0,
+    source="none",
+    host_link_bytes=1.0,
+)
+"""Rates of a chip before they are measured, by which no lever is refused."""
 UNKNOWN_STEPS = 10_000
 """Length of the schedule where nobody has said or counted it: changes no byte."""
 
@@ -60,8 +74,8 @@ def plan(
     recipe: Recipe | Pinned | str,
     *,
     name: str | None = None,
-    memory: str | int | None = None,
-    host_memory: str | int | None = None,
+    memory: str | float | None = None,
+    host_memory: str | float | None = None,
     chip: str | None = None,
     card: Card | None = None,
     mesh: str | None = None,
@@ -136,7 +150,11 @@ def plan(
             within=seconds,
             say=say,
         )
-    problem = _problem(recipe, target, prepared, **requested)
+    problem = _possible_problem(recipe, target, **requested)
+    problem = dataclasses.replace(problem, host_bytes=_host_bytes(recipe, target, prepared, pins))
+    if prepared is None:
+        for option, name in absent_data(recipe).items():
+            say(f"{option} {name} is not here: this plan needs none, and training will refuse it")
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
     command = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
@@ -236,7 +254,7 @@ def _compile_process(
 
 
 def budget_bytes(
-    memory: str | int | None, target: Chip | None = None, card: Card | None = None, say: Say = lambda text: None
+    memory: str | float | None, target: Chip | None = None, card: Card | None = None, say: Say = lambda text: None
 ) -> int:
     """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
 
@@ -280,7 +298,7 @@ def budget_bytes(
     return min(most, free)
 
 
-def _host_budget(host_memory: str | int | None, target: Chip, say: Say) -> int | None:
+def _host_budget(host_memory: str | float | None, target: Chip, say: Say) -> int | None:
     if target.platform == "cpu":
         if host_memory is not None:
             raise RecipeError(
@@ -318,16 +336,61 @@ def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
     return name or name_of(recipe), recipe
 
 
-def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **requested: Any) -> Problem:
-    """Returns what the search has to know: what was requested, and what the recipe, the chip and the data say."""
+def refuse_impossible(
+    recipe: Recipe, options: TrainOptions, target: Chip, card: Card | None, pins: Mapping[str, Any]
+) -> None:
+    """Raises PlimsollError for options that no data makes possible: before data is opened, or the network asked.
+
+    Args:
+        recipe: The recipe.
+        options: Options of training. What `memory` is read as, planning says.
+        target: Chip to train on, with the devices that are used.
+        card: The accelerator of this machine that is trained on.
+        pins: Levers that are pinned.
+    """
+    _seconds_for(target, options.within, largest=False)
+    budget = budget_bytes(options.memory, target, card)
+    accelerator.require_free(card, target, budget)
+    requested = {"numerics": options.numerics, "pins": pins, "recipe": options.name or name_of(recipe)}
+    _possible_problem(recipe, target, budget_bytes=budget, **requested)
+
+
+def _host_bytes(
+    recipe: Recipe, target: Chip, prepared: Prepared | None, pins: Mapping[str, Any]
+) -> dict[int, dict[str, int]]:
+    """Returns the host's bytes of the data by component, for each depth of prefetching."""
+    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
+    by_depth = {depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches}
+    if target.platform == "cpu":
+        return by_depth
+    threads = recipe.host_bytes_beside_accelerator(prepared)
+    if not threads:
+        return by_depth
+    return {depth: parts | {"encoding threads": threads} for depth, parts in by_depth.items()}
+
+
+def _possible_problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
+    """Returns what the search has to know, but for the bytes of the data: what the user, the recipe and the chip say.
+
+    Raises:
+        RecipeError: A pinned lever is impossible. A precision of a chip whose rates are still to be measured is not
+            refused here.
+    """
     pins = requested["pins"]
     if requested["numerics"] not in CLASSES:
         raise RecipeError(f"--numerics {requested['numerics']} is not one of {', '.join(CLASSES)}")
     require_supported(described, pins)
-    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
-    host_bytes = {depth: described.host_bytes(prepared, prefetch=depth) for depth in prefetches}
-    if target.platform != "cpu" and (more := described.host_bytes_beside_accelerator(prepared)):
-        host_bytes = {depth: parts | {"encoding threads": more} for depth, parts in host_bytes.items()}
+    problem = _problem(described, target, **requested)
+    micro_batches(problem)
+    rates = chips.rates(target) if target.flops else UNMEASURED
+    for lever in LEVERS.values():
+        if lever.name in pins:
+            lever.tried(problem, rates)
+    return problem
+
+
+def _problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
+    """Returns the problem without the bytes of the data."""
     return Problem(
         chip=target.name,
         platform=target.platform,
@@ -344,7 +407,7 @@ def _problem(described: Recipe, target: Chip, prepared: Prepared | None, **reque
         attention_chunks=described.attention_chunks,
         mlp_chunks=described.mlp_chunks,
         layerwise=described.layerwise_passes,
-        host_bytes=host_bytes,
+        host_bytes={},
         data_advice=described.data_advice(),
         **requested,
     )

@@ -234,7 +234,7 @@ class Run:
     def train(
         self,
         *,
-        memory: str | int | None = None,
+        memory: str | float | None = None,
         max_steps: int | None = None,
         quiet: bool = False,
         on_log: OnLog | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers import lever as record
 from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES, LeftOut, Lever
@@ -98,7 +98,8 @@ def _own_rungs(
 def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
     unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise RecipeError(f"--rungs {unknown[0]} is no rung of a ladder: there are {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known) or f": there are {names_in_words(known, all_of_them='docs/levers.md')}"
+        raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
 
 
 def _value(lever: Lever, rung: record.Rung, recipe: Recipe, levers: Levers, numerics: str) -> Any:

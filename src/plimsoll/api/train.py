@@ -21,7 +21,7 @@ from plimsoll.api.accelerator import Card
 from plimsoll.api.changes import Changes
 from plimsoll.api.mesh import elsewhere, over_devices
 from plimsoll.api.pins import levers_of, require_levers
-from plimsoll.api.plan import Say, budget_bytes, plan, printing
+from plimsoll.api.plan import Say, budget_bytes, plan, printing, refuse_impossible
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.files.provenance import note_session
@@ -61,15 +61,20 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
-        devices = over_devices(target, recipe, options.pins, options.mesh, processes=processes)[0].devices
-        if options.debug_nans and devices > 1:
+        used, pins = over_devices(target, recipe, options.pins, options.mesh, processes=processes)
+        if options.debug_nans and used.devices > 1:
             raise RecipeError(
                 "--debug-nans takes a step again, one operation at a time on one device, and this run has"
-                f" {devices}: add --mesh data=1, or leave it out"
+                f" {used.devices}: add --mesh data=1, or leave it out"
             )
         card = accelerator.card_for(target) if processes == 1 else None
-        if options.plan is not None and (options.replan or not folder.has("plan.json")):
-            levers_of(options.plan, recipe, options.pins)  # what is no plan is refused before data is prepared
+
+        # What is impossible is refused before data is prepared.
+        if options.replan or not folder.has("plan.json"):
+            if options.plan is not None:
+                pins = levers_of(options.plan, recipe, options.pins)
+            refuse_impossible(recipe, options, used, card, pins)
+            disk.require_room(folder.checkpoints, disk.needed(0))
         prepared = prepare_data(folder, recipe, say, on_purpose=options.on_purpose)
         trained_by = folder.trained_by()
         budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
@@ -129,7 +134,7 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
     if not changed:
         return ()
     words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
-    return (f"planned again after step {max(folder.saved_steps()):,}: {words}",)
+    return (f"planned again after step {folder.newest_whole():,}: {words}",)
 
 
 def _plan_there(folder: RunFolder, options: TrainOptions) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, NoReturn, TypeVar
 from plimsoll.cli.help import Page, help_asked, page_of_recipe
 from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.options import Argument, Metavar, Option, Text, flag_of, options_of, value_of
+from plimsoll.options import Argument, Metavar, Option, Text, options_of, value_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
 
@@ -42,6 +42,8 @@ ALIASES: dict[str, list[str]] = {
     "--resume": [],  # the same command continues by itself
 }
 """Names of the published guides, and what they mean here."""
+SAME = {"--data": "--dataset-id", "--dataset-id": "--data"}
+"""Names of the option that names data: a recipe has one of them, and the other is accepted."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,8 @@ def joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-")
+        if flag not in flags and SAME.get(flag) in flags:
+            flag = SAME[flag]
         if not word.startswith("--"):
             joined_words.append(word)
         elif flag in ALIASES:
@@ -255,7 +259,9 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
     known = [form for option in options if not option.is_argument for form in forms_of(option)]
     if COMMANDS[command].takes_recipe:
         known += ALIASES
-        if others := recipes_with(flag):
+        from plimsoll.recipes.registry import recipes_with
+
+        if others := recipes_with(flag[2:].replace("-", "_")):
             return f"the recipe {' '.join(recipe)} has no option {flag}, which is one of {names_in_words(others)}:"
     near = did_you_mean(flag, known, most=2, like=0.7)
     if not near and (others := commands_with(flag)):
@@ -266,14 +272,6 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
 def forms_of(option: Option) -> list[str]:
     """Returns an option as it is typed: of a switch both forms."""
     return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
-
-
-def recipes_with(flag: str) -> list[str]:
-    """Returns the names of the recipes that have an option."""
-    from plimsoll.recipes.registry import known_recipes
-
-    recipes = known_recipes().items()
-    return [name for name, recipe in recipes if flag in (flag_of(option.name) for option in options_of(recipe))]
 
 
 def commands_with(flag: str) -> list[str]:

@@ -7,6 +7,7 @@ Importing `datasets` costs 136 MB of resident memory, so it is imported when the
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,17 @@ from plimsoll.errors import DataError, PlimsollError
 def looks_like_hub_id(name: str) -> bool:
     """Tells whether a name has the form of an id, org/name."""
     return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name))
+
+
+def quieten_retries() -> None:
+    """Keeps `huggingface_hub` from printing two lines for each try of a request: what fails at last is raised.
+
+    A user's own HF_HUB_VERBOSITY counts.
+    """
+    from huggingface_hub import logging
+
+    if "HF_HUB_VERBOSITY" not in os.environ:
+        logging.set_verbosity_error()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,7 @@ class HubStream:
         """Returns paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
         import datasets
 
+        quieten_retries()
         with self._refusing():
             files = datasets.load_dataset_builder(self.name, self.config).config.data_files
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
@@ -89,6 +102,7 @@ class HubStream:
     def _open(self) -> Any:
         import datasets
 
+        quieten_retries()
         with self._refusing():
             return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
 

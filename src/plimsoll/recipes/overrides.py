@@ -12,11 +12,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import DataError, RecipeError, did_you_mean, names_in_words
 from plimsoll.options import COUNTED, hints_of, notes_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.units import parse_count
 
+NAMES_OF_DATA = ("data", "dataset_id")
+"""Names of the option that names data; a recipe has one of them, and understands the other in Python."""
 NOTHING = (None, "None", "none", "")
 """Values that say nothing, so that nothing gives way to them; "None" is what the command line calls None."""
 
@@ -69,9 +71,11 @@ def overridden(recipe: Recipe, options: Mapping[str, Any], *, name: str = "") ->
     """
     fields = [field.name for field in dataclasses.fields(recipe)]
     called = f"the recipe {name}" if name else "this recipe"
+    options = with_own_names(options, fields)
     for option in options:
         if option not in fields:
-            hint = did_you_mean(option, fields) or f"; it has {', '.join(fields)}"
+            command = f"`plimsoll train {name or 'RECIPE'} --help`"
+            hint = did_you_mean(option, fields) or f"; it has {names_in_words(fields, all_of_them=command)}"
             raise RecipeError(f"{called} has no option {option}{hint}")
     hints = hints_of(type(recipe))
     counts = {each for each, value in options.items() if isinstance(value, str) and COUNTED in notes_of(hints[each])}
@@ -83,6 +87,42 @@ def overridden(recipe: Recipe, options: Mapping[str, Any], *, name: str = "") ->
         raise RecipeError(f"{called} does not take {given}: {problem}") from None
     require_one_side(recipe, options)
     return changed
+
+
+def with_own_names(options: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """Returns options in which data has the recipe's own name for it: `data`, or `dataset_id` of texts and chats.
+
+    Args:
+        options: Values by name.
+        fields: Names of the recipe's options.
+
+    Raises:
+        RecipeError: The data is given under both names.
+    """
+    own = next((name for name in NAMES_OF_DATA if name in fields), None)
+    other = next((name for name in NAMES_OF_DATA if name in options and name not in fields), None)
+    if own is None or other is None:
+        return dict(options)
+    if own in options:
+        raise RecipeError(f"{own} and {other} are the same option of this recipe: give one of them")
+    return {own if name == other else name: value for name, value in options.items()}
+
+
+def absent_data(recipe: Recipe) -> dict[str, str]:
+    """Returns options with the data that they name, of data that is neither here nor an id of the Hugging Face hub."""
+    from plimsoll.data import STANDARD_LIBRARY
+    from plimsoll.data.text.opening import require_named
+
+    absent: dict[str, str] = {}
+    for field in ("dataset_id", "validation_id"):
+        name = getattr(recipe, field, None)
+        if not name or name == STANDARD_LIBRARY:
+            continue
+        try:
+            require_named(name)
+        except DataError:
+            absent[option(field)] = name
+    return absent
 
 
 def set_by_recipe(recipe: Recipe, message: str, given: Collection[str], *, name: str) -> str:

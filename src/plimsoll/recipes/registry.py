@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
+from plimsoll.options import options_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.overrides import overridden
@@ -129,7 +130,7 @@ def recipe_class(kind: str) -> type[Recipe]:
     if kind not in known:
         raise RecipeError(
             f"recipe.json is of the kind {kind!r}, which this version does not know:"
-            f" {', '.join(known)}{broken_packages()}"
+            f" {names_in_words(known, all_of_them='`plimsoll recipes`')}{broken_packages()}"
         )
     reference = known[kind]
     try:
@@ -183,10 +184,16 @@ def _preset(name: str) -> Recipe:
     if name not in known:
         hint = did_you_mean(name, known, most=3, like=0.4) or ":"
         raise RecipeError(
-            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists {names_in_words(known)}, and a file of"
-            f" your own is named like my_recipe.py{broken_packages()}"
+            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists all {len(known)}, and a file of your"
+            f" own is named like my_recipe.py{broken_packages()}"
         )
     return resolved(known[name].make)()
+
+
+def recipes_with(name: str) -> list[str]:
+    """Returns the names of the recipes that have an option of that name."""
+    recipes = known_recipes().items()
+    return [called for called, recipe in recipes if name in (option.name for option in options_of(recipe))]
 
 
 def code_of(cls: type[Recipe]) -> str:

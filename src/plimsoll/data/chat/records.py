@@ -16,7 +16,7 @@ from plimsoll.data import require_sizes
 from plimsoll.data.hub import HubStream
 from plimsoll.data.text.formats import File, json_lines, open_parquet, parsed, table_rows
 from plimsoll.data.text.opening import named_files
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, names_in_words
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.units import MIB, format_bytes
 
@@ -149,7 +149,8 @@ def _kind_of(columns: Mapping[str, Any], where: str) -> str:
     for kind, names in KINDS.items():
         if all(columns.get(name) is not None for name in names):
             return kind
-    raise DataError(f"{where} has {', '.join(list(columns)[:20]) or 'no columns'}, which is no example. {_ADVICE}")
+    names = names_in_words(columns, all_of_them="`plimsoll inspect`") or "no columns"
+    raise DataError(f"{where} has {names}, which is no example. {_ADVICE}")
 
 
 def _table_rows(file: File) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from plimsoll.data import in_short
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, names_in_words
 from plimsoll.units import MIB, format_bytes
 
 WITHOUT_CHUNKS = 512
@@ -38,7 +38,10 @@ class Hdf5Rows:
             for name, place in columns.items():
                 dataset = self._file.get(place)
                 if not isinstance(dataset, h5py.Dataset):
-                    names = ", ".join(map(name_of, datasets_in(self._file))) or "none"
+                    names = (
+                        names_in_words(map(name_of, datasets_in(self._file)), all_of_them="`plimsoll inspect`")
+                        or "none"
+                    )
                     raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
                 if not dataset.shape:
                     raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")

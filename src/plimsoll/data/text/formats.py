@@ -14,7 +14,7 @@ from typing import Any
 from plimsoll.data import in_short
 from plimsoll.data.text.pieces import WHOLE, Part, cut_string, split_file
 from plimsoll.data.text.streams import COMPRESSED, open_bytes
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, names_in_words
 from plimsoll.units import MIB, format_bytes
 
 LONGEST_LINE = 16 * MIB
@@ -132,7 +132,7 @@ def parsed(content: bytes, kind: type, where: str, expected: str) -> Any:
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> DataError:
     """Builds the refusal of a file without the column that is to hold the text."""
-    names = ", ".join(list(columns)[:20]) or "none"
+    names = names_in_words(columns, all_of_them="`plimsoll inspect`") or "none"
     return DataError(f"{where} has no column {column!r}; it has: {names}. Choose one with --text-column.")
 
 

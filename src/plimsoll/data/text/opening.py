@@ -24,6 +24,7 @@ _OTHER_SUFFIXES = {".json", ".csv", ".tsv"}
 """Suffixes of files that are read elsewhere, or not at all, and that no id on the hub ends in."""
 _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. ]|$)", re.IGNORECASE)
 
+FILES_OF_A_RUN = ("recipe.json", "plan.json")
 LARGEST_BYTES = 4 * GIB
 """Bytes of text above which it is streamed: encoding as many takes ten minutes on two cores, and 2 GiB of disk."""
 BYTES_A_TOKEN = 4
@@ -78,6 +79,11 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
                 f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
             )
         return [File(path=path, format=format, column=column)]
+    if all((path / name).is_file() for name in FILES_OF_A_RUN):
+        raise DataError(
+            f"{dataset_id} is a run, and no data set: `plimsoll report {dataset_id}` shows it on a page, `plimsoll runs"
+            f" {dataset_id}` in a line, and `plimsoll evaluate {dataset_id}` measures it again"
+        )
     return _folder(path, config, split, column)
 
 

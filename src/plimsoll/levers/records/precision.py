@@ -19,7 +19,7 @@ def _worth_trying(problem: Problem, rates: Rates) -> list[str]:
 def _without_units(problem: Problem, rates: Rates, value: str) -> str | None:
     if value in rates.flops:
         return None
-    return f"is not to be had on {problem.chip}, which has no units for it: it has {', '.join(rates.flops)}"
+    return f"cannot be used on {problem.chip}, which has no units for it: it has {', '.join(rates.flops)}"
 
 
 PRECISION = Lever(

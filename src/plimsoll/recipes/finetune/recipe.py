@@ -326,10 +326,7 @@ class Finetune(AdamWRecipe):
 
     def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
         from plimsoll.data.chat.row_bytes import rows_bytes
-        from plimsoll.data.text.opening import require_named
 
-        for name in filter(None, (self.dataset_id, self.validation_id) if prepared is None else ()):
-            require_named(name)
         known = {} if prepared is None else prepared.facts["packing"]
         rows = rows_bytes(
             documents=known.get("documents", PLANNED_DOCUMENTS),

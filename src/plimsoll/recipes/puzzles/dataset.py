@@ -121,7 +121,7 @@ def is_puzzle_set(folder: Path | str) -> bool:
 
 def _json(path: Path) -> Any:
     absent = (
-        f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare sudoku --out"
-        " FOLDER` makes one"
+        f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare` makes one of"
+        " sudoku, maze or arc"
     )
     return read_json(path, absent=absent, again="Prepare the data set again")

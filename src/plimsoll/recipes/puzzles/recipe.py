@@ -181,11 +181,13 @@ class Puzzles(Recipe):
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
         """Returns a split of --data; one that does not fit the model is refused."""
         from plimsoll.recipes.puzzles.dataset import PuzzleSet
+        from plimsoll.recipes.puzzles.family import FAMILY
+        from plimsoll.recipes.puzzles.text import form_of
 
         if not self.data:
-            raise RecipeError(
-                "--data is missing: name a folder of puzzles. `plimsoll prepare sudoku --out FOLDER` makes one"
-            )
+            form = form_of(seq_len=self.seq_len, vocab_size=self.vocab_size)
+            made = FAMILY.prepares["sudoku" if form is None else form.kind]
+            raise RecipeError(f"--data is missing: name a folder of puzzles, like that which `{made.example}` makes")
         puzzles = PuzzleSet(self.data, split)
         is_same = (puzzles.seq_len, puzzles.vocab_size) == (self.seq_len, self.vocab_size)
         if not is_same or puzzles.identifiers > self.identifiers:

@@ -23,6 +23,7 @@ from plimsoll.models.pretrained.shape import KERNELS, NORMS
 from plimsoll.models.rotary import BASE
 from plimsoll.models.sizing import DecoderShape
 from plimsoll.recipes.exported import exported
+from plimsoll.recipes.saved import name_of
 from plimsoll.types import TrainedRun
 
 
@@ -45,7 +46,10 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     tensors = published(readable(trained.params()["trainable"]), shape)
 
     def no_adapter() -> None:
-        raise RecipeError(f"--adapter is for adapters of finetune, and {trained.run} has none: give --merged")
+        raise RecipeError(
+            f"{trained.run} is a run of {name_of(trained.recipe)}, a whole model, and --adapter is for runs of"
+            " finetune: give --merged FOLDER, which transformers loads"
+        )
 
     def merged(folder: Path) -> int:
         write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)

@@ -213,9 +213,12 @@ class Text(AdamWRecipe):
 
         if self.is_stream and self.steps is None and self.max_examples is None:
             raise RecipeError(
-                f"--dataset-id {self.dataset_id} is a stream that nobody has counted, and the run's length was given"
-                " in --epochs: give --steps, or --max-examples to count so many documents"
+                f"--dataset-id {self.dataset_id} is read over the network while training, so the length of an epoch is"
+                " unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
+                " --max-examples 100000 use and count so many documents"
             )
+        if self.is_stream:
+            say(f"data: asking huggingface.co for {self.dataset_id}")
         documents = self._documents()
         say(f"data: {documents.describe()}")
         tokenizer = self._make_tokenizer(folder, documents, say)
