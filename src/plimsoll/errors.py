@@ -3,7 +3,6 @@
 The exit code belongs to the class, so that the command line decides nothing.
 """
 
-import difflib
 import errno
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -112,6 +111,8 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float 
         most: Names to suggest, at most.
         like: Similarity of a name that is suggested, from 0 to 1 (`difflib`).
     """
+    import difflib  # not at the top: help answers without it
+
     near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=most, cutoff=like)
     return f": did you mean {' or '.join(near)}?" if near else ""
 

@@ -6,14 +6,13 @@ that users of the published guides know are accepted too.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar
 
 from plimsoll.cli.help import Page, help_asked, page_of_recipe
 from plimsoll.cli.main import COMMANDS, module_of_cli
@@ -21,6 +20,9 @@ from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Metavar, Option, Text, options_of, value_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
+
+if TYPE_CHECKING:
+    import argparse
 
 T = TypeVar("T")
 
@@ -165,11 +167,6 @@ def recipe_named(name: str) -> Recipe:
     return preset(name)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RecipeError(message.removeprefix("argument "))
-
-
 def typed(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
     """Returns the values that were typed, by option; an option that was left out is not in it.
 
@@ -198,7 +195,13 @@ def typed(options: Sequence[Option], words: Sequence[str], *, program: str) -> d
 
 def _parser_of(options: Sequence[Option]) -> argparse.ArgumentParser:
     """Returns a parser of words that `joined` made, which leaves out what was not typed."""
-    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    import argparse  # not at the top: help answers without it
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise RecipeError(message.removeprefix("argument "))
+
+    parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for option in options:
         value = partial(value_of, option)
         if option.is_argument:

@@ -7,7 +7,6 @@ the user names. Built-in names are found without looking at what is installed, a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -198,6 +197,8 @@ def recipes_with(name: str) -> list[str]:
 
 def code_of(cls: type[Recipe]) -> str:
     """Returns the SHA-256 of a package's Python files: answers of the planner are kept by it."""
+    import hashlib
+
     module = sys.modules[cls.__module__.partition(".")[0]]
     file = Path(module.__file__ or "")
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
