@@ -109,12 +109,18 @@ def test_a_run_that_never_saved_has_none(fresh):
 def test_it_asks_what_the_commands_ask(run, monkeypatch):
     """Whose tests hold the answers."""
     answers = {"fingerprint": "abc", "step": 20, "notes": ["checkpoint 24 is damaged"]}
-    monkeypatch.setattr(use, "evaluate", lambda path, **options: {"run": path, **options})
-    monkeypatch.setattr(use, "sample", lambda _, writing, *, step: {"text": f" {writing.tokens} {writing.seed} {step}"})
+    requests = []
+    monkeypatch.setattr(use, "use", lambda *request: requests.append(request) or {"text": " end"})
     monkeypatch.setattr(use, "fingerprint", lambda path: answers)
-    request = {"submission": None, "closed_loop": False, "keep_seen": False}
-    assert run.evaluate("last", raw=True) == {"run": str(run.path), "step": "last", "raw": True, **request}
-    assert run.sample("the", tokens=5, seed=3) == "the 5 3 best"
+    run.evaluate("last", raw=True)
+    assert run.sample("the", tokens=5, seed=3) == "the end"
+    run.rank([12, "88"])
+    path = str(run.path)
+    assert requests == [
+        ("evaluate", path, use.EvaluateOptions(step="last", raw=True)),
+        ("sample", path, use.SampleOptions(prompt="the", tokens=5, seed=3)),
+        ("rank", path, use.RankOptions(history="12,88")),
+    ]
     with pytest.warns(UserWarning, match="checkpoint 24 is damaged; the newest whole one is of step 20"):
         assert run.fingerprint == "abc"
 

@@ -9,14 +9,13 @@ import pytest
 from interaction_files import write_small
 from packed_files import write_packed
 from page_commands import PAGES, ROOT, commands
-from plimsoll.cli.evaluate import EvaluateOptions, EvaluatePretrained, parse_either
+from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import LadderOptions, PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, parse_with_recipe, values_typed
 from plimsoll.cli.prepare import page_of
 from plimsoll.cli.report import ReportOptions
-from plimsoll.cli.sample import SampleOptions, SamplePretrained
-from plimsoll.cli.verbs import ExportOptions, RankOptions, SolveOptions
+from plimsoll.cli.verbs import USES, rows_of_pretrained, rows_of_run
 from plimsoll.errors import RecipeError
 from plimsoll.recipes import registry
 from plimsoll.recipes.registry import preparations
@@ -25,13 +24,6 @@ from puzzle_files import write_split
 from recipe_packages import installed_into
 
 OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
-USES = {
-    "solve": SolveOptions,
-    "export": ExportOptions,
-    "report": ReportOptions,
-    "rank": RankOptions,
-}
-EITHER = {"evaluate": (EvaluateOptions, EvaluatePretrained), "sample": (SampleOptions, SamplePretrained)}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
@@ -89,10 +81,11 @@ def require_parsed(name, rest):
         recipes = list(takewhile(lambda word: not word.startswith("-"), rest))
         for typed in [[recipe, *rest[len(recipes) :]] for recipe in recipes] or [rest]:
             parse_with_recipe(OPTIONS[name], typed, command=name)
+    elif name == "report":
+        parse(ReportOptions, rest, command=name)
     elif name in USES:
-        parse(USES[name], rest, command=name)
-    elif name in EITHER:
-        parse_either(*EITHER[name], rest, command=name)
+        rows = rows_of_pretrained(name) if "--pretrained" in rest else rows_of_run(name)
+        values_typed(Page(program=f"plimsoll {name}", options=rows, example=""), rest)
     elif name == "prepare" and rest[0] in preparations() and rest[1:]:  # the bare name is a mention
         values_typed(page_of(rest[0], preparations()[rest[0]]), rest[1:])
 

@@ -119,8 +119,14 @@ class Run:
             PlimsollError: No checkpoint is saved yet, the run has no validation set, or its recipe does not support an
                 option.
         """
-        options: dict[str, Any] = {"raw": raw, "closed_loop": closed_loop, "keep_seen": keep_seen}
-        return use.evaluate(str(self.path), step=str(step), submission=submission, **options)
+        options = use.EvaluateOptions(
+            step=str(step),
+            raw=raw,
+            closed_loop=closed_loop,
+            keep_seen=keep_seen,
+            submission=None if submission is None else os.fspath(submission),
+        )
+        return use.use("evaluate", str(self.path), options)
 
     def sample(
         self,
@@ -148,8 +154,10 @@ class Run:
         Raises:
             PlimsollError: No checkpoint is saved yet, or the run's recipe does not train a language model.
         """
-        writing = use.Writing(prompt=prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
-        return prompt + use.sample(str(self.path), writing, step=str(step))["text"]
+        options = use.SampleOptions(
+            prompt=prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, step=str(step)
+        )
+        return prompt + use.use("sample", str(self.path), options)["text"]
 
     def solve(self, puzzle: str, *, step: Step = "best") -> dict[str, Any]:
         """Solves a puzzle with the trained model. Only for runs of the recipes "sudoku", "maze" and "arc".
@@ -167,7 +175,7 @@ class Run:
         Raises:
             PlimsollError: The puzzle cannot be read, no checkpoint is saved yet, or the recipe solves no puzzles.
         """
-        return use.solve(str(self.path), puzzle, step=str(step))
+        return use.use("solve", str(self.path), use.SolveOptions(puzzle=puzzle, step=str(step)))
 
     def rank(
         self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
@@ -188,8 +196,9 @@ class Run:
         Raises:
             PlimsollError: An item is unknown, no checkpoint is saved yet, or the recipe ranks no items.
         """
-        ranking = use.Ranking(top=top, keep_seen=keep_seen)
-        return use.rank(str(self.path), history, ranking, step=str(step))
+        typed = history if isinstance(history, str) else ",".join(map(str, history))
+        options = use.RankOptions(history=typed, top=top, keep_seen=keep_seen, step=str(step))
+        return use.use("rank", str(self.path), options)
 
     def export(
         self,

@@ -1,4 +1,4 @@
-"""Use of a trained run: what `plimsoll evaluate`, `sample`, `solve`, `rank` and `fingerprint` do, as functions.
+"""Use of a trained run: a row of `USES` for `Run`, the command line and the worker.
 
 What a run cannot do is refused from its files, before JAX starts. The answer is computed in a process of its own, so
 that nothing here imports JAX. What is answered is the recipe's own (`recipes/verbs.py`).
@@ -9,23 +9,57 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Interval
 
-from plimsoll.errors import PlimsollError
+from plimsoll.api.export import export
+from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import Count, Metavar, Options
+from plimsoll.options import Argument, Count, Metavar, Options
 from plimsoll.processes.request import ask
 from plimsoll.recipes.saved import class_of, from_dict, name_in
 from plimsoll.recipes.verbs import Verb, lacking, resolved
 
-Place = str | os.PathLike[str]
+
+@dataclass(frozen=True, kw_only=True)
+class UseOptions(Options):
+    """Options of one use of a run: for the command line, for `Run`, and in the request to the worker."""
+
+    typed: ClassVar[str] = ""
+    """Option that the recipe reads before JAX starts, like a puzzle."""
+
+    step: Annotated[str, Metavar("STEP")] = "best"
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, of recommend highest NDCG@10; else the
+    last)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(UseOptions):
+    closed_loop: bool = False
+    """Only for control: also let the model drive the systems, beside the optimal controllers. Takes minutes."""
+    submission: Annotated[str | None, Metavar("FILE")] = None
+    """Only for ARC: file (.json) for two attempts at every test input, in the competition's format. By default none is
+    written."""
+    raw: bool = False
+    """Also evaluate the weights without averaging, for a run with --ema-decay."""
+    keep_seen: bool = False
+    """Only for recommend: also rank items that a user has already taken."""
+
+    def check_options(self) -> None:
+        """Raises RecipeError for a file that cannot be written: now, and not at the end of an evaluation of hours."""
+        if self.submission is None:
+            return
+        file = Path(self.submission).expanduser()
+        if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+            raise RecipeError(
+                f"--submission {self.submission} cannot be written: name a file in a folder that is there and yours"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,112 +79,81 @@ class Writing(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking(Options):
-    """Options of a ranking of items, besides the history."""
+class SampleOptions(UseOptions, Writing):
+    """Options of a run's text."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions(UseOptions):
+    typed = "puzzle"
+
+    puzzle: Annotated[str, Argument("PUZZLE")]
+    """Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in '# SG'), a file
+    with them, or test:17, an example of the run's test split, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(UseOptions):
+    typed = "history"
+
+    history: Annotated[str, Metavar("ITEMS")]
+    """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
     top: Annotated[int, Ge(1)] = 10
     """Number of items to show."""
     keep_seen: bool = False
     """Also rank the items of the history."""
 
 
-def evaluate(
-    run: str,
-    *,
-    step: str = "best",
-    closed_loop: bool = False,
-    submission: Place | None = None,
-    raw: bool = False,
-    keep_seen: bool = False,
-) -> dict[str, Any]:
-    """Returns the metrics of a checkpoint on the run's held-out set.
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(UseOptions):
+    adapter: Annotated[str | None, Metavar("FOLDER")] = None
+    """New folder for the adapters, which `peft` loads. Only for finetune."""
+    merged: Annotated[str | None, Metavar("FOLDER")] = None
+    """New folder for the whole model, which `transformers` loads. By default it is not written."""
+
+
+USES: dict[str, type[UseOptions]] = {
+    "evaluate": EvaluateOptions,
+    "sample": SampleOptions,
+    "solve": SolveOptions,
+    "rank": RankOptions,
+    "export": ExportOptions,
+}
+"""Uses of a trained run, and their options."""
+
+
+def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
+    """Returns what a run's recipe answers.
 
     Args:
+        name: Key of `USES`.
         run: Folder of the run, or its address in a bucket.
-        step: Number of a checkpoint, `last`, or `best`.
-        closed_loop: Of a run of control: lets it drive the systems, which takes minutes.
-        submission: Of a run of ARC: a .json file for two attempts at every test input.
-        raw: Of a run that keeps an average of its weights: adds the metrics of the weights as they were trained.
-        keep_seen: Of a run of recommend: ranks the items that a user has already taken, too.
+        options: Options of that use.
 
     Returns:
-        `run`, `step`, and means by name: `loss`, and what the recipe adds.
+        `run`, `step`, and what the recipe adds.
 
     Raises:
-        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, or its recipe does not
-            support an option.
+        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, or its recipe has no such use
+            or option.
     """
+    if isinstance(options, ExportOptions):
+        return export(run, **asdict(options))
     here = fetched(run)
-    RunFolder(here).read("recipe.json")  # refuses what is no run
-    file = None if submission is None else Path(submission).expanduser()
-    if file is not None and (file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK)):
-        raise PlimsollError(  # refused now, and not at the end of an evaluation of hours
-            f"--submission {submission} cannot be written: name a file in a folder that is there and yours"
-        )
-    RunFolder(here).require_saved()
-    request = {"step": step, "closed_loop": closed_loop, "raw": raw, "keep_seen": keep_seen}
-    answer = ask("evaluate", request | {"run": here, "submission": file is not None})
+    folder = RunFolder(here)
+    saved = folder.read("recipe.json")
+    verb = verb_of(name, here)
+    request = {**asdict(options), "run": here}
+    if options.typed:
+        request |= resolved(verb.ask)(from_dict(saved), here, request[options.typed])
+    folder.require_saved()
+    answer = ask(name, request)
+
+    # The attempts at tasks of ARC are a file of their own.
     attempts = answer.pop("submission", None)
-    if file is not None:
-        replace_file(file, json.dumps(attempts) + "\n")
+    if isinstance(options, EvaluateOptions) and options.submission is not None:
+        replace_file(Path(options.submission).expanduser(), json.dumps(attempts) + "\n")
     return answer
-
-
-def sample(run: str, writing: Writing, *, step: str = "best") -> dict[str, Any]:
-    """Returns what a run's model writes after a prompt.
-
-    Args:
-        run: Folder of the run, or its address in a bucket.
-        writing: The prompt, how many tokens, and how they are drawn.
-        step: Number of a checkpoint, `last`, or `best`.
-
-    Returns:
-        The request, with `text` (without the prompt), `tokens`, and `ended`: whether the model ended its document.
-
-    Raises:
-        PlimsollError: The run writes no text, or has no checkpoint.
-    """
-    here = fetched(run)
-    verb_of("sample", here)
-    RunFolder(here).require_saved()
-    request = {field.name: getattr(writing, field.name) for field in fields(Writing)}
-    return ask("sample", request | {"run": here, "step": step})
-
-
-def solve(run: str, puzzle: str, *, step: str = "best") -> dict[str, Any]:
-    """Returns a puzzle's answer by what a run of puzzles has learned.
-
-    Args:
-        run: Folder of the run, or its address in a bucket.
-        puzzle: Characters of the puzzle row after row, a file with them, or `test:17`, an example of the run's test
-            split, from 0.
-        step: Number of a checkpoint, `last`, or `best`.
-
-    Raises:
-        PlimsollError: The puzzle cannot be read, or the run solves none.
-    """
-    here = fetched(run)
-    return _answer_typed("solve", here, puzzle, {"run": here, "puzzle": puzzle, "step": step})
-
-
-def rank(
-    run: str, history: str | Sequence[str | int], ranking: Ranking | None = None, *, step: str = "best"
-) -> dict[str, Any]:
-    """Returns the items that come next by what a run of recommend has learned.
-
-    Args:
-        run: Folder of the run, or its address in a bucket.
-        history: Items that were taken, oldest first, as the file that was prepared calls them: a list, or a text in
-            which commas separate them.
-        ranking: How many items, and which.
-        step: Number of a checkpoint, `last`, or `best`.
-
-    Raises:
-        PlimsollError: An item is not known, or the run ranks none.
-    """
-    ranking = ranking or Ranking()
-    here, typed = fetched(run), history if isinstance(history, str) else ",".join(map(str, history))
-    return _answer_typed("rank", here, typed, {"run": here, "history": typed, **asdict(ranking), "step": step})
 
 
 def fingerprint(run: str) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def fingerprint(run: str) -> dict[str, Any]:
 
 
 def verb_of(name: str, run: str) -> Verb:
-    """Returns the verb of the run's recipe.
+    """Returns the verb of the run's recipe: of `evaluate` the means of the validation set, if it has none of its own.
 
     Raises:
         RecipeError: The recipe has none of that name.
@@ -180,15 +183,6 @@ def verb_of(name: str, run: str) -> Verb:
     folder = RunFolder(run)
     saved = folder.read("recipe.json")
     verbs: Mapping[str, Verb] = class_of(saved).verbs
-    if name not in verbs:
+    if name not in verbs and name != "evaluate":
         raise lacking(name, folder.path, name_in(saved))
-    return verbs[name]
-
-
-def _answer_typed(name: str, run: str, typed: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to what was typed (a puzzle, a history), which the recipe reads before JAX starts."""
-    verb = verb_of(name, run)
-    recipe = from_dict(RunFolder(run).read("recipe.json"))
-    request = {**request, **resolved(verb.ask)(recipe, run, typed)}
-    RunFolder(run).require_saved()
-    return ask(name, request)
+    return verbs.get(name, Verb())

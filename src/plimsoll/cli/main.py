@@ -38,9 +38,9 @@ GROUPS = {
         "runs": Command("look", "the runs here, side by side", "plimsoll runs runs/compared"),
     },
     "what was trained": {
-        "evaluate": Command("evaluate", "validation metrics; the loss of a text", "plimsoll evaluate runs/mine"),
+        "evaluate": Command("verbs", "validation metrics; the loss of a text", "plimsoll evaluate runs/mine"),
         "sample": Command(
-            "sample", "text from what was trained", 'plimsoll sample runs/mine --prompt "Once upon a time"'
+            "verbs", "text from what was trained", 'plimsoll sample runs/mine --prompt "Once upon a time"'
         ),
         "solve": Command(
             "verbs",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar
 from plimsoll.cli.help import Page, help_asked, page_of_recipe
 from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.options import Argument, Metavar, Option, Text, options_of, value_of
+from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
 from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
 
@@ -28,11 +28,14 @@ T = TypeVar("T")
 
 Run = Annotated[str, Argument("RUN"), Text("Folder of the run, or its address in a bucket.")]
 """Run that a command looks at."""
-Step = Annotated[
-    str,
-    Metavar("STEP"),
-    Text("Checkpoint: a step's number, `last`, or `best` (lowest validation loss, else the last)."),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Options):
+    """How an answer is printed."""
+
+    json: Json = False
+
 
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
@@ -287,6 +290,8 @@ def options_of_command(command: str) -> Sequence[Option]:
     """Returns the options that are a command's own: those of `runs` are `RunsOptions` in its module."""
     from plimsoll.cli import options
 
+    if COMMANDS[command].module == "verbs":
+        return module_of_cli("verbs").rows_of(command)
     kind = f"{command.capitalize()}Options"
     module = options if COMMANDS[command].takes_recipe else module_of_cli(COMMANDS[command].module)
     return options_of(getattr(module, kind))
@@ -308,11 +313,6 @@ def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str
         elif options[flag] and not equals:
             next(rest, None)
     return kept
-
-
-def request_of(options: Any) -> dict[str, Any]:
-    """Returns the options as a request to a worker, in which --json means nothing."""
-    return {name: value for name, value in dataclasses.asdict(options).items() if name != "json"}
 
 
 def print_answer(options: Any, answer: Any, text: Callable[[Any], str]) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 
 from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
-from plimsoll.cli.parse import print_answer, values_typed
+from plimsoll.cli.parse import Printed, print_answer, values_typed
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.options import Json, Options, options_of
+from plimsoll.options import options_of
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.family import Preparation
@@ -25,11 +25,6 @@ Example: {example}
 
 `plimsoll prepare WHAT --help` lists the options of each.
 What was interrupted: the same command again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed(Options):
-    json: Json = False
 
 
 def prepare(arguments: Sequence[str]) -> int:

@@ -1,53 +1,147 @@
-"""Commands that ask a run's recipe for one of its verbs: `plimsoll export`, `solve` and `rank`.
+"""Uses of what was trained: `plimsoll evaluate`, `sample`, `solve`, `rank` and `export`.
 
-What they do is `api/use.py` and `api/export.py`. What is answered, printed and drawn is the recipe's own
-(`recipes/verbs.py`).
+The rows are those of `api/use.py`, one function for all. `evaluate` and `sample` also take a Hugging Face model, with
+options of its own. What is answered and printed is the recipe's (`recipes/verbs.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from plimsoll.api import use
-from plimsoll.api.export import export as write_export
-from plimsoll.cli.parse import Run, Step, parse, print_answer, request_of
+from annotated_types import Ge
+
+from plimsoll.api.use import USES, Writing, use, verb_of
+from plimsoll.cli.help import Page
+from plimsoll.cli.main import COMMANDS
+from plimsoll.cli.parse import Printed, Run, values_typed
 from plimsoll.files.bucket import fetched
-from plimsoll.options import Argument, Json, Metavar, Options
+from plimsoll.options import Argument, Count, Metavar, Option, Options, Text, options_of
+from plimsoll.processes.request import ask
 from plimsoll.recipes.verbs import resolved
+from plimsoll.report.summary import evaluation_text
 from plimsoll.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(Options):
+class OfRun(Options):
     run: Run
-    adapter: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder for the adapters, which `peft` loads. Only for finetune."""
-    merged: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder for the whole model, which `transformers` loads. By default it is not written."""
-    step: Step = "best"
-    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolveOptions(Options):
-    run: Run
-    puzzle: Annotated[str, Argument("PUZZLE")]
-    """Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in '# SG'), a file
-    with them, or test:17, an example of the run's test split, from 0."""
-    step: Step = "best"
-    json: Json = False
+class OfRunOrPretrained(Options):
+    run: Annotated[str, Argument("RUN"), Text("Folder of the run, or its address; or, instead, --pretrained FOLDER.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOptions(use.Ranking):
-    run: Run
-    history: Annotated[str, Metavar("ITEMS")]
-    """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
-    step: Annotated[str, Metavar("STEP")] = "best"
-    """Checkpoint: a step's number, `last`, or `best` (highest NDCG@10 in validation, else the last)."""
-    json: Json = False
+class Pretrained(Options):
+    """A Hugging Face model that is used instead of a run."""
+
+    group = "pretrained"
+
+    pretrained: Annotated[str, Metavar("FOLDER")]
+    """Of a Hugging Face model (config.json, .safetensors), or its id on the hub."""
+    frozen_bits: Literal[32, 16, 8, 4] | None = None
+    """Bits in which weights are kept: float32, bfloat16, int8, NF4. Left out: as in the files."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the matrix products."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatePretrained(Pretrained):
+    text: Annotated[str, Metavar("FILE")]
+    """A text, or anything that `plimsoll inspect` reads as one."""
+    seq_len: Annotated[Count | None, Ge(1)] = None
+    """Tokens of a window; each is read on its own. By default what the model was made for, at most 2,048."""
+    batch_size: Annotated[Count, Ge(1)] = 8
+    """Windows at a time."""
+    max_examples: Annotated[Count | None, Ge(1)] = None
+    """Most documents to read. By default all."""
+    text_column: str = "text"
+    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePretrained(Pretrained, Writing):
+    """A text by a model as it is published."""
+
+
+PRETRAINED: dict[str, type[Pretrained]] = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
+"""Commands that take a published model instead of a run, and their options then."""
+
+
+def answered(command: str, arguments: Sequence[str]) -> int:
+    """Prints what a run answers, or a published model. Returns the exit code."""
+    names_pretrained = any(word.partition("=")[0] == "--pretrained" for word in arguments)
+    asks_for_help = bool({"-h", "--help"} & {*arguments})
+    rows = rows_of_pretrained(command) if names_pretrained else rows_of_run(command)
+    page = Page(
+        program=f"plimsoll {command}",
+        options=rows_of(command) if asks_for_help else rows,
+        example=COMMANDS[command].example,
+    )
+    values = values_typed(page, arguments)
+    as_json = values.pop("json", False)
+    if "prompt" in values:  # a terminal that is not UTF-8 hands over half characters, which no tokenizer takes
+        values["prompt"] = os.fsencode(values["prompt"]).decode("utf-8", "replace")
+
+    # The answer, and how it is printed.
+    if names_pretrained:
+        text = TEXTS[f"{command}_text"]
+        answer = ask(f"{command}_text", asdict(PRETRAINED[command](**values)))
+    else:
+        run = values.pop("run")
+        options = USES[command](**values)
+        run = fetched(run)
+        own = verb_of(command, run).text
+        text = resolved(own) if own else TEXTS[command]
+        answer = use(command, run, options)
+    print(json.dumps(answer) if as_json else text(answer))
+    return 0
+
+
+evaluate = partial(answered, "evaluate")
+sample = partial(answered, "sample")
+solve = partial(answered, "solve")
+rank = partial(answered, "rank")
+export = partial(answered, "export")
+
+
+def rows_of(command: str) -> tuple[Option, ...]:
+    """Returns every option of a command."""
+    rows = (*rows_of_pretrained(command), *rows_of_run(command)) if command in PRETRAINED else rows_of_run(command)
+    return tuple({option.name: option for option in rows}.values())
+
+
+def rows_of_run(command: str) -> tuple[Option, ...]:
+    """Returns the options of a command that names a run."""
+    run = options_of(OfRunOrPretrained if command in PRETRAINED else OfRun)
+    return (*run, *options_of(USES[command]), *options_of(Printed))
+
+
+def rows_of_pretrained(command: str) -> tuple[Option, ...]:
+    """Returns the options of a command that names a published model."""
+    return (*options_of(PRETRAINED[command]), *options_of(Printed))
+
+
+def _written(answer: Mapping[str, Any]) -> str:
+    return answer["prompt"] + answer["text"]
+
+
+def _measured(answer: Mapping[str, Any]) -> str:
+    lines = [
+        f"{answer['pretrained']} on {answer['text']}: {answer['documents']:,} documents, {answer['tokens']:,} tokens,"
+        f" windows of {answer['seq_len']:,}",
+        f"  loss           {answer['loss']:.4f} nats per token",
+        f"  perplexity     {answer['perplexity']:.4f}",
+        f"  bits_per_byte  {answer['bits_per_byte']:.4f}",
+        f"  peak           {format_bytes(answer['peak_resident_bytes'])} resident",
+    ]
+    return "\n".join(lines)
 
 
 LOADS = {
@@ -55,12 +149,6 @@ LOADS = {
     "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
 }
 """Form of an export to what it is for."""
-
-
-def export(arguments: list[str]) -> int:
-    """Prints where the forms of a model are that were written, and what loads them."""
-    options = parse(ExportOptions, arguments, command="export")
-    return print_answer(options, write_export(**request_of(options)), _exported)
 
 
 def _exported(answer: Mapping[str, Any]) -> str:
@@ -74,17 +162,11 @@ def _exported(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def solve(arguments: list[str]) -> int:
-    """Prints the puzzle beside the answer, the steps it took, and whether the answer keeps the rules."""
-    options = parse(SolveOptions, arguments, command="solve")
-    run = fetched(options.run)
-    answer = use.solve(run, options.puzzle, step=options.step)
-    return print_answer(options, answer, resolved(use.verb_of("solve", run).text))
-
-
-def rank(arguments: list[str]) -> int:
-    """Prints the likeliest items and how likely each one is."""
-    options = parse(RankOptions, arguments, command="rank")
-    run, ranking = fetched(options.run), use.Ranking(top=options.top, keep_seen=options.keep_seen)
-    answer = use.rank(run, options.history, ranking, step=options.step)
-    return print_answer(options, answer, resolved(use.verb_of("rank", run).text))
+TEXTS: dict[str, Callable[[Any], str]] = {
+    "evaluate": evaluation_text,
+    "evaluate_text": _measured,
+    "sample": _written,
+    "sample_text": _written,
+    "export": _exported,
+}
+"""What is printed of an answer, where the recipe has no words of its own."""

@@ -47,7 +47,7 @@ def evaluate_text(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the mean loss per token of a text.
 
     Args:
-        request: `pretrained`, `text`, and the options of `cli/evaluate.py`.
+        request: `pretrained`, `text`, and the options of `cli/verbs.py`.
     """
     documents = open_documents(
         request["text"], text_column=request["text_column"], max_examples=request["max_examples"]
@@ -95,7 +95,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request with the text that follows its prompt.
 
     Args:
-        request: `pretrained`, `prompt`, and the options of `cli/sample.py`.
+        request: `pretrained`, `prompt`, and the options of `cli/verbs.py`.
     """
     opened = _opened(request)
     model, tokenizer = opened.model, opened.tokenizer
