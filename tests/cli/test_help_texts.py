@@ -75,6 +75,13 @@ def test_the_short_help_is_a_screen_with_ten_options(command, preset):
     assert all(f"{group} (" in text for group in ("model", "data", "optimizer", "length"))
 
 
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
+def test_every_short_help_is_a_screen(words):
+    lines = said(*words, "-h").splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
 def test_frozen_bits_stand_first_in_finetune():
     assert "\n  --frozen-bits" in said("train", "finetune", "-h").partition("--pretrained")[0]
 

@@ -42,14 +42,14 @@ class UseOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(UseOptions):
     closed_loop: bool = False
-    """Only for control: also let the model drive the systems, beside the optimal controllers. Takes minutes."""
+    """Also let the model drive the systems; only for control. Beside the optimal controllers; takes minutes."""
     submission: Annotated[str | None, Metavar("FILE")] = None
-    """Only for ARC: file (.json) for two attempts at every test input, in the competition's format. By default none is
+    """File for two attempts at every test input; only for ARC. In the competition's format (.json). By default none is
     written."""
     raw: bool = False
     """Also evaluate the weights without averaging, for a run with --ema-decay."""
     keep_seen: bool = False
-    """Only for recommend: also rank items that a user has already taken."""
+    """Also rank items that a user has taken; only for recommend."""
 
     def check_options(self) -> None:
         """Raises RecipeError for a file that cannot be written: now, and not at the end of an evaluation of hours."""

@@ -141,7 +141,7 @@ def help_asked(page: Page, words: Sequence[str], also_accepted: Iterable[str] = 
         RecipeError: There is no such group.
     """
     if "-h" in words:
-        return short_help(page) if page.often else long_help(page)
+        return short_help(page)
     if "--help" not in words:
         return ""
     after = words[words.index("--help") + 1 :]
@@ -155,19 +155,16 @@ def help_asked(page: Page, words: Sequence[str], also_accepted: Iterable[str] = 
 
 
 def short_help(page: Page) -> str:
-    """Returns usage, an example, the options that are used most on a line each, and the groups."""
+    """Returns usage, an example, and options on a line each: those that are used most, and the groups of all."""
+    lines = [*_wrapped(page.usage), *_example(page.example), ""]
+    if not page.often:
+        lines += [_one_line(option) for option in page.options]
+        return "\n".join([*lines, "", f"`{page.program} --help` says more about each."])
     groups = ", ".join(f"{group} ({len(options)})" for group, options in page.groups.items())
-    return "\n".join(
-        [
-            *_wrapped(page.usage),
-            *_example(page.example),
-            "",
-            *(_one_line(option) for option in page.first),
-            "",
-            *_wrapped(f"groups: {groups}"),
-            *_wrapped(f"--help GROUP lists a group, like `{page.program} --help data`; --help lists everything."),
-        ]
-    )
+    lines += [_one_line(option) for option in page.first]
+    lines += ["", *_wrapped(f"groups: {groups}")]
+    lines += _wrapped(f"--help GROUP lists a group, like `{page.program} --help levers`; --help lists everything.")
+    return "\n".join(lines)
 
 
 def long_help(page: Page, also_accepted: Iterable[str] = ()) -> str:
@@ -212,15 +209,19 @@ def _lines(option: Option) -> list[str]:
 
 def _one_line(option: Option) -> str:
     """Returns an option on one line, with as much of its text as fits."""
-    usage = f"  {option.flag} {option.metavar}".rstrip()
+    usage = f"  {option.metavar}" if option.is_argument else f"  {option.flag} {option.metavar}".rstrip()
     if len(usage) + 2 > INDENT:
         usage = f"  {option.flag}"
-    room = COLUMNS - INDENT
-    text = option.text
-    for mark in (". ", ": ", "; ", ", "):
-        if len(text) > room:
-            text = text.partition(mark)[0]
-    return usage.ljust(INDENT) + textwrap.shorten(text.removesuffix("."), room, placeholder=" ...")
+    return usage.ljust(INDENT) + _beginning(option.text, COLUMNS - INDENT)
+
+
+def _beginning(text: str, room: int) -> str:
+    """Returns the first sentence of a text, or its first clause."""
+    sentence = text.partition(". ")[0].removesuffix(".")
+    for mark in ("; ", ": ", " (", ", "):
+        if len(sentence) > room:
+            sentence = sentence.partition(mark)[0]
+    return textwrap.shorten(sentence, room, placeholder=" ...")
 
 
 def usage_of(option: Option) -> str:

@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from plimsoll.api.jobs import Scheduler
     from plimsoll.recipes.base import Recipe
 
+OFTEN_RESUMED = (
+    "max_steps",
+    "max_minutes",
+    "memory",
+    "replan",
+    "chip",
+    "quiet",
+    "save_every",
+    "eval_every",
+    "patience",
+    "on",
+)
+"""Options of `plimsoll resume` that stand first."""
 CHANGEABLE = (
     "Of the recipe's own options --steps, --epochs and --learning-rate change what is trained, on purpose; --dataset-id"
     " or --data name the same data in another place.",
@@ -59,9 +72,15 @@ def resume(arguments: Sequence[str], *, here: str | None = None) -> int:
     Options of the recipe that are typed are changed on purpose. `here` is the folder of a run whose address was named.
     """
     rows = (*options_of(ResumeOptions), *lever_rows())
-    page = Page(program="plimsoll resume", options=rows, example=COMMANDS["resume"].example, notes=CHANGEABLE)
+    page = Page(
+        program="plimsoll resume",
+        options=rows,
+        example=COMMANDS["resume"].example,
+        often=OFTEN_RESUMED,
+        notes=CHANGEABLE,
+    )
     if {"-h", "--help"} & {*arguments}:
-        values_typed(page, ["--help"])
+        values_typed(page, [word for word in arguments if word in ("-h", "--help", *page.groups)])
     if not arguments or arguments[0].startswith("-"):
         raise RecipeError(
             f"plimsoll resume needs RUN first, the folder of a run or its address in a bucket, like `{page.example}`"

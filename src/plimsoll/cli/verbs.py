@@ -44,7 +44,7 @@ class Pretrained(Options):
     group = "pretrained"
 
     pretrained: Annotated[str, Metavar("FOLDER")]
-    """Of a Hugging Face model (config.json, .safetensors), or its id on the hub."""
+    """Folder of a Hugging Face model (config.json, .safetensors), or its id on the hub."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
     """Bits in which weights are kept: float32, bfloat16, int8, NF4. Left out: as in the files."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -54,7 +54,7 @@ class Pretrained(Options):
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePretrained(Pretrained):
     text: Annotated[str, Metavar("FILE")]
-    """A text, or anything that `plimsoll inspect` reads as one."""
+    """Text to read: a file, or anything that `plimsoll inspect` reads as text."""
     seq_len: Annotated[Count | None, Ge(1)] = None
     """Tokens of a window; each is read on its own. By default what the model was made for, at most 2,048."""
     batch_size: Annotated[Count, Ge(1)] = 8
@@ -113,8 +113,11 @@ export = partial(answered, "export")
 
 def rows_of(command: str) -> tuple[Option, ...]:
     """Returns every option of a command."""
-    rows = (*rows_of_pretrained(command), *rows_of_run(command)) if command in PRETRAINED else rows_of_run(command)
-    return tuple({option.name: option for option in rows}.values())
+    rows = rows_of_run(command)
+    if command not in PRETRAINED:
+        return rows
+    names = {option.name for option in rows}
+    return (*rows, *(option for option in rows_of_pretrained(command) if option.name not in names))
 
 
 def rows_of_run(command: str) -> tuple[Option, ...]:
