@@ -57,6 +57,7 @@ SMALL = {
 SHORT = {
     "plan": "--within 1s",
     "train": "--within 1s --max-steps 4",
+    "resume": "--within 1s --max-steps 4",
     "ladder": "--rung-steps 3 --rungs micro-batch",
     "ladder finetune": "--rung-steps 3 --rungs packed",
     "sample": "--tokens 8",
