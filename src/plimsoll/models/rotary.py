@@ -1,6 +1,7 @@
 """Rotary positions in their rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.activations import in_float32
@@ -17,8 +18,9 @@ def angles_at(
     positions: Float[Array, " length"] | Int[Array, " length"], head_width: int
 ) -> Float[Array, "length half"]:
     """Returns the angles of any positions."""
-    frequencies = BASE ** (-jnp.arange(0, head_width, 2, dtype=jnp.float32) / head_width)
-    return positions.astype(jnp.float32)[:, None] * frequencies[None, :]
+    # In double precision, then rounded, as published models have them.
+    frequencies = (BASE ** (-np.arange(0, head_width, 2) / head_width)).astype(np.float32)
+    return positions.astype(jnp.float32)[:, None] * frequencies
 
 
 def rotate(
