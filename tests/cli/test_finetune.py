@@ -12,8 +12,8 @@ from commands import answer, called, plimsoll
 from once import made_once
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.models.pretrained.adapters import read_adapter
-from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.weights import load
+from plimsoll.recipes.finetune.task import Published
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training.checkpoints import FROZEN, load_arrays, read_leaves
 from plimsoll.types import Compute
@@ -84,7 +84,7 @@ def test_a_run_that_was_stopped_ends_at_the_same_bits(trained, tmp_path):
 def test_an_evaluation_has_the_loss_of_the_untouched_base_beside_that_of_the_adapters(trained):
     found = answer("evaluate", trained / "run")
     recipe = from_dict(json.loads((trained / "run/recipe.json").read_text()))
-    base, total, count = PretrainedNextToken(SHAPE, Compute()), 0.0, 0.0
+    base, total, count = Published(SHAPE, Compute(), frozen=True), 0.0, 0.0
     params = {"trainable": load(trained / "model", SHAPE, bits=16)}
     loss_of = jax.jit(lambda params, batch: base.loss(params, None, batch, None, train=False)[0])
     for batch in recipe.validation(trained / "run", examples=2):

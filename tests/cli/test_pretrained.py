@@ -11,8 +11,8 @@ from commands import answer
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.inference.trained import Trained
 from plimsoll.levers.weight_bits import readable
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape
-from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.weights import load
 from plimsoll.types import Compute
 
@@ -36,7 +36,7 @@ def text(tmp_path_factory):
 
 def read_back(folder):
     shape = read_shape(folder)
-    return Pretrained(shape, Compute()), load(folder, shape)
+    return Decoder(shape, Compute(), frozen=True), load(folder, shape)
 
 
 def test_an_exported_run_read_back_gives_the_runs_logits(tiny_run, exported):

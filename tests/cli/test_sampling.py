@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.sampling import continued, make_next_token
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute
 
 VOCAB, LENGTH, NO_END = 50, 8, -1

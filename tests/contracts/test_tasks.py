@@ -6,8 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from plimsoll.models.pretrained.language import PretrainedNextToken
-from plimsoll.recipes.finetune.task import Blank
+from plimsoll.recipes.finetune.task import Blank, Published
 from plimsoll.recipes.recommend.item_reader import Side
 from plimsoll.recipes.registry import KINDS, PRESETS, preset
 from plimsoll.training.step import make_init, make_step
@@ -52,7 +51,7 @@ def weights_of_a_file():
         return params | {"said": {"kernel": 0.1 * jax.random.normal(key, params["said"]["kernel"].shape)}}
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Blank, "init", PretrainedNextToken.init)
+        patched.setattr(Blank, "init", Published.init)
         patched.setattr(Side, "init", learned)
         yield
 

@@ -16,7 +16,7 @@ from plimsoll.levers.precision import dot, dot_columns, dot_rows
 from plimsoll.models.decoder import rms_norm
 from plimsoll.models.language import NextToken
 from plimsoll.models.rotary import rotary_angles, rotate
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape, Rotary
 from plimsoll.planned import Plan
 from plimsoll.planner.space import combinations
 from plimsoll.planner.types import Rates
@@ -59,8 +59,8 @@ def test_a_product_returns_the_type_of_its_activations_and_a_weights_gradient_th
 
 
 FUSED = {
-    "norm": (rms_norm, lambda x: (random(x.shape[-1], seed=2),)),
-    "rotary": (rotate, lambda x: (rotary_angles(x.shape[-2], x.shape[-1]),)),
+    "norm": (partial(rms_norm, shape=SHAPE), lambda x: (random(x.shape[-1], seed=2),)),
+    "rotary": (rotate, lambda x: (rotary_angles(jnp.arange(x.shape[-2]), x.shape[-1], Rotary()),)),
     "swiglu": (swiglu, lambda x: (random(*x.shape, seed=3, dtype=x.dtype),)),
 }
 

@@ -11,8 +11,8 @@ from plimsoll.api.pins import require_levers
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import Packed, columns, packed, widened
 from plimsoll.levers.registry import LEVERS
-from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.planned import Plan
+from plimsoll.recipes.finetune.task import Published
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.types import Compute
 from pretrained_folders import LLAMA, drawn
@@ -54,8 +54,8 @@ def test_columns_of_a_packed_kernel_are_rows_of_what_it_means(bits):
 @pytest.mark.parametrize(("bits", "tied"), [(8, True), (4, False)])
 def test_the_loss_is_that_of_the_table_which_the_codes_mean(bits, tied):
     shape = replace(WIDE, tied=tied)
-    task = PretrainedNextToken(shape, how(bits))
-    params = jax.jit(task.model.init)(jax.random.key(0))
+    task = Published(shape, how(bits), frozen=True)
+    params = jax.jit(task.decoder.init)(jax.random.key(0))
     stored = task.stored(params, 32)
     assert all(isinstance(leaf, Packed) and leaf.bits == bits for leaf in words(stored).values())
     assert set(words(stored)) == ({"embedding"} if tied else {"embedding", "head"})
@@ -67,8 +67,8 @@ def test_the_loss_is_that_of_the_table_which_the_codes_mean(bits, tied):
 
 
 def test_by_default_they_are_kept_as_they_were():
-    task, plain = PretrainedNextToken(WIDE, how(16)), PretrainedNextToken(WIDE, Compute())
-    params = jax.jit(task.model.init)(jax.random.key(0))
+    task, plain = (Published(WIDE, compute, frozen=True) for compute in (how(16), Compute()))
+    params = jax.jit(task.decoder.init)(jax.random.key(0))
     for bits in (32, 4):
         stored = task.stored(params, bits)
         jax.tree.map(np.testing.assert_array_equal, stored, plain.stored(params, bits))

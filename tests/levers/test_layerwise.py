@@ -11,7 +11,7 @@ import pytest
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.liveness import kept_on_host_bytes
 from plimsoll.training.step import make_init, make_step

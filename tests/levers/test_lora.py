@@ -12,7 +12,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import Packed, packed, widened
 from plimsoll.levers.lora import Adapted, LoRA, linear
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute

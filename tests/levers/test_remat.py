@@ -12,7 +12,7 @@ from plimsoll.levers.lever import Problem
 from plimsoll.levers.records.blocks import REMAT
 from plimsoll.levers.remat import keep, rematerialised, scan_blocks, unrolls
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.planner.flops import dot_flops
 from plimsoll.types import Compute
 

@@ -1,5 +1,6 @@
 """The decoder against a second one written in plain NumPy float64, and the properties it must have."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -13,7 +14,8 @@ from hypotheses import examples
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape, sized
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import sized
 from plimsoll.types import Compute
 
 TINY = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48)
@@ -105,6 +107,20 @@ def test_a_token_changes_the_logits_from_its_position_on_and_none_before(at, cha
     one, other = (np.asarray(jitted_logits(UNTIED, Compute())(parameters(UNTIED), x))[0] for x in (before, after))
     np.testing.assert_array_equal(one[:at], other[:at])
     assert (one[at:] != other[at:]).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_documents_of_a_row_are_read_as_each_of_them_alone(window):
+    """Documents of 7 and 5 tokens: longer than the window."""
+    decoder = Decoder(replace(TINY, window=window), Compute())
+    hidden, params = jax.jit(decoder.hidden), parameters(TINY)
+    row = ids(batch=1)
+    segments = np.repeat(np.arange(2, dtype=np.int32), (7, 5))[None]
+    positions = np.concatenate([np.arange(length, dtype=np.int32) for length in (7, 5)])[None]
+    together = hidden(params, row, segments=segments, positions=positions)[0]
+    alone = [hidden(params, document)[0] for document in (row[:, :7], row[:, 7:])]
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)
+    assert not np.allclose(together, hidden(params, row)[0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [TINY, UNTIED, None], ids=["tied", "untied", "1B"])

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from plimsoll.errors import RecipeError
-from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, DecoderShape, inner_width, sized
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, inner_width, sized
 
 VOCABULARIES = [256, 8192, 50257]
 

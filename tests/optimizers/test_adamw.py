@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.settings import decayed
 from plimsoll.types import Compute

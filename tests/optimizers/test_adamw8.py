@@ -16,7 +16,7 @@ import pytest
 from plimsoll.levers.eight_bit import BLOCK, Blocks, zeros
 from plimsoll.levers.weight_bits import join, random_bits, random_key, readable, widen
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers import adamw8 as adamw8_module
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.adamw8 import Kind, Moments, Numbers, _Leaf, adamw8, bits_of

@@ -14,7 +14,7 @@ from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.levers.offload import DEVICE, HOST
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.optimizers.foreign import OfLength, Optax, optimizer_of

@@ -8,7 +8,7 @@ import pytest
 from optax.contrib import MuonDimensionNumbers
 
 from plimsoll.models.decoder import Decoder
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.muon import LIKE_ADAMW, Muon, matrices
 from plimsoll.types import Compute
 

@@ -14,7 +14,7 @@ from plimsoll.types import Compute
 LENGTH, VOCAB = 67, 50
 TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk_size=16)
 ATTENDING = replace(TINY, attention_every=2)
-WINDOWED = replace(ATTENDING, attention_window=20)
+WINDOWED = replace(ATTENDING, window=20)
 SHAPES = {"fixed": TINY, "attending": ATTENDING, "windowed": WINDOWED}
 
 

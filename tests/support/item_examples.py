@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
 from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.recipes.recommend.next_item import NextItem
 from plimsoll.types import Compute
 
-LLAMA = PretrainedShape(
+LLAMA = DecoderShape(
     architecture="llama", vocab=90, width=32, layers=2, heads=4, key_heads=2, head_width=8, inner=72, norm_epsilon=1e-5
 )
 DECODER = DecoderShape(vocab=1, width=32, layers=2, heads=2, inner=64)

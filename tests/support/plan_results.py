@@ -25,10 +25,9 @@ from plimsoll.levers import attention, attention_blocks, offload, sharding
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.levers.registry import LEVERS
 from plimsoll.models import language
-from plimsoll.models.pretrained import language as pretrained_language
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
-from plimsoll.recipes.finetune.task import Blank
+from plimsoll.recipes.finetune.task import Blank, Published
 from plimsoll.training.program import Functions, compiled
 from plimsoll.training.step import evaluated, make_init
 from plimsoll.types import COUNTED, IGNORED_LABEL
@@ -265,8 +264,7 @@ def start_of(name: str) -> Any:
     What a recipe begins with would hide much: zeros hide what multiplies them. Whole numbers are the recipe's own.
     """
     recipe, plan = recipe_of(name), PLAIN
-    published = pretrained_language.PretrainedNextToken
-    with patch.multiple(Blank, init=published.init, stored=published.stored):
+    with patch.multiple(Blank, init=Published.init, stored=Published.stored):
         task = recipe.task(plan.compute("cpu"))
         init = make_init(task, _rule(recipe, plan), examples=EXAMPLES)
     leaves, layout = jax.tree.flatten(jax.eval_shape(init, np.uint32(0)))

@@ -5,9 +5,9 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
-from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
+from plimsoll.models.shape import DecoderShape, Rotary
 
-LLAMA = PretrainedShape(
+LLAMA = DecoderShape(
     architecture="llama",
     vocab=90,
     width=32,
@@ -33,8 +33,8 @@ SIZES = {
     "inner": 72,
     "norm_epsilon": 1e-6,
 }
-QWEN = PretrainedShape(architecture="qwen2", **SIZES)
-GEMMA_3 = PretrainedShape(architecture="gemma3", windowed=(True, False, True), window=4, score_scale=0.25, **SIZES)
+QWEN = DecoderShape(architecture="qwen2", **SIZES)
+GEMMA_3 = DecoderShape(architecture="gemma3", windowed=(True, False, True), window=4, score_scale=0.25, **SIZES)
 """The two with the most tensors besides a Llama's: biases, norms of heads, norms after."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.models.language import NextToken
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute, LossSum
 
 SHAPE = DecoderShape(vocab=64, width=32, layers=1, heads=2, inner=64)

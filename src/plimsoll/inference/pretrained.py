@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 
@@ -17,9 +17,9 @@ from plimsoll.data.text.scored_text import scored_rows
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.chunked_loss import chunked_cross_entropy
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.find import find_folder
-from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
@@ -35,7 +35,7 @@ SHORTEST = 64
 
 
 class _Opened(NamedTuple):
-    model: Pretrained
+    model: Decoder
     params: dict
     tokenizer: TextTokenizer
     begin: int
@@ -103,7 +103,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     length = SHORTEST
     while length < len(prompt) + request["tokens"]:
         length *= 2
-    next_token = make_next_token(cast(Any, model), known=tokenizer.size, top_k=request["top_k"])
+    next_token = make_next_token(model, known=tokenizer.size, top_k=request["top_k"])
     options = {name: request[name] for name in ("tokens", "temperature", "seed")}
     length = min(length, model.shape.positions)
     ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
@@ -130,4 +130,4 @@ def _opened(request: Mapping[str, Any]) -> _Opened:
         begin = tokenizer.end_of_text
     compute = Compute(precision=request["precision"], platform=jax.default_backend())
     params = load(folder, shape, bits=request["frozen_bits"])
-    return _Opened(Pretrained(shape, compute), jax.block_until_ready(params), tokenizer, begin)
+    return _Opened(Decoder(shape, compute, frozen=True), jax.block_until_ready(params), tokenizer, begin)

@@ -107,6 +107,13 @@ def scan_blocks(
     return x
 
 
+def beside(stacked: Any, values: Any) -> Any:
+    """Returns what `scan_blocks` takes to give each layer its value, too; None gives None to all."""
+    if not isinstance(stacked, list):
+        return stacked, values
+    return list(zip(stacked, [None] * len(stacked) if values is None else values, strict=True))
+
+
 def unstacked(stacked: Any, layers: int) -> list[Any]:
     """Returns the parameters of each layer, cut out of the stacked arrays."""
     return [jax.tree.map(operator.itemgetter(layer), stacked) for layer in range(layers)]

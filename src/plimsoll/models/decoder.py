@@ -1,32 +1,65 @@
-"""A decoder-only language model in Llama's layout: pre-norm RMSNorm, rotary positions, SwiGLU, no biases.
+"""A decoder-only language model: token ids, or vectors in their place, to hidden states and logits.
 
-Touvron et al. 2023, https://arxiv.org/abs/2302.13971. Pure functions over dicts of arrays: `Decoder.init` makes them,
-`Decoder.hidden` reads them. The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`:
-scanned, compile time, and on a CPU rematerialisation, do not depend on the number of layers.
+One decoder for models that are trained from the start and for published ones: a Llama (Touvron et al. 2023,
+https://arxiv.org/abs/2302.13971; pre-norm RMSNorm, rotary positions, SwiGLU), and what a shape asks for besides
+(shape.py): biases, norms of heads, norms after, windows, caps and scales. Gemma Team 2024,
+https://arxiv.org/abs/2403.08295 and https://arxiv.org/abs/2408.00118; 2025, https://arxiv.org/abs/2503.19786; Qwen Team
+2025, https://arxiv.org/abs/2505.09388.
+
+Pure functions over dicts of arrays: `Decoder.init` makes them, `Decoder.hidden` reads them. Kernels are (in, out),
+which is the fast way round on a CPU. Padding stands on the right, where causal attention does not look.
+
+The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`: scanned, compile time, and on
+a CPU rematerialisation, do not depend on the number of layers. Layers that see a window are in the same scan, which has
+an array beside the weights for that: a Gemma 3 has 26, 34 or 62 layers of a pattern of 6, and a loop over whole
+patterns would cut the rest out of the stack, which copies it, and compile six bodies.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.lora import linear
-from plimsoll.levers.precision import dot, dot_rows
-from plimsoll.levers.remat import keep, scan_blocks, unrolls
+from plimsoll.levers.frozen import Packed, columns, frozen_dot, frozen_dot_rows, layers_of
+from plimsoll.levers.lora import Adapted, from_position, linear
+from plimsoll.levers.mlp_chunk import in_chunks
+from plimsoll.levers.precision import dot_rows
+from plimsoll.levers.remat import beside, keep, rematerialised, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
-from plimsoll.levers.weight_bits import opened, rows
+from plimsoll.levers.weight_bits import opened, readable, rows
 from plimsoll.models.rotary import rotary_angles, rotate
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute
 
-NORM_EPSILON = 1e-6
 INIT_SCALE = 0.02
 """Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
+INTO_STREAM = ("out", "down")
+FEED_FORWARD = ("feed_norm", "feed_after_norm", "gate", "up", "down")
+"""Names of what `Layer.fed` reads."""
+
+Stream = Float[Array, "batch length width"]
+
+
+class Places(NamedTuple):
+    """Positions of a batch, as a layer reads them."""
+
+    angles: Float[Array, "... length half"]
+    """Radians of every position and pair of columns."""
+    window_angles: Float[Array, "... length half"] | None = None
+    """The same of layers that see a window alone, where it is not the same."""
+    segments: Int[Array, "batch length"] | None = None
+    """Number of the document of each position, where a row holds several."""
+    windowed: Bool[Array, ""] | None = None
+    """Whether the layer sees the window alone; None where all layers are alike."""
 
 
 class StackedBlock(Protocol):
@@ -36,9 +69,7 @@ class StackedBlock(Protocol):
         """Returns the float32 weights of one block. Takes the next keys, one a matrix."""
         ...
 
-    def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
-    ) -> Float[Array, "batch length width"]: ...
+    def __call__(self, weights: dict, x: Stream, places: Places) -> Stream: ...
 
 
 def matrix_keys(key: Array) -> Iterator[Array]:
@@ -50,155 +81,266 @@ def matrix_keys(key: Array) -> Iterator[Array]:
 
 
 def init_linear(keys: Iterator[Array], inner: int, cols: int, *, scale: float = INIT_SCALE) -> dict:
-    """Returns a random kernel. Kernels are (in, out), which is the fast way round on a CPU."""
+    """Returns a random kernel."""
     return {"kernel": scale * jax.random.normal(next(keys), (inner, cols))}
 
 
-def apply_linear(x: Float[Array, "... inner"], weights: dict, compute: Compute) -> Float[Array, "... cols"]:
-    """Returns `x @ kernel` in the plan's precision."""
-    return linear(x, weights["kernel"], precision=compute.precision, platform=compute.platform)
+def product(
+    x: Float[Array, "... inner"], weights: Mapping[str, Any], compute: Compute, *, frozen: bool = False
+) -> Float[Array, "... cols"]:
+    """Returns `x @ kernel` in the plan's precision, plus the bias where there is one.
+
+    A `frozen` kernel takes no gradient; an adapter beside it (levers/lora.py) does.
+    """
+    kernel = weights["kernel"]
+    times: Callable[..., Array] = frozen_dot if frozen and not isinstance(kernel, Adapted) else linear
+    y = times(x, kernel, precision=compute.precision, platform=compute.platform)
+    if "bias" not in weights:
+        return y
+    return y + weights["bias"].astype(y.dtype)
 
 
-def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"]) -> Float[Array, "... width"]:
-    """Returns x / rms(x) * scale, computed in float32. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467."""
+def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], shape: DecoderShape) -> Array:
+    """Returns x / rms(x) * scale, or of a Gemma 1 + scale, computed in float32.
 
-    def normed(x: Array, scale: Array) -> Array:
-        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON) * scale
+    Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
+    """
+    factor = scale + 1.0 if shape.form.gemma else scale
 
-    return in_float32(normed, x, scale)
+    def normed(x: Array, factor: Array) -> Array:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + shape.norm_epsilon) * factor
 
-
-def init_norm(width: int) -> dict:
-    """Returns the learned scale of a norm."""
-    return {"scale": jnp.ones((width,))}
-
-
-def init_feed_forward(keys: Iterator[Array], shape: DecoderShape) -> dict:
-    """Returns the weights of `feed_forward`."""
-    width, inner = shape.width, shape.inner
-    return {
-        "feed_norm": init_norm(width),
-        "gate": init_linear(keys, width, inner),
-        "up": init_linear(keys, width, inner),
-        "down": init_linear(keys, inner, width, scale=residual_scale(shape)),
-    }
+    return in_float32(normed, x, factor)
 
 
-def feed_forward(weights: dict, x: Float[Array, "... width"], compute: Compute) -> Float[Array, "... width"]:
-    """Returns x + SwiGLU(norm(x)): the second part of a block."""
-    normed = rms_norm(x, weights["feed_norm"]["scale"])
-    gate, up = (keep(apply_linear(normed, weights[name], compute)) for name in ("gate", "up"))
-    return x + apply_linear(swiglu(gate, up), weights["down"], compute)
+def geglu(gate: Array, up: Array, *, exact: bool) -> Array:
+    """Returns gelu(gate) * up in the type of both: with GELU itself, or its approximation by tanh."""
+    return in_float32(lambda gate, up: jax.nn.gelu(gate, approximate=not exact) * up, gate, up)
 
 
-def residual_scale(shape: DecoderShape) -> float:
-    """Returns the standard deviation of matrices that write into the residual stream."""
-    return INIT_SCALE / (2 * shape.layers) ** 0.5
+class Layer:
+    """What layers of every kind have: the weights of their shape, and a feed-forward part."""
+
+    def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False) -> None:
+        self.shape = shape
+        self.compute = compute
+        self.product = partial(product, compute=compute, frozen=frozen)
+        self.normed = partial(rms_norm, shape=shape)
+
+    def init_weights(self, keys: Iterator[Array], names: tuple[str, ...] = ()) -> dict:
+        """Returns random kernels, norms that change no scale and biases of zero: all of the shape, or those named."""
+        weights: dict[str, dict[str, Array]] = {}
+        for (name, leaf), (_, sides) in self.shape.block_tensors().items():
+            if names and name not in names:
+                continue
+            parts = weights.setdefault(name, {})
+            if leaf == "kernel":
+                scale = INIT_SCALE / (2 * self.shape.layers) ** 0.5 if name in INTO_STREAM else INIT_SCALE
+                parts |= init_linear(keys, *reversed(sides), scale=scale)
+            else:
+                start = self.shape.form.norm_start if leaf == "scale" else 0.0
+                parts[leaf] = jnp.full(sides, start, jnp.float32)
+        return weights
+
+    def fed(self, weights: dict, x: Stream) -> Stream:
+        """Returns x + feed-forward(norm(x)): the second part of a layer, which knows no other position."""
+        return in_chunks(self._fed_rows, weights, x, chunk=self.compute.lever("mlp_chunk", 0))
+
+    def _fed_rows(self, weights: dict, x: Stream, first: Any) -> Stream:
+        """Returns `fed` of rows of the stream, whose first position dropout of adapters depends on."""
+        weights = from_position(weights, first)
+        normed = self.normed(x, weights["feed_norm"]["scale"])
+        gate, up = (keep(self.product(normed, weights[name])) for name in ("gate", "up"))
+        gated = geglu(gate, up, exact=self.shape.exact_gelu) if self.shape.form.gemma else swiglu(gate, up)
+        return x + self.after(weights, "feed_after_norm", self.product(gated, weights["down"]))
+
+    def after(self, weights: dict, name: str, x: Array) -> Array:
+        """Applies the norm after a part, where the shape has one."""
+        return self.normed(x, weights[name]["scale"]) if name in weights else x
 
 
-class Block:
-    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+class Block(Layer):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    def __init__(self, shape: DecoderShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
+    `in_halves`: a backward pass that computes the block again does so for one of the two after the other, and for
+    attention twice. It pays where what a layer makes is the most that a step holds, as in published models; of small
+    ones, those are the logits.
+    """
+
+    def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False, in_halves: bool = False) -> None:
+        super().__init__(shape, compute, frozen=frozen)
+        if in_halves and compute.remat in ("block", "offload"):
+            self.attended = jax.checkpoint(self.attended)
 
     def init(self, keys: Iterator[Array]) -> dict:
-        width = self.shape.width
-        return {
-            "attention_norm": init_norm(width),
-            "query": init_linear(keys, width, width),
-            "key": init_linear(keys, width, width),
-            "value": init_linear(keys, width, width),
-            "out": init_linear(keys, width, width, scale=residual_scale(self.shape)),
-        } | init_feed_forward(keys, self.shape)
+        return self.init_weights(keys)
 
-    def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
-    ) -> Float[Array, "batch length width"]:
-        query, key, value = self.projected(weights, x, angles)
-        window = self.shape.attention_window
-        mixed = causal_attention(query, key, value, compute=self.compute, window=window)
-        return self.after_attention(weights, x, mixed)
+    def __call__(self, weights: dict, x: Stream, places: Places) -> Stream:
+        return self.fed(weights, self.attended(weights, x, places))
 
-    def projected(self, weights: dict, x: Array, angles: Array) -> tuple[Array, Array, Array]:
+    def attended(self, weights: dict, x: Stream, places: Places) -> Stream:
+        """Returns x + attention(norm(x)): the first part of a layer."""
+        shape = self.shape
+        query, key, value = self.projected(weights, x, places)
+        mixed = causal_attention(
+            query,
+            key,
+            value,
+            compute=self.compute,
+            window=shape.window,
+            windowed=True if places.windowed is None else places.windowed,
+            segments=places.segments,
+            scale=shape.score_scale,
+            cap=shape.score_cap,
+        )
+        return self.written(weights, x, mixed)
+
+    def projected(self, weights: dict, x: Stream, places: Places) -> tuple[Array, Array, Array]:
         """Returns query, key and value of (batch, heads, length, width of a head), the first two rotated."""
-        normed = rms_norm(x, weights["attention_norm"]["scale"])
+        normed = self.normed(x, weights["attention_norm"]["scale"])
+        angles = places.angles
+        if places.windowed is not None and places.window_angles is not None:
+            angles = jnp.where(places.windowed, places.window_angles, angles)
 
         def split(name: str) -> Array:
-            y = keep(apply_linear(normed, weights[name], self.compute))
-            return y.reshape(*x.shape[:2], self.shape.heads, -1).swapaxes(1, 2)
+            y = keep(self.product(normed, weights[name]))
+            return y.reshape(*x.shape[:2], -1, self.shape.head_width).swapaxes(1, 2)
 
-        query, key, value = split("query"), split("key"), split("value")
-        return rotate(query, angles), rotate(key, angles), value
+        def rotated(name: str) -> Array:
+            return rotate(self.after(weights, f"{name}_norm", split(name)), angles)
 
-    def after_attention(self, weights: dict, x: Array, mixed: Array) -> Array:
-        """Returns the block's output for `x`, from the mixed values of its heads."""
-        written = apply_linear(mixed.swapaxes(1, 2).reshape(x.shape), weights["out"], self.compute)
-        return feed_forward(weights, x + keep(written), self.compute)
+        return rotated("query"), rotated("key"), split("value")
+
+    def written(self, weights: dict, x: Stream, mixed: Float[Array, "batch heads length head"]) -> Stream:
+        """Returns x + what the mixed values of its heads write."""
+        merged = mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1)
+        return x + self.after(weights, "attention_after_norm", keep(self.product(merged, weights["out"])))
 
 
 class Decoder:
-    """The model as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
+    """The model of a shape as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `stacked` is what the weights are a stack of, by default a `Block`.
+    `stacked` is what the weights are a stack of, by default a `Block`. Of a `frozen` model no weight takes a gradient;
+    adapters beside kernels (levers/lora.py) and `inputs_embeds` do. Its kernels may be stored in any form of
+    levers/frozen.py, and stacks in bfloat16 as their bits (uint16), of which XLA for CPU takes one layer, where it
+    widens all of a stack in bfloat16 first.
     """
 
-    def __init__(self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None) -> None:
-        self.shape, self.compute = shape, compute
-        self.stacked = Block(shape, compute) if stacked is None else stacked
+    def __init__(
+        self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
+    ) -> None:
+        self.shape = shape
+        self.compute = compute
+        self.frozen = frozen
+        self.stacked = stacked or Block(shape, compute, frozen=frozen)
 
     def init(self, key: Array) -> dict:
         """Returns float32 parameters; the blocks' leaves have a leading axis of blocks."""
+        shape = self.shape
         embedding_key, block_key, head_key = jax.random.split(key, 3)
-        shape, block_keys = self.shape, jax.random.split(block_key, self.shape.blocks)
+        block_keys = jax.random.split(block_key, shape.blocks)
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
             "blocks": jax.lax.map(lambda key: self.stacked.init(matrix_keys(key)), block_keys),
-            "norm": jnp.ones((shape.width,)),
+            "norm": jnp.full((shape.width,), shape.form.norm_start, jnp.float32),
         }
         if not shape.tied:
             params["head"] = INIT_SCALE * jax.random.normal(head_key, (shape.width, shape.vocab))
         return params
 
-    def hidden(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
-        """Returns the final norm's output, from which `logits` are one matrix product away."""
-        angles = rotary_angles(ids.shape[1], self.shape.head_width)
-        x = scan_blocks(
-            lambda x, layer: self.block(layer, x, angles),
-            self.embedded(params, ids),
-            params["blocks"],
-            layers=self.shape.blocks,
-            compute=self.compute,
-        )
+    def hidden(
+        self,
+        params: dict,
+        ids: Int[Array, "batch length"] | None = None,
+        *,
+        segments: Int[Array, "batch length"] | None = None,
+        positions: Int[Array, "batch length"] | None = None,
+        inputs_embeds: Stream | None = None,
+    ) -> Stream:
+        """Returns the final norm's output, from which `logits` are one matrix product away.
+
+        Args:
+            params: Parameters, as `init` or `weights.load` gives them.
+            ids: Tokens.
+            segments: int32 number of the document of each token, which grows along a row: attention stays within a
+                document. None where each row is one.
+            positions: int32 position of each token in its document; None counts from the beginning of the row.
+            inputs_embeds: Input of the first block as it is, instead of `ids`, as in transformers 5: a Gemma scales
+                what it looks up, and not what it is given.
+        """
+        x = self.embedded(params, ids) if inputs_embeds is None else by_rows(stream(inputs_embeds, self.compute))
+        places = self.places(x.shape[1], segments=segments, positions=positions)
+
+        def apply(x: Stream, layer: Any) -> Stream:
+            weights, windowed = layer
+            return self.block(weights, x, places._replace(windowed=windowed))
+
+        layers = beside(params["blocks"], np.array(self.shape.windowed) if self.shape.windowed else None)
+        if not self.frozen:
+            x = scan_blocks(apply, x, layers, layers=self.shape.blocks, compute=self.compute)
+            return self.normed(params, x)
+
+        # Always scanned: one after another, XLA would have all layers widened at once.
+        cut, layer_of = layers_of(layers)
+        how = self.compute
+        step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat, platform=how.platform)
+        x, _ = jax.lax.scan(lambda x, part: (step(x, part), None), x, cut)
         return self.normed(params, x)
 
-    def embedded(self, params: dict, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+    def embedded(self, params: dict, ids: Any) -> Stream:
         """Returns the input of the first block."""
-        return by_rows(stream(rows(params["embedding"], ids), self.compute))
+        table = params["embedding"]
+        x = columns(table, ids) if isinstance(table, Packed) else readable(rows(table, ids))
+        if self.shape.form.gemma:
+            x = x.astype(jnp.float32) * self.shape.width**0.5
+        return by_rows(stream(x, self.compute))
 
-    def block(
-        self, params: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
-    ) -> Float[Array, "batch length width"]:
-        """Applies one layer, with its own weights: no axis of layers."""
-        return by_rows(self.stacked(params, x, angles))
+    def places(
+        self,
+        length: int,
+        *,
+        segments: Int[Array, "batch length"] | None = None,
+        positions: Int[Array, "batch length"] | None = None,
+    ) -> Places:
+        """Returns what layers read of the positions of so many tokens. The arguments are those of `hidden`."""
+        shape = self.shape
+        numbers = jnp.arange(length) if positions is None else positions[:, None]
+        angles = rotary_angles(numbers, shape.head_width, shape.rotary)
+        if shape.window_rotary is None:
+            return Places(angles, None, segments)
+        return Places(angles, rotary_angles(numbers, shape.head_width, shape.window_rotary), segments)
 
-    def normed(self, params: dict, x: Float[Array, "batch length width"]) -> Float[Array, "batch length width"]:
+    def block(self, weights: dict, x: Stream, places: Places) -> Stream:
+        """Applies one block, with its own weights: no axis of blocks."""
+        return by_rows(self.stacked(weights, x, places))
+
+    def normed(self, params: dict, x: Stream) -> Stream:
         """Applies the final norm to the output of the last block."""
-        return rms_norm(x, params["norm"])
+        return rms_norm(x, params["norm"], self.shape)
 
     @property
     def unrolls(self) -> bool:
-        return unrolls(self.compute, layers=self.shape.blocks)
+        return not self.frozen and unrolls(self.compute, layers=self.shape.blocks)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))
 
-    def head_weights(self, params: dict) -> Array:
-        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab)."""
-        return opened(params["embedding" if self.shape.tied else "head"])
+    def head_weights(self, params: dict) -> Any:
+        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab).
 
-    def head(self, hidden: Float[Array, "rows width"], weights: Array) -> Float[Array, "rows vocab"]:
-        """Returns float32 logits, whatever the type of the hidden states."""
-        how = self.compute
-        product = dot_rows if self.shape.tied else dot
-        return product(hidden.astype(jnp.float32), weights, precision=how.precision, platform=how.platform)
+        A packed embedding is (width, vocab), too. One that is learned is opened; a frozen one stays in the form in
+        which it is stored.
+        """
+        weights = params["embedding" if self.shape.tied else "head"]
+        return weights if self.frozen else readable(opened(weights))
+
+    def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
+        """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
+        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
+        by_columns = not self.shape.tied or isinstance(weights, Packed)
+        times: Callable[..., Array] = linear if by_columns else dot_rows
+        if self.frozen:
+            times = partial(frozen_dot if by_columns else frozen_dot_rows, gathered=False)
+        logits = times(hidden.astype(jnp.float32), weights, **how)
+        cap = self.shape.logit_cap
+        return cap * jnp.tanh(logits / cap) if cap else logits

@@ -3,26 +3,29 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
-from plimsoll.models.decoder import Decoder, StackedBlock
-from plimsoll.models.rotary import rotary_angles
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.decoder import Decoder, Places, StackedBlock
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class NextToken:
     """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
 
-    A label of `IGNORE` is not counted.
+    They may hold `segments` and `positions` of documents in a row (`Decoder.hidden`), and `counted`, 0 at labels that
+    are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Decoder`.
     """
 
     stacked = "blocks"
 
-    def __init__(self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None) -> None:
-        self.decoder, self.compute = Decoder(shape, compute, stacked), compute
+    def __init__(
+        self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
+    ) -> None:
+        self.decoder = Decoder(shape, compute, stacked, frozen=frozen)
+        self.compute = compute
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.decoder.init(key)}
@@ -31,22 +34,39 @@ class NextToken:
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
         """Returns nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
-        weights = params["trainable"]
-        return self._summed(weights, self.decoder.hidden(weights, batch["input_ids"]), batch), None, {}
+        weights: Any = params["trainable"]
+        hidden = self.decoder.hidden(weights, batch["input_ids"], **_documents(batch))
+        return self._summed(weights, hidden, batch), None, {}
 
     def enter(self, outer: dict, batch: Batch) -> Array:
         """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
         return self.decoder.embedded(outer, batch["input_ids"])
 
     def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
-        del batch, number  # all layers are alike, and a row is one text
-        return self.decoder.block(layer, x, rotary_angles(x.shape[1], self.decoder.shape.head_width))
+        places: Places = self.decoder.places(x.shape[1], **_documents(batch))
+        if windowed := self.decoder.shape.windowed:
+            places = places._replace(windowed=jnp.asarray(windowed)[number])
+        return self.decoder.block(layer, x, places)
 
     def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
         return self._summed(outer, self.decoder.normed(outer, x), batch), {}
 
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
-        return summed_nats(self.decoder, weights, hidden, batch["labels"].reshape(-1), self.compute)
+        """Returns the nats of the labels that count, and their number."""
+        labels = batch["labels"].reshape(-1)
+        if "counted" in batch:
+            labels = jnp.where(batch["counted"].reshape(-1) > 0, labels, IGNORE)
+        total = chunked_cross_entropy(
+            hidden.reshape(labels.size, -1),
+            self.decoder.head_weights(weights),
+            labels,
+            head=self.decoder.head,
+            learned=not self.decoder.frozen,
+            chunk=self.compute.loss_chunk,
+            lift=LIFT if self.compute.precision == "float16" else 1.0,
+            platform=self.compute.platform,
+        )
+        return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
 
     @property
     def in_parts(self) -> tuple[str, ...]:
@@ -67,27 +87,6 @@ class NextToken:
         return gradient | {"blocks": restacked(gradient["blocks"])}
 
 
-def summed_nats(
-    model: Any, weights: dict, hidden: Array, labels: Int[Array, " tokens"], compute: Compute, *, learned: bool = True
-) -> LossSum:
-    """Returns the nats of the labels that count, and their number.
-
-    Args:
-        model: Has `head` and `head_weights`, as a `Decoder` has them.
-        weights: Parameters with those of the head.
-        hidden: Output of the model.
-        labels: Tokens to predict, or `IGNORE`.
-        compute: How it is computed.
-        learned: Whether the head takes a gradient.
-    """
-    total = chunked_cross_entropy(
-        hidden.reshape(labels.size, -1),
-        model.head_weights(weights),
-        labels,
-        head=model.head,
-        learned=learned,
-        chunk=compute.loss_chunk,
-        lift=LIFT if compute.precision == "float16" else 1.0,
-        platform=compute.platform,
-    )
-    return LossSum(total, jnp.sum(labels != IGNORE, dtype=jnp.float32))
+def _documents(batch: Batch) -> dict[str, Array]:
+    """Returns numbers and positions of documents, where rows hold several."""
+    return {name: batch[name] for name in ("segments", "positions") if name in batch}

@@ -1,30 +1,37 @@
 """Rotary positions in their rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
 from plimsoll.levers.activations import in_float32
-
-BASE = 10_000.0
-
-
-def rotary_angles(length: int, head_width: int) -> Float[Array, "length half"]:
-    """Returns the angle of every position and pair, in radians: position * base^(-2i / head_width)."""
-    return angles_at(jnp.arange(length, dtype=jnp.float32), head_width)
+from plimsoll.models.shape import Rotary
 
 
-def angles_at(
-    positions: Float[Array, " length"] | Int[Array, " length"], head_width: int
-) -> Float[Array, "length half"]:
-    """Returns the angles of any positions."""
-    # In double precision, then rounded, as published models have them.
-    frequencies = (BASE ** (-np.arange(0, head_width, 2) / head_width)).astype(np.float32)
-    return positions.astype(jnp.float32)[:, None] * frequencies
+def rotary_angles(
+    positions: Int[Array, "... length"], head_width: int, rotary: Rotary
+) -> Float[Array, "... length half"]:
+    """Returns the angle of every position and pair of columns, in radians."""
+    return positions.astype(jnp.float32)[..., None] * frequencies(rotary, head_width)
+
+
+def frequencies(rotary: Rotary, head_width: int) -> Float32[np.ndarray, " half"]:
+    """Returns radians per position, for each pair of columns."""
+    plain = rotary.theta ** (-np.arange(0, head_width, 2, dtype=np.float64) / head_width)
+    if rotary.kind == "linear":
+        plain = plain / rotary.factor
+    elif rotary.kind == "llama3":
+        # The share of the plain frequency, 1: as it was, 0: slowed by the factor.
+        rotations = rotary.original * plain / (2 * math.pi)
+        share = np.clip((rotations - rotary.low) / (rotary.high - rotary.low), 0, 1)
+        plain = share * plain + (1 - share) * plain / rotary.factor
+    return plain.astype(np.float32)
 
 
 def rotate(
-    x: Float[Array, "... length width"], angles: Float[Array, "length half"]
+    x: Float[Array, "... length width"], angles: Float[Array, "... length half"]
 ) -> Float[Array, "... length width"]:
     """Rotates the pairs (x[i], x[i + width/2]) by their angles, in float32; norms are kept."""
 

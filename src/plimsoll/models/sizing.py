@@ -9,9 +9,9 @@ nearest to the preferred ratio wins. No JAX here: recipes use it.
 import math
 from bisect import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from plimsoll.errors import RecipeError
+from plimsoll.models.shape import DecoderShape
 from plimsoll.units import format_count
 
 TOLERANCE = 0.02
@@ -21,43 +21,6 @@ HEAD_WIDTHS = (64, 32, 128)
 INNER_RATIOS = (0.75, 1.34)
 """Lowest and highest inner width, as a share of 8/3 of the width."""
 MOST_WIDTH = 16_384
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderShape:
-    """Widths and counts of a Llama-like decoder; no biases anywhere."""
-
-    vocab: int
-    width: int
-    layers: int
-    heads: int
-    inner: int
-    tied: bool = True
-    """The output layer uses the token embedding's weights."""
-    attention_window: int = 0
-    """Tokens that each one attends to, itself included; 0 for all before it."""
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads or (self.width // self.heads) % 2:
-            raise RecipeError(
-                f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even"
-                f" whole number (rotary embedding turns pairs), for example --heads {max(1, self.width // 32)}"
-            )
-
-    @property
-    def head_width(self) -> int:
-        return self.width // self.heads
-
-    @property
-    def blocks(self) -> int:
-        """Stacked blocks: layers, or groups of them where they differ."""
-        return self.layers
-
-    def parameters(self) -> int:
-        """Counts embedding, L x (4 attention dots, 3 feed-forward dots, 2 norms), final norm, untied output layer."""
-        d, f = self.width, self.inner
-        embeddings = self.vocab * d * (1 if self.tied else 2)
-        return embeddings + self.layers * (4 * d * d + 3 * d * f + 2 * d) + d
 
 
 def inner_width(width: int, multiple: int = 64) -> int:
@@ -73,7 +36,7 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
     for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
         near: list[tuple[float, float, DecoderShape]] = []
         for shape in _shapes(target, vocab, tied, multiple):
-            error = abs(shape.parameters() - target) / target
+            error = abs(_parameters(shape.width, shape.layers, shape.inner, vocab, tied) - target) / target
             if error <= TOLERANCE:
                 aspect = abs(math.log(shape.width / shape.layers / PREFERRED_ASPECT))
                 inner = abs(math.log(shape.inner / (shape.width * 8 / 3)))
@@ -90,7 +53,7 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
     counts: list[int] = []
     for width in range(32, MOST_WIDTH + 1, 32):
         of_width = [
-            DecoderShape(vocab=vocab, width=width, layers=layers, heads=1, inner=inner, tied=tied).parameters()
+            _parameters(width, layers, inner, vocab, tied)
             for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
             for inner in _inners(width, 8)
         ]
@@ -107,6 +70,12 @@ def _unreachable(target: int, vocab: int, tied: bool) -> str:
     )
 
 
+def _parameters(width: int, layers: int, inner: int, vocab: int, tied: bool) -> int:
+    """Returns `DecoderShape.parameters` by arithmetic: thousands of shapes are compared."""
+    layer = 4 * width * width + 3 * width * inner + 2 * width
+    return vocab * width * (1 if tied else 2) + layers * layer + width
+
+
 def _inners(width: int, multiple: int) -> list[int]:
     """Returns inner widths near enough to 8/3 of the width."""
     low, high = INNER_RATIOS
@@ -121,9 +90,8 @@ def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[Deco
         heads = width // next(size for size in HEAD_WIDTHS if width % size == 0)
         near = inner_width(width, multiple)
         for inner in _inners(width, multiple) or [near]:
-            single = DecoderShape(vocab=vocab, width=width, layers=1, heads=heads, inner=inner, tied=tied)
-            per_layer = 4 * width * width + 3 * width * inner + 2 * width
-            exact = 1 + (target - single.parameters()) / per_layer
+            without = _parameters(width, 0, inner, vocab, tied)
+            exact = (target - without) / (_parameters(width, 1, inner, vocab, tied) - without)
             for layers in {math.floor(exact), math.ceil(exact)}:
                 if layers >= 1 and width / high <= layers <= max(1, width / low):
                     yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)

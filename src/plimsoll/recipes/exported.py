@@ -13,7 +13,7 @@ from typing import Any
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.safetensors_folder import checked
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import TrainedRun
 
 FORMS = ("adapter", "merged")
@@ -66,7 +66,7 @@ def exported(
     return answer
 
 
-def require_written(folder: Path, shape: PretrainedShape) -> None:
+def require_written(folder: Path, shape: DecoderShape) -> None:
     """Raises DataError where a Hugging Face folder that was written is not read back as the model that it is of."""
     if read_shape(folder) != shape:
         raise DataError(

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file, save_file
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, AdapterSettings, read_adapter, write_adapter
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.shape import DecoderShape
 
-SHAPE = PretrainedShape(
+SHAPE = DecoderShape(
     architecture="llama", vocab=50, width=16, layers=3, heads=4, key_heads=2, head_width=4, inner=24,
     norm_epsilon=1e-6,
 )  # fmt: skip

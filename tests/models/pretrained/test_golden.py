@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape
-from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import Compute
@@ -23,7 +23,7 @@ def opened(folder, *, frozen=True):
     with np.load(folder / "expected.npz") as file:
         expected = {name: file[name] for name in file.files}
     expected = {k: v.astype(np.int32) if v.dtype == np.int64 else v for k, v in expected.items()}
-    return Pretrained(shape, Compute(), frozen=frozen), load(folder, shape), expected
+    return Decoder(shape, Compute(), frozen=frozen), load(folder, shape), expected
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -59,7 +59,7 @@ def test_golden_hidden_states_and_logits(golden):
 def test_golden_gradients_through_given_vectors(golden):
     model, params, expected = golden
     remat = {"llama": "none", "gemma": "block"}[model.shape.architecture]
-    model = Pretrained(model.shape, Compute(remat=remat))
+    model = Decoder(model.shape, Compute(remat=remat), frozen=True)
     mask = expected["attention_mask"]
 
     def loss(vectors):
@@ -73,7 +73,7 @@ def test_golden_gradients_through_given_vectors(golden):
 
 
 def by_published_name(shape, tree):
-    """The tree of `Pretrained` under the names of its folder; kernels stay (in, out)."""
+    """The tree of `Decoder` under the names of its folder; kernels stay (in, out)."""
     found = {"model.embed_tokens.weight": tree["embedding"], "model.norm.weight": tree["norm"]}
     for (ours, leaf), (theirs, _) in shape.block_tensors().items():
         found |= {f"model.layers.{n}.{theirs}": x for n, x in enumerate(tree["blocks"][ours][leaf])}
@@ -114,7 +114,7 @@ def test_a_packed_row_gives_what_each_document_gives_alone(tuned, chunk, frozen)
     """Documents of 13, 1 and 10 tokens: longer than the window of a Gemma's layers, and shorter."""
     model, params, expected = tuned
     compute = Compute(attention_chunk=chunk, remat="block" if frozen else "none")
-    model = Pretrained(model.shape, compute, frozen=frozen)
+    model = Decoder(model.shape, compute, frozen=frozen)
     lengths = (13, 1, 10)
     ids = expected["input_ids"][:1]
     starts = np.cumsum((0, *lengths))[:-1]

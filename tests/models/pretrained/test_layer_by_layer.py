@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.models.pretrained.language import PretrainedNextToken
+from plimsoll.models.language import NextToken
 from plimsoll.types import IGNORE, Compute
 from pretrained_folders import GEMMA_3
 
@@ -22,7 +22,7 @@ def batch():
 
 
 def test_its_parts_make_up_its_loss():
-    task = PretrainedNextToken(GEMMA_3, Compute(loss_chunk=8), frozen=False)
+    task = NextToken(GEMMA_3, Compute(loss_chunk=8))
     params = jax.jit(task.init)(jax.random.key(0))["trainable"]
 
     def in_parts(params, given):

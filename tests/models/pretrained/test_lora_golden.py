@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from plimsoll.levers.lora import LoRA
 from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, read_adapter
 from plimsoll.models.pretrained.config import read_shape
-from plimsoll.models.pretrained.language import PretrainedNextToken
 from plimsoll.models.pretrained.weights import load
+from plimsoll.recipes.finetune.task import Published
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import IGNORE, Compute
 
@@ -40,7 +40,7 @@ def test_pefts_run_is_ours(shared, tmp_path, remat):
     shape = read_shape(folder)
     levers = {"remat": remat, "loss_chunk": 32, "further": (("mlp_chunk", 12),)} if remat == "block" else {}
     task = LoRA(
-        PretrainedNextToken(shape, Compute(**levers)), "q,k,v,o,gate,up,down", rank=settings["rank"],
+        Published(shape, Compute(**levers), frozen=True), "q,k,v,o,gate,up,down", rank=settings["rank"],
         alpha=settings["alpha"],
     )  # fmt: skip
     learned, _ = read_adapter(at_start(golden, tmp_path), shape, rank=settings["rank"], targets=list(PATHS))
@@ -68,7 +68,7 @@ def test_pefts_run_is_ours(shared, tmp_path, remat):
         for which, matrix in pair.items():
             found = np.asarray(state["params"]["trainable"][path][which])
             assert np.linalg.norm(found - matrix) <= 1e-4 * np.linalg.norm(matrix), (path, which)
-    model, ids = task.task.model, expected["input_ids"][0].astype(np.int32)
+    model, ids = task.task.decoder, expected["input_ids"][0].astype(np.int32)
     adapted = task.adapted(state["params"])
     hidden = jax.jit(model.hidden)(adapted, ids)
     logits = np.asarray(model.logits(adapted, hidden.reshape(-1, shape.width))).reshape(*ids.shape, -1)

@@ -12,17 +12,15 @@ import pytest
 from plimsoll.levers.frozen import widened
 from plimsoll.levers.lora import Adapted
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.decoder import Decoder
-from plimsoll.models.pretrained.model import Pretrained, _geglu
-from plimsoll.models.pretrained.shape import PretrainedShape, Rotary
+from plimsoll.models.decoder import Decoder, geglu
 from plimsoll.models.pretrained.weights import kept, stored_like
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.types import Compute
 from pretrained_folders import SIZES
 
-GEMMA = PretrainedShape(architecture="gemma", **SIZES | {"key_heads": 1, "layers": 2})
-LARGE = PretrainedShape(
+GEMMA = DecoderShape(architecture="gemma", **SIZES | {"key_heads": 1, "layers": 2})
+LARGE = DecoderShape(
     architecture="llama",
     **SIZES | {"vocab": 256, "width": 256, "layers": 8, "head_width": 64, "inner": 1024},
 )
@@ -30,7 +28,7 @@ LARGE = PretrainedShape(
 
 @pytest.fixture(scope="module")
 def params():
-    return jax.jit(Pretrained(GEMMA, Compute()).init)(jax.random.key(0))
+    return jax.jit(Decoder(GEMMA, Compute()).init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +54,8 @@ def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
     def gradient(vectors, tree, model):
         return jnp.sum(jnp.sin(model.hidden(tree, inputs_embeds=vectors)))
 
-    found = gradient(vectors, few, Pretrained(GEMMA, Compute(remat="block")))
-    expected = gradient(vectors, wide(few), Pretrained(GEMMA, Compute(), frozen=False))
+    found = gradient(vectors, few, Decoder(GEMMA, Compute(remat="block"), frozen=True))
+    expected = gradient(vectors, wide(few), Decoder(GEMMA, Compute()))
     assert jnp.linalg.norm(expected) > 1
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -65,7 +63,7 @@ def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
 def test_frozen_kernels_take_no_gradient_and_others_do(params, ids):
     def total(kernels, frozen):
         tree = params | {"blocks": params["blocks"] | {"up": kernels}}
-        return jnp.sum(jnp.sin(Pretrained(GEMMA, Compute(), frozen=frozen).hidden(tree, ids)))
+        return jnp.sum(jnp.sin(Decoder(GEMMA, Compute(), frozen=frozen).hidden(tree, ids)))
 
     kernels = params["blocks"]["up"]
     assert not jax.jit(jax.grad(partial(total, frozen=True)))(kernels)["kernel"].any()
@@ -73,7 +71,7 @@ def test_frozen_kernels_take_no_gradient_and_others_do(params, ids):
 
 
 def test_what_is_adapted_beside_a_frozen_kernel_is_learned(params, ids):
-    model, few = Pretrained(GEMMA, Compute(precision="bfloat16", remat="block")), kept(params, 16)
+    model, few = Decoder(GEMMA, Compute(precision="bfloat16", remat="block"), frozen=True), kept(params, 16)
     base = few["blocks"]["query"]["kernel"]
     lead, inner, cols = base.shape
     a, b = jnp.ones((lead, inner, 2)), jnp.zeros((lead, 2, cols))
@@ -95,24 +93,11 @@ OF_SIX = replace(LARGE, architecture="gemma3", windowed=(True,) * 5 + (False, Tr
 @pytest.mark.parametrize(("large", "bits"), [(LARGE, 16), (LARGE, 8), (ALTERNATING, 4), (OF_SIX, 4)])
 def test_no_more_than_a_few_layers_are_widened_at_once(large, bits):
     """Of all layers, the bytes of a copy in float32 are 31 MB; of the two largest kernels of one, 2 MB."""
-    model, like = Pretrained(large, Compute(remat="block")), stored_like(large, bits)
+    model, like = Decoder(large, Compute(remat="block"), frozen=True), stored_like(large, bits)
     vectors = jax.ShapeDtypeStruct((1, 16, LARGE.width), jnp.float32)
     compiled = jax.jit(jax.grad(lambda x, tree: jnp.sum(model.hidden(tree, inputs_embeds=x)))).lower(vectors, like)
     layer = 4 * (LARGE.parameters() - LARGE.vocab * LARGE.width) // LARGE.layers
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 3 * layer
-
-
-def test_an_untied_llama_of_our_decoders_shape_is_our_decoder():
-    ours = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=64, tied=False)
-    decoder = Decoder(ours, Compute())
-    params = jax.jit(decoder.init)(jax.random.key(0))
-    sizes = SIZES | {"vocab": 50, "layers": 2, "heads": 2, "head_width": 16, "inner": 64}
-    shape = PretrainedShape(architecture="llama", **sizes, rotary=Rotary(), tied=False)
-    model = Pretrained(shape, Compute(), frozen=False)
-    assert jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0))) == jax.tree.structure(params)
-    ids = np.arange(20, dtype=np.int32).reshape(2, 10)
-    found, expected = (jax.jit(which.hidden)(params, ids) for which in (model, decoder))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -120,13 +105,15 @@ def test_the_gate_of_a_gemma_is_gelu_itself_or_by_tanh(exact):
     gate, up = np.linspace(-4, 4, 33), np.linspace(1, 3, 33)
     cdf = np.array([(1 + math.erf(x / 2**0.5)) / 2 for x in gate])
     by_tanh = (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))) / 2
-    found = np.asarray(_geglu(jnp.float32(gate), jnp.float32(up), exact=exact))
+    found = np.asarray(geglu(jnp.float32(gate), jnp.float32(up), exact=exact))
     np.testing.assert_allclose(found, gate * (cdf if exact else by_tanh) * up, atol=2e-6)
     assert abs(gate * (cdf - by_tanh) * up).max() > 5e-4
 
 
 def test_a_shape_with_gelu_itself_computes_other_hidden_states(params, ids):
-    by_tanh, exact = (Pretrained(replace(GEMMA, exact_gelu=exact), Compute()) for exact in (False, True))
-    louder = params | {"blocks": params["blocks"] | {"gate": {"kernel": 50 * params["blocks"]["gate"]["kernel"]}}}
+    by_tanh, exact = (Decoder(replace(GEMMA, exact_gelu=exact), Compute(), frozen=True) for exact in (False, True))
+    factors = {"gate": 50, "down": 10}
+    louder = {name: {"kernel": factor * params["blocks"][name]["kernel"]} for name, factor in factors.items()}
+    louder = params | {"blocks": params["blocks"] | louder}
     one, other = (jax.jit(model.hidden)(louder, ids) for model in (by_tanh, exact))
     assert abs(one - other).max() > 1e-4

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from plimsoll.errors import DataError
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape, shape_of
-from plimsoll.models.pretrained.model import Pretrained
-from plimsoll.models.pretrained.shape import Rotary
+from plimsoll.models.rotary import frequencies
+from plimsoll.models.shape import Rotary
 from plimsoll.types import Compute
 from pretrained_folders import GEMMA_3, LLAMA, QWEN, config_of
 
@@ -31,8 +32,8 @@ def test_a_llama_2_says_little_and_a_gemma_less():
 
 
 def test_llama_3_slows_what_turns_rarely_and_leaves_what_turns_often():
-    plain = Rotary(theta=5e5).frequencies(64)
-    slowed = Rotary(theta=5e5, kind="llama3", factor=32.0).frequencies(64)
+    plain = frequencies(Rotary(theta=5e5), 64)
+    slowed = frequencies(Rotary(theta=5e5, kind="llama3", factor=32.0), 64)
     turns = 8192 * plain / (2 * np.pi)
     np.testing.assert_array_equal(slowed[turns > 4], plain[turns > 4])
     np.testing.assert_allclose(slowed[turns < 1], plain[turns < 1] / 32, rtol=1e-6)
@@ -44,7 +45,7 @@ def test_llama_3_slows_what_turns_rarely_and_leaves_what_turns_often():
 def test_linear_stretching_divides_every_frequency():
     said = config_of(LLAMA, rope_scaling={"type": "linear", "factor": 4.0})
     rotary = shape_of(said, source="it").rotary
-    np.testing.assert_allclose(rotary.frequencies(8), Rotary(theta=5e5).frequencies(8) / 4, rtol=1e-6)
+    np.testing.assert_allclose(frequencies(rotary, 8), frequencies(Rotary(theta=5e5), 8) / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("content", "said"), [("{", "cannot be read as JSON"), (None, "has no config.json")])
@@ -60,12 +61,12 @@ def test_architectures_have_the_defaults_of_transformers():
     llama = config_of(LLAMA, rope_scaling=None)
     of = lambda kind, **changed: shape_of(llama | {"model_type": kind} | changed, source="it")  # noqa: E731
     mistral = of("mistral")
-    assert (mistral.windowed, mistral.window) == ((True,) * 3, 4096)
-    assert of("mistral", sliding_window=None).windowed == ()
-    assert of("qwen2", sliding_window=64).windowed == ()
+    assert (mistral.windowed, mistral.window) == ((), 4096)  # all layers are alike
+    assert of("mistral", sliding_window=None).window == 0
+    assert of("qwen2", sliding_window=64).window == 0
     qwen = of("qwen2", use_sliding_window=True, sliding_window=64, max_window_layers=2)
     assert (qwen.windowed, qwen.window, qwen.form.biases) == ((False, False, True), 64, ("query", "key", "value"))
-    assert of("qwen2", use_sliding_window=True).windowed == ()  # the first 28 layers see everything
+    assert of("qwen2", use_sliding_window=True).window == 0  # the first 28 layers see everything
     assert of("qwen3", head_dim=None).head_width == 128
     gemma = llama | {"hidden_act": None, "tie_word_embeddings": None, "head_dim": None, "num_key_value_heads": 4}
     second = shape_of(gemma | {"model_type": "gemma2"}, source="it")
@@ -104,6 +105,8 @@ TINY = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16,
 }  # fmt: skip
+MIXED = {"sliding_window_pattern": 2}
+"""Layers of both kinds."""
 ODD = {
     "llama": [
         ({"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 5e5}}, "rotary", Rotary(kind="linear", factor=8.0)),
@@ -114,32 +117,33 @@ ODD = {
         ({"hidden_activation": None, "_name_or_path": "x", "unsloth_fixed": True}, "exact_gelu", False),
         ({"num_key_value_heads": None}, "key_heads", 4),
     ],
-    "mistral": [({"num_key_value_heads": None}, "key_heads", 4), ({"sliding_window": None}, "windowed", ())],
+    "mistral": [({"num_key_value_heads": None}, "key_heads", 4), ({"sliding_window": None}, "window", 0)],
     "qwen2": [
         ({"num_key_value_heads": None}, "key_heads", 4),
-        ({"use_sliding_window": True, "max_window_layers": 0}, "windowed", (True,) * 3),
-        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, "windowed", ()),
-        ({"sliding_window": 8, "layer_types": [FULL] * 3}, "windowed", ()),
+        ({"use_sliding_window": True, "max_window_layers": 0}, "window", 4096),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, "window", 0),
+        ({"sliding_window": 8, "layer_types": [FULL] * 3}, "window", 0),
     ],
     "gemma": [({"hidden_act": "gelu", "hidden_activation": "relu"}, "exact_gelu", False)],
     "gemma2": [
         ({"hidden_activation": "gelu", "hidden_act": "relu"}, "exact_gelu", True),
         ({"hidden_act": "gelu"}, "exact_gelu", False),
-        ({"layer_types": [FULL] * 3, "sliding_window": None}, "windowed", ()),
+        ({"layer_types": [FULL] * 3, "sliding_window": None}, "window", 0),
     ],
     "gemma3_text": [
         ({"hidden_activation": "gelu"}, "exact_gelu", True),
-        ({"rope_parameters": LINEAR | {"rope_theta": 5e5}}, "rotary", Rotary(theta=1e6)),
-        ({"rope_parameters": BY_LAYER}, "rotary", Rotary(theta=5e5, kind="linear", factor=8.0)),
-        ({"rope_parameters": BY_LAYER}, "window_rotary", Rotary(theta=2e4)),
+        (MIXED | {"rope_parameters": LINEAR | {"rope_theta": 5e5}}, "rotary", Rotary(theta=1e6)),
+        (MIXED | {"rope_parameters": BY_LAYER}, "rotary", Rotary(theta=5e5, kind="linear", factor=8.0)),
+        (MIXED | {"rope_parameters": BY_LAYER}, "window_rotary", Rotary(theta=2e4)),
         (
-            {"rope_parameters": BY_LAYER, "rope_scaling": {"factor": 2.0}},
+            MIXED | {"rope_parameters": BY_LAYER, "rope_scaling": {"factor": 2.0}},
             "rotary",
             Rotary(theta=5e5, kind="linear", factor=2.0),
         ),
-        ({"rope_scaling": {"type": "linear", "factor": 8.0}}, "rotary", Rotary(theta=1e6)),
-        ({"rope_local_base_freq": 2e4}, "window_rotary", Rotary(theta=2e4)),
-        ({"_sliding_window_pattern": 2}, "windowed", (True, True, True)),
+        (MIXED | {"rope_scaling": {"type": "linear", "factor": 8.0}}, "rotary", Rotary(theta=1e6)),
+        (MIXED | {"rope_local_base_freq": 2e4}, "window_rotary", Rotary(theta=2e4)),
+        ({"_sliding_window_pattern": 2}, "window", 4096),
+        ({"_sliding_window_pattern": 2}, "rotary", Rotary()),
         ({"sliding_window_pattern": 2}, "windowed", (True, False, True)),
     ],
 }
@@ -207,7 +211,7 @@ def test_the_head_of_a_gemma_3_that_sees_pictures_is_tied_as_the_outer_settings_
 
 @pytest.mark.parametrize("shape", [LLAMA, QWEN, GEMMA_3], ids=lambda shape: shape.architecture)
 def test_the_leaves_of_a_shape_are_those_of_its_model(shape):
-    tree = jax.eval_shape(Pretrained(shape, Compute()).init, jax.random.key(0))
+    tree = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in paths}
     assert shape.leaves() == found

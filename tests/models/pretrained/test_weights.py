@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
-from plimsoll.models.pretrained.shape import HEAD_NORMS, KERNELS, NORMS, NORMS_ON_BOTH_SIDES, PretrainedShape, Rotary
 from plimsoll.models.pretrained.weights import kept, load, stored_like
+from plimsoll.models.shape import HEAD_NORMS, KERNELS, NORMS, NORMS_ON_BOTH_SIDES, DecoderShape, Rotary
 from pretrained_folders import GEMMA_3, LLAMA, QWEN, drawn, write, write_sharded
 
-TIED = PretrainedShape(**{**LLAMA.__dict__, "tied": True})
+TIED = DecoderShape(**{**LLAMA.__dict__, "tied": True})
 
 
 def expected_tree(shape, tensors):
@@ -79,7 +79,7 @@ def test_nothing_is_compiled_to_read_them(tmp_path, bits, caplog):
 
 def test_stacks_are_kept_as_bits_and_tables_as_numbers():
     """A product reads all of a table, and bits would be copied for it; of a stack a layer is read."""
-    like = stored_like(PretrainedShape(**{**LLAMA.__dict__, "vocab": 4096, "inner": 4096}), 16)
+    like = stored_like(DecoderShape(**{**LLAMA.__dict__, "vocab": 4096, "inner": 4096}), 16)
     assert {like["embedding"].dtype, like["head"].dtype} == {np.dtype(jnp.bfloat16)}
     assert {like["blocks"][name]["kernel"].dtype for name in ("gate", "up", "down")} == {np.dtype("uint16")}
 
@@ -180,13 +180,13 @@ def test_an_index_that_leads_out_of_its_folder(tmp_path, name):
     assert f"do not lie beside it: {name}" in refusal(folder)
 
 
-SMALL = drawn(PretrainedShape(**{**LLAMA.__dict__, "layers": 1, "rotary": Rotary()}))
+SMALL = drawn(DecoderShape(**{**LLAMA.__dict__, "layers": 1, "rotary": Rotary()}))
 
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_and_never_a_traceback(tmp_path, data):
-    shape = PretrainedShape(**{**LLAMA.__dict__, "layers": 1})
+    shape = DecoderShape(**{**LLAMA.__dict__, "layers": 1})
     path = write(tmp_path, shape, SMALL) / "model.safetensors"
     whole = bytearray(path.read_bytes())
     header = 8 + struct.unpack("<Q", whole[:8])[0]

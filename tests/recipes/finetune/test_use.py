@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from chat_files import byte_tokenizer, write_records
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.levers.weight_bits import as_bits
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.models.pretrained.config import read_shape
-from plimsoll.models.pretrained.model import Pretrained
 from plimsoll.models.pretrained.weights import load
 from plimsoll.recipes.finetune.export import export
 from plimsoll.recipes.finetune.use import sample
@@ -52,7 +52,7 @@ class Tuned(SimpleNamespace):
     def logits(self):
         rank = self.recipe.lora_rank
         weights = self.task.adapted(self.all) if rank else self.all["trainable"]
-        return logits(self.task.task.model if rank else self.task.model, weights)
+        return logits(self.task.task.decoder if rank else self.task.decoder, weights)
 
 
 def logits(model, weights):
@@ -62,7 +62,7 @@ def logits(model, weights):
 
 def logits_of(folder):
     shape = read_shape(folder)
-    return logits(Pretrained(shape, Compute()), load(folder, shape))
+    return logits(Decoder(shape, Compute(), frozen=True), load(folder, shape))
 
 
 def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begins_with_their_loss(tmp_path):

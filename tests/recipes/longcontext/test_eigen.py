@@ -97,7 +97,7 @@ def test_the_model_is_that_of_a_loop_in_double_precision():
 @pytest.mark.parametrize(("form", "chunk"), [("steps", LENGTH), ("matmul", 7)])
 def test_forms_and_chunks_change_neither_what_is_written_nor_gradients(form, chunk):
     expected = mixer_of(TINY)(*mixing())
-    found = mixer_of(replace(TINY, form=form, chunk_size=chunk))(*mixing())
+    found = mixer_of(replace(TINY, mixing=form, chunk_size=chunk))(*mixing())
     assert_near(found, expected, 2e-4)
 
 
@@ -242,7 +242,7 @@ def test_stretches_lie_side_by_side(length):
         ({"r_min": 0.99, "r_max": 0.9}, "--r-min 0.99 and --r-max 0.9"),
         ({"max_phase": 7.0}, "--max-phase must be above 0 and at most 2 pi"),
         ({"attention_every": 3}, "no whole number of groups of --attention-every 3: take 3 layers"),
-        ({"attention_window": 8}, "there are none: give --attention-every"),
+        ({"window": 8}, "there are none: give --attention-every"),
     ],
 )
 def test_sizes_that_contradict_one_another_are_refused(fields, words):

@@ -42,7 +42,7 @@ def test_a_layer_that_attends_to_all_sees_as_many_tokens_as_a_window_of_training
     stream = Stream(LongTokens(SHAPES["attending"], Compute()).decoder, context=8)
     windowed = Stream(LongTokens(SHAPES["windowed"], Compute()).decoder, context=LENGTH)
     assert stream.window == 8
-    assert windowed.window == SHAPES["windowed"].attention_window
+    assert windowed.window == SHAPES["windowed"].window
     assert stream.start()["blocks"]["attending"]["keys"].shape[3] == 8
 
 

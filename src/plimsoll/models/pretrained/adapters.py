@@ -21,7 +21,7 @@ import numpy as np
 from plimsoll.errors import DataError
 from plimsoll.levers.lora_targets import named
 from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
-from plimsoll.models.pretrained.shape import KERNELS, PretrainedShape
+from plimsoll.models.shape import KERNELS, DecoderShape
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -105,7 +105,7 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
 
 
 def read_adapter(
-    folder: str | Path, shape: PretrainedShape, *, rank: int | None = None, targets: Collection[str] | None = None
+    folder: str | Path, shape: DecoderShape, *, rank: int | None = None, targets: Collection[str] | None = None
 ) -> tuple[dict[str, dict[str, np.ndarray]], AdapterSettings]:
     """Returns the matrices of a PEFT folder, as `LoRA` learns them, and its settings.
 
@@ -202,7 +202,7 @@ def _pairs(folder: Path) -> Pairs:
     return pairs
 
 
-def _require(folder: Path, pairs: Pairs, shape: PretrainedShape, rank: int, paths: list[str]) -> None:
+def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: list[str]) -> None:
     """Raises DataError where matrices are missing, too many, or of another model's shape."""
     kernels = shape.tensors()
     wanted: dict[tuple[int, str, str], tuple[int, ...]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.families import Family, tables
-from plimsoll.models.pretrained.shape import FORMS, PretrainedShape, Rotary
+from plimsoll.models.shape import FORMS, DecoderShape, Rotary
 
 PICTURES, TEXT = "gemma3", "gemma3_text"
 """`model_type` of a model that also sees pictures, and of the language model in its `text_config`."""
@@ -33,7 +33,7 @@ ROPE = {
 """Names in settings of rotary positions."""
 
 
-def read_shape(folder: str | Path) -> PretrainedShape:
+def read_shape(folder: str | Path) -> DecoderShape:
     """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not computed here."""
     config, source = read_config(folder)
     return shape_of(config, source=source)
@@ -68,7 +68,7 @@ def text_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**(config.get("text_config") or {}), "model_type": TEXT, "tie_word_embeddings": tied is None or tied}
 
 
-def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
+def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
     """Returns the shape of a configuration.
 
     Args:
@@ -106,8 +106,11 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
     layers = read.count("num_hidden_layers")
     windowed = _windowed(layers, read)
     rotary, local = _rotaries(read)
-    by_layer = any(windowed)
-    return PretrainedShape(
+    has_window = any(windowed)
+    if all(windowed):
+        rotary = local
+        windowed = ()
+    return DecoderShape(
         architecture=family.architecture,
         vocab=read.count("vocab_size"),
         width=width,
@@ -120,9 +123,9 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> PretrainedShape:
         rotary=rotary,
         tied=read.flag("tie_word_embeddings"),
         positions=read.count("max_position_embeddings"),
-        windowed=windowed if by_layer else (),
-        window=read.count("sliding_window") if by_layer else 0,
-        window_rotary=local if by_layer and local != rotary else None,
+        window=read.count("sliding_window") if has_window else 0,
+        windowed=windowed if has_window else (),
+        window_rotary=local if has_window and local != rotary else None,
         score_scale=read.number("query_pre_attn_scalar") ** -0.5 if read.has("query_pre_attn_scalar") else None,
         score_cap=read.number_or_none("attn_logit_softcapping"),
         logit_cap=read.number_or_none("final_logit_softcapping"),

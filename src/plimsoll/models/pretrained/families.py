@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from plimsoll.models.pretrained.shape import Architecture
+from plimsoll.models.shape import Architecture
 
 TABLE = Path(__file__).with_name("fields.toml")
 WITHOUT_DEFAULT = ("null", "required")

@@ -16,7 +16,7 @@ from typing import Any
 
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained.config import INSTEAD, read_shape, shape_of
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.shape import DecoderShape
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja"]
 """Files of a model that are downloaded: settings, tokenizer and weights; no pickles, and no copies in other formats."""
@@ -45,7 +45,7 @@ config.json, which is downloaded."""
 TABLE = Path(__file__).with_name("models.toml")
 
 
-def find_shape(name: str) -> PretrainedShape:
+def find_shape(name: str) -> DecoderShape:
     """Returns the shape of a model: of a folder, of an id in the table, or of another id of the hub.
 
     Args:

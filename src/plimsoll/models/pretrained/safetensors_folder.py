@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.shape import DecoderShape
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -24,7 +24,7 @@ READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 """Types that are read, with their NumPy types; bfloat16 as its bits."""
 PIECE = 2**20
 """Numbers of a tensor that are read at a time: 4 MiB of float32."""
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 """Beginnings of the names of what a Gemma 3 sees pictures with."""
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
@@ -83,7 +83,7 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
     raise DataError(f"{folder} has neither {SINGLE} nor {INDEX}: name the folder of a Hugging Face model")
 
 
-def checked(folder: str | Path, shape: PretrainedShape) -> dict[str, Tensor]:
+def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
     """Returns the folder's tensors. Raises DataError where they are not those of the shape.
 
     Some models save only the head of a tied embedding; where there are both, the embedding counts. Old Llamas keep

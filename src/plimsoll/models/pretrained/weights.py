@@ -16,19 +16,19 @@ import numpy as np
 from plimsoll.levers.frozen import FrozenBits, Packed, packed_rows, stored
 from plimsoll.levers.sharding import aligned_empty, on_devices
 from plimsoll.levers.weight_bits import as_bits
-from plimsoll.models.pretrained.model import Pretrained, norm_start
-from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, PIECE, Tensor, checked, pieces_of
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.decoder import Decoder
+from plimsoll.models.pretrained.safetensors_folder import EMBEDDING, HEAD, NORM, PIECE, Tensor, checked, pieces_of
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PACKED_PIECE = 2**16
 """Numbers that are packed at a time."""
 
 
-def stored_like(shape: PretrainedShape, bits: FrozenBits) -> Any:
+def stored_like(shape: DecoderShape, bits: FrozenBits) -> Any:
     """Returns shapes and types of the result of `load`; allocates nothing."""
-    model = Pretrained(shape, Compute())
-    return jax.eval_shape(lambda: kept(model.init(jax.random.key(0)), bits))
+    decoder = Decoder(shape, Compute())
+    return jax.eval_shape(lambda: kept(decoder.init(jax.random.key(0)), bits))
 
 
 def kept(params: dict, bits: FrozenBits) -> dict:
@@ -44,13 +44,13 @@ def kept(params: dict, bits: FrozenBits) -> dict:
     return jax.tree.map(with_bits, stored(params, bits), is_leaf=lambda leaf: isinstance(leaf, Packed))
 
 
-def blank(shape: PretrainedShape) -> dict:
-    """Returns blocks and last norm in the tree of `Pretrained`, without weights: every layer passes its input on.
+def blank(shape: DecoderShape) -> dict:
+    """Returns blocks and last norm in the tree of `Decoder`, without weights: every layer passes its input on.
 
     Words are left out. Zeros are cheap to make in every form.
     """
-    like = jax.eval_shape(Pretrained(shape, Compute()).init, jax.random.key(0))
-    scale = norm_start(shape)
+    like = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))
+    scale = shape.form.norm_start
 
     def leaf(path: Any, shape: Any) -> jax.Array:
         is_norm = {str(getattr(entry, "key", entry)) for entry in path} & NORMS_AND_BIASES
@@ -71,13 +71,13 @@ def blank_kept(tree: dict, bits: FrozenBits) -> dict:
 
 def load(
     folder: str | Path,
-    shape: PretrainedShape,
+    shape: DecoderShape,
     *,
     bits: FrozenBits | None = None,
     words: bool = True,
     like: Any = None,
 ) -> dict[str, Any]:
-    """Reads the folder's weights into the tree of `Pretrained`, each leaf as `kept` would store it.
+    """Reads the folder's weights into the tree of `Decoder`, each leaf as `kept` would store it.
 
     Args:
         folder: Folder of a Hugging Face model.
@@ -100,15 +100,28 @@ def load(
     for (ours, leaf), (theirs, _) in shape.block_tensors().items():
         layers = [tensors[f"model.layers.{number}.{theirs}"] for number in range(shape.layers)]
         params["blocks"][ours][leaf] = _filled(like["blocks"][ours][leaf], layers, transposed=leaf == "kernel")
-    params["norm"] = _filled(like["norm"], [tensors["model.norm.weight"]], transposed=False)
+    params["norm"] = _filled(like["norm"], [tensors[NORM]], transposed=False)
     if words and not shape.tied:
         params["head"] = _filled(like["head"], [tensors[HEAD]], transposed=True)
     return params
 
 
-def load_over(
-    tree: dict[str, Any], folder: str | Path, shape: PretrainedShape, *, words: bool = True
-) -> dict[str, Any]:
+def published_tensor(params: dict, shape: DecoderShape, name: str) -> Any:
+    """Returns the tensor of a published name out of what `load` returns, (out, in) of a kernel."""
+    if name == EMBEDDING:
+        return params["embedding"]
+    if name == HEAD:
+        return params["head"].T
+    if name == NORM:
+        return params["norm"]
+    _, _, layer, within = name.split(".", 3)
+    tensors = shape.block_tensors()
+    ours, leaf = next(place for place, (published, _) in tensors.items() if published == within)
+    tensor = params["blocks"][ours][leaf][int(layer)]
+    return tensor.T if leaf == "kernel" else tensor
+
+
+def load_over(tree: dict[str, Any], folder: str | Path, shape: DecoderShape, *, words: bool = True) -> dict[str, Any]:
     """Reads the folder's weights in the form of a tree that is there, and onto the devices that hold it.
 
     What was there is deleted first, so that two copies are never in memory.

@@ -20,14 +20,13 @@ from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.safetensors_folder import (
-    EMBEDDING,
-    HEAD,
     PIECE,
     SINGLE,
     Tensor,
     checked,
     pieces_of,
 )
+from plimsoll.models.pretrained.weights import published_tensor
 from plimsoll.recipes.exported import exported, require_written
 from plimsoll.recipes.finetune.data import TOKENIZER
 from plimsoll.types import TrainedRun
@@ -112,7 +111,7 @@ def _config(base: Path) -> dict[str, Any]:
 def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> Iterator[np.ndarray]:
     """Yields the rows of a published tensor as they were learned, in float32."""
     if learned is None:
-        whole = np.asarray(_own(name, recipe.shape, own), np.float32)
+        whole = np.asarray(published_tensor(own, recipe.shape, name), np.float32)
         yield np.ascontiguousarray(whole.reshape(tensor.shape))
         return
     added = None
@@ -125,17 +124,3 @@ def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> I
         rows = tensor.rows(first, last)
         rows = (rows.view(jnp.bfloat16) if tensor.kind == "BF16" else rows).astype(np.float32)
         yield rows if added is None else rows + added[first:last]
-
-
-def _own(name: str, shape: Any, params: Any) -> Any:
-    """Returns a tensor of the whole model that was learned, (out, in) as it is published."""
-    if name == EMBEDDING:
-        return params["embedding"]
-    if name == HEAD:
-        return params["head"].T
-    if name == "model.norm.weight":
-        return params["norm"]
-    _, _, layer, theirs = name.split(".", 3)
-    ours, leaf = next(place for place, (published, _) in shape.block_tensors().items() if published == theirs)
-    own = params["blocks"][ours][leaf][int(layer)]
-    return own.T if leaf == "kernel" else own

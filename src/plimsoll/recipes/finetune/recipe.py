@@ -22,7 +22,7 @@ from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
-from plimsoll.models.pretrained.shape import PretrainedShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.base import AdamWRecipe, Count, OwnRung, Prepared, Say
 from plimsoll.recipes.finetune import data
 from plimsoll.recipes.verbs import Shown, Verb
@@ -184,7 +184,7 @@ class Finetune(AdamWRecipe):
         )
 
     @cached_property
-    def shape(self) -> PretrainedShape:
+    def shape(self) -> DecoderShape:
         """Shape of the published model, which the options fit."""
         shape = find_shape(self.pretrained)
         if self.seq_len > shape.positions:
@@ -221,10 +221,10 @@ class Finetune(AdamWRecipe):
         from plimsoll.recipes.finetune.task import Blank
 
         if not self.lora_rank:
-            return Blank(self.shape, compute, frozen=False)
+            return Blank(self.shape, compute)
         adapter = self.adapter
         return LoRA(
-            Blank(self.shape, compute),
+            Blank(self.shape, compute, frozen=True),
             self.lora_targets,
             rank=adapter.rank,
             alpha=adapter.alpha,

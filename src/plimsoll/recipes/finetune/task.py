@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from plimsoll.levers.frozen import FrozenBits
-from plimsoll.models.pretrained.language import PretrainedNextToken
-from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.pretrained.weights import load_over
-from plimsoll.types import Params
+from plimsoll.levers.frozen import FrozenBits, packed
+from plimsoll.models.decoder import Block
+from plimsoll.models.language import NextToken
+from plimsoll.models.pretrained.weights import kept, load_over
+from plimsoll.models.shape import DecoderShape
+from plimsoll.types import Compute, Params
 
 
-class Blank(PretrainedNextToken):
+class Published(NextToken):
+    """A `Task` of a published model."""
+
+    def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False) -> None:
+        block = Block(shape, compute, frozen=frozen, in_halves=True)
+        super().__init__(shape, compute, block, frozen=frozen)
+
+    def stored(self, frozen: dict, bits: FrozenBits) -> dict:
+        """Returns the model's weights in so many bits (`types.StoresFrozen`).
+
+        The embedding and an output layer of its own have 16 at least, since every token goes through them, or as many
+        as the lever `embedding_bits` says: a table in 8 or 4 is packed as the kernel that its output layer reads.
+        """
+        words = {name: frozen[name] for name in ("embedding", "head") if name in frozen}
+        others = {name: part for name, part in frozen.items() if name not in words}
+        of_words: FrozenBits = self.compute.lever("embedding_bits", 16)
+        if of_words in (8, 4):
+            kernels = {name: leaf.T if name == "embedding" else leaf for name, leaf in words.items()}
+            return kept(others, bits) | {name: packed(kernel, of_words) for name, kernel in kernels.items()}
+        if of_words == 16:
+            return kept(others, bits) | kept(words, cast(FrozenBits, max(bits, 16)))
+        return kept(others, bits)
+
+
+class Blank(Published):
     """The model before its weights are read: zeros in the form in which they are stored, which cost nothing.
 
     Random numbers would first be there in float32: of a model of 3B that is learned whole, 18 GiB beside the state.
@@ -25,15 +51,15 @@ class Blank(PretrainedNextToken):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(super().init, key))
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        like = jax.eval_shape(lambda frozen: PretrainedNextToken.stored(self, frozen, bits), frozen)
+        like = jax.eval_shape(lambda frozen: Published.stored(self, frozen, bits), frozen)
         return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), like)
 
 
-def base_of(frozen: dict, folder: Path, shape: PretrainedShape) -> dict:
+def base_of(frozen: dict, folder: Path, shape: DecoderShape) -> dict:
     """Returns frozen weights of a `LoRA` around `Blank` with the model's own, read in the place of what was there."""
     return frozen | {"base": load_over(frozen["base"], folder, shape)}
 
 
-def whole_of(params: Params, folder: Path, shape: PretrainedShape) -> Params:
+def whole_of(params: Params, folder: Path, shape: DecoderShape) -> Params:
     """Returns parameters of a model that is tuned whole, with its published weights."""
     return params | {"trainable": load_over(params["trainable"], folder, shape)}

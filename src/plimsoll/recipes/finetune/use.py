@@ -66,9 +66,9 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     params = trained.params()
     params = params | {"trainable": readable(params["trainable"])}
     if isinstance(task, LoRA):
-        model, weights = cast(Any, task.task).model, task.adapted(params)
+        model, weights = cast(Any, task.task).decoder, task.adapted(params)
     else:
-        model, weights = task.model, params["trainable"]
+        model, weights = task.decoder, params["trainable"]
     length = SHORTEST
     while length < len(prompt) + request["tokens"]:
         length *= 2

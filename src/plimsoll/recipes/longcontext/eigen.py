@@ -24,15 +24,7 @@ from jaxtyping import Array, Complex, Float, Float64
 
 from plimsoll.levers.activations import in_float32
 from plimsoll.levers.remat import keep
-from plimsoll.models.decoder import (
-    Block,
-    apply_linear,
-    feed_forward,
-    init_feed_forward,
-    init_linear,
-    init_norm,
-    rms_norm,
-)
+from plimsoll.models.decoder import FEED_FORWARD, Block, Layer, Places, init_linear, product
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
@@ -100,13 +92,13 @@ class Mixer:
         rate, phase = eigenvalues(weights["eigenvalues"], self.shape)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
-        entered = keep(apply_linear(x, weights["enter"], self.compute)).astype(jnp.float32)
+        entered = keep(product(x, weights["enter"], self.compute)).astype(jnp.float32)
         real, imaginary = jnp.split(entered, 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
         result = states(coefficient, inputs, before, form=self.form, chunk=self.shape.chunk_size)
         left = jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)
-        read = keep(apply_linear(left, weights["leave"], self.compute))
-        gate = keep(apply_linear(x, weights["gate"], self.compute))
+        read = keep(product(left, weights["leave"], self.compute))
+        gate = keep(product(x, weights["gate"], self.compute))
         return in_float32(gated, x, weights["skip"]["scale"], gate, read), result[:, -1]
 
 
@@ -116,36 +108,36 @@ def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
 
 
 def form_of(shape: EigenShape, compute: Compute) -> Form:
-    """Returns `shape.form`, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
-    if shape.form != "auto":
-        return shape.form
+    """Returns `shape.mixing`, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
+    if shape.mixing != "auto":
+        return shape.mixing
     return "steps" if compute.platform == "cpu" else "matmul"
 
 
-class EigenBlock:
+class EigenBlock(Layer):
     """x + mixer(norm(x)), then x + feed-forward(norm(x))."""
 
     def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
+        super().__init__(shape, compute)
         self.mixer = Mixer(shape, compute)
 
     def init(self, keys: Iterator[Array]) -> dict:
-        mixing = {"mixer_norm": init_norm(self.shape.width), "mixer": self.mixer.init(keys)}
-        return mixing | init_feed_forward(keys, self.shape)
+        mixing = {"mixer_norm": {"scale": jnp.ones((self.shape.width,))}, "mixer": self.mixer.init(keys)}
+        return mixing | self.init_weights(keys, FEED_FORWARD)
 
     def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], angles: Array
+        self, weights: dict, x: Float[Array, "batch length width"], places: Places
     ) -> Float[Array, "batch length width"]:
-        """Returns the layer's output from a state of zero; `angles` are for layers that attend."""
+        """Returns the layer's output from a state of zero; `places` are for layers that attend."""
         return self.onward(weights, x, None)[0]
 
     def onward(
         self, weights: dict, x: Float[Array, "batch length width"], before: State | None
     ) -> tuple[Float[Array, "batch length width"], State]:
         """Returns the layer's output from the states before the first token, and the states after the last one."""
-        normed = rms_norm(x, weights["mixer_norm"]["scale"])
+        normed = self.normed(x, weights["mixer_norm"]["scale"])
         mixed, after = self.mixer(weights["mixer"], normed, before)
-        return feed_forward(weights, x + mixed, self.compute), after
+        return self.fed(weights, x + mixed), after
 
 
 class Group:
@@ -162,8 +154,8 @@ class Group:
         return recurrent | {"attending": self.attending.init(keys)}
 
     def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], angles: Float[Array, "length half"]
+        self, weights: dict, x: Float[Array, "batch length width"], places: Places
     ) -> Float[Array, "batch length width"]:
         for name, block in self.recurrent.items():
-            x = block(weights[name], x, angles)
-        return self.attending(weights["attending"], x, angles)
+            x = block(weights[name], x, places)
+        return self.attending(weights["attending"], x, places)

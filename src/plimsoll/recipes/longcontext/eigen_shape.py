@@ -8,7 +8,7 @@ from typing import Literal
 
 from plimsoll.data import require_sizes
 from plimsoll.errors import RecipeError
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 
 Mixing = Literal["auto", "steps", "matmul"]
 
@@ -26,14 +26,15 @@ class EigenShape(DecoderShape):
     """Radians; phases are evenly spread from 0 to this."""
     attention_every: int = 0
     """The last of so many layers attends instead; 0 for none."""
-    form: Mixing = "auto"
+    mixing: Mixing = "auto"
+    """How states are computed; changes nothing but the cost."""
     chunk_size: int = 256
     """Tokens that are computed side by side; changes nothing but the cost."""
 
     def __post_init__(self) -> None:
         sizes = {"width": self.width, "layers": self.layers, "inner": self.inner, "heads": self.heads}
         require_sizes(**sizes, states=self.states, vocab=self.vocab, chunk_size=self.chunk_size)
-        require_sizes(least=0, attention_every=self.attention_every, attention_window=self.attention_window)
+        require_sizes(least=0, attention_every=self.attention_every, attention_window=self.window)
         super().__post_init__()
         if not 0 <= self.r_min < self.r_max < 1:
             raise RecipeError(
@@ -47,9 +48,9 @@ class EigenShape(DecoderShape):
                 f"--layers {self.layers} are no whole number of groups of --attention-every {self.attention_every}:"
                 f" take {self.layers // self.attention_every * self.attention_every or self.attention_every} layers"
             )
-        if self.attention_window and not self.attention_every:
+        if self.window and not self.attention_every:
             raise RecipeError(
-                f"--attention-window {self.attention_window} is of layers that attend, and there are none: give"
+                f"--attention-window {self.window} is of layers that attend, and there are none: give"
                 " --attention-every, or leave it out"
             )
 

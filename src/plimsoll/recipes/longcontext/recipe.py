@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -185,11 +185,23 @@ class LongContext(AdamWRecipe):
         return self._shape(self.vocab_size or packed)
 
     def _shape(self, vocab: int) -> EigenShape:
-        sizes = {field.name: getattr(self, field.name) for field in fields(EigenShape) if field.name != "vocab"}
         head_width = next((size for size in HEAD_WIDTHS if self.width % size == 0), self.width)
-        sizes["heads"] = self.heads or self.width // head_width
-        sizes["inner"] = self.inner or eigen_inner(self.width)
-        return EigenShape(vocab=vocab, **sizes)
+        return EigenShape(
+            vocab=vocab,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads or self.width // head_width,
+            inner=self.inner or eigen_inner(self.width),
+            tied=self.tied,
+            window=self.attention_window,
+            states=self.states,
+            r_min=self.r_min,
+            r_max=self.r_max,
+            max_phase=self.max_phase,
+            attention_every=self.attention_every,
+            mixing=self.form,
+            chunk_size=self.chunk_size,
+        )
 
     def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         smallest = "uint16" if self.shape.vocab <= 2**16 else "uint32"

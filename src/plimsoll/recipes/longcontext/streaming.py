@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float, Int
 
-from plimsoll.models.decoder import Block, Decoder
-from plimsoll.models.rotary import angles_at
+from plimsoll.models.decoder import Block, Decoder, Places
+from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sampling import sampled_id
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape
@@ -32,7 +32,7 @@ class Stream:
         """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""
         assert isinstance(decoder.shape, EigenShape)
         self.decoder, self.shape = decoder, decoder.shape
-        self.window = self.shape.attention_window or context
+        self.window = self.shape.window or context
 
     def start(self, examples: int = 1) -> Memory:
         """Returns the memory before the first token."""
@@ -74,7 +74,8 @@ class Stream:
     ) -> tuple[Array, Any]:
         """Returns the attending layer's output for the tokens after those remembered, and its memory."""
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
-        projected = block.projected(weights, x, angles_at(position + new, self.shape.head_width))
+        places = Places(rotary_angles(position + new, self.shape.head_width, self.shape.rotary))
+        projected = block.projected(weights, x, places)
         query, key, value = (y.astype(jnp.float32) for y in projected)
         keys = jnp.concatenate([before["keys"], key], axis=2)
         values = jnp.concatenate([before["values"], value], axis=2)
@@ -83,7 +84,7 @@ class Stream:
         scores = jnp.einsum("bhqw,bhkw->bhqk", query * self.shape.head_width**-0.5, keys, precision="highest")
         shares = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
         mixed = jnp.einsum("bhqk,bhkw->bhqw", shares, values, precision="highest")
-        x = block.after_attention(weights, x, mixed.astype(x.dtype))
+        x = block.fed(weights, block.written(weights, x, mixed.astype(x.dtype)))
         return x, {"keys": keys[:, :, -self.window :], "values": values[:, :, -self.window :]}
 
 

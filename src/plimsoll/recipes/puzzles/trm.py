@@ -31,6 +31,7 @@ from plimsoll.levers.precision import dot, dot_columns, rounded
 from plimsoll.levers.remat import keep, scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.rotary import rotary_angles, rotate
+from plimsoll.models.shape import Rotary
 from plimsoll.recipes.puzzles.trm_shape import TRMShape
 from plimsoll.types import Compute
 
@@ -151,7 +152,7 @@ class Network:
         batch, length, width = hidden.shape
         heads = keep(self._dot(hidden, weights["qkv"])).reshape(batch, length, 3, self.shape.heads, -1)
         query, key, value = (jnp.swapaxes(heads[:, :, i], 1, 2) for i in range(3))
-        angles = rotary_angles(length, width // self.shape.heads)
+        angles = rotary_angles(jnp.arange(length), width // self.shape.heads, Rotary())
         mixed = attention(rotate(query, angles), rotate(key, angles), value, compute=self.compute)
         return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), weights["out"]))
 

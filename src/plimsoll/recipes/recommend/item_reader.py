@@ -14,15 +14,12 @@ from jaxtyping import Array, Float
 
 from plimsoll.levers.activations import stream
 from plimsoll.levers.precision import dot
-from plimsoll.levers.remat import scan_blocks
+from plimsoll.levers.remat import beside, scan_blocks
 from plimsoll.levers.sharding import by_rows
-from plimsoll.models.decoder import Decoder
+from plimsoll.models.decoder import Block, Decoder
 from plimsoll.models.dropout import dropped
-from plimsoll.models.pretrained.model import Pretrained
-from plimsoll.models.pretrained.shape import PretrainedShape
 from plimsoll.models.pretrained.weights import blank, load_over
-from plimsoll.models.rotary import rotary_angles
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute, Params
 
 Vectors = Float[Array, "batch length width"]
@@ -43,20 +40,17 @@ class SmallReader:
 
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
         """Returns the output for each position. `keys` has one key per example if dropout is on."""
-        angles = rotary_angles(x.shape[1], self.decoder.shape.head_width)
+        places = self.decoder.places(x.shape[1])
         layers = self.decoder.shape.layers
 
         def one_block(x: Array, numbered: Any) -> Array:
             layer, number = numbered
-            after = self.decoder.block(layer, x, angles)
+            after = self.decoder.block(layer, x, places)
             if keys is None or not self.dropout:
                 return after
             return by_rows(x + dropped(after - x, keys, number + 1, share=self.dropout))
 
-        blocks, numbers = params["blocks"], jnp.arange(layers)
-        numbered = (
-            [(block, numbers[at]) for at, block in enumerate(blocks)] if isinstance(blocks, list) else (blocks, numbers)
-        )
+        numbered = beside(params["blocks"], jnp.arange(layers))
         x = scan_blocks(one_block, by_rows(stream(x, self.compute)), numbered, layers=layers, compute=self.compute)
         return self.decoder.normed(params, x).astype(jnp.float32)
 
@@ -66,9 +60,10 @@ class PublishedReader:
 
     unrolled = 0
 
-    def __init__(self, shape: PretrainedShape, compute: Compute, *, frozen: bool) -> None:
+    def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool) -> None:
         self.shape, self.frozen = shape, frozen
-        self.model = Pretrained(shape, compute, frozen=frozen)
+        block = Block(shape, compute, frozen=frozen, in_halves=True)
+        self.decoder = Decoder(shape, compute, block, frozen=frozen)
 
     def init(self, key: Array) -> dict:
         del key
@@ -76,7 +71,7 @@ class PublishedReader:
 
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
         del keys
-        return self.model.hidden(params, inputs_embeds=x)
+        return self.decoder.hidden(params, inputs_embeds=x)
 
 
 class Side:
@@ -119,7 +114,7 @@ Reader = SmallReader | PublishedReader
 """Blocks and a norm. `frozen` says whether they are not trained."""
 
 
-def with_weights(params: Params, folder: Path, shape: PretrainedShape) -> Params:
+def with_weights(params: Params, folder: Path, shape: DecoderShape) -> Params:
     """Returns parameters with the published model's weights, read in the place of the old ones."""
     part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
     return params | {part: params[part] | {"model": load_over(params[part]["model"], folder, shape, words=False)}}

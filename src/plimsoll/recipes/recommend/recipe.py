@@ -23,8 +23,8 @@ from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
-from plimsoll.models.pretrained.shape import PretrainedShape
-from plimsoll.models.sizing import DecoderShape, inner_width
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import inner_width
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape, Softmax
 from plimsoll.recipes.verbs import Shown, Verb
@@ -211,7 +211,7 @@ class Recommend(AdamWRecipe):
         return TrainingRows(self.interactions, length=self.seq_len)
 
     @cached_property
-    def published(self) -> PretrainedShape | None:
+    def published(self) -> DecoderShape | None:
         """Shape of the pretrained model, where there is one."""
         if self.pretrained == NONE:
             return None

@@ -1,6 +1,6 @@
 """A language model that was trained here, as a Hugging Face folder for `transformers`.
 
-`models/decoder.py` is a Llama of the plainest kind, so its tensors only get their published names and are turned over.
+Its shape is that of a plain Llama, whose tensors `models.pretrained.weights` knows by their published names.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import numpy as np
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.decoder import NORM_EPSILON, Decoder
 from plimsoll.models.language import NextToken
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
-from plimsoll.models.pretrained.shape import KERNELS, NORMS
-from plimsoll.models.rotary import BASE
-from plimsoll.models.sizing import DecoderShape
+from plimsoll.models.pretrained.weights import published_tensor
+from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.exported import exported
 from plimsoll.recipes.saved import name_of
 from plimsoll.types import TrainedRun
@@ -39,11 +37,11 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, NextToken)
-    assert isinstance(task.decoder, Decoder)
     shape = task.decoder.shape
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     length = trained.recipe.batch_spec(1)["input_ids"][0][1]
-    tensors = published(readable(trained.params()["trainable"]), shape)
+    params = readable(trained.params()["trainable"])
+    tensors = {name: _float32(published_tensor(params, shape, name)) for name in shape.tensors()}
 
     def no_adapter() -> None:
         raise RecipeError(
@@ -57,23 +55,6 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     checks = {"adapter": no_adapter, "merged": lambda: None}
     return exported(trained, request, {"merged": merged}, checks)
-
-
-def published(params: Mapping[str, Any], shape: DecoderShape) -> dict[str, np.ndarray]:
-    """Returns every tensor by its published name, in float32, (out, in)."""
-    tensors = {
-        "model.embed_tokens.weight": _float32(params["embedding"]),
-        "model.norm.weight": _float32(params["norm"]),
-    }
-    blocks = params["blocks"]
-    for layer in range(shape.layers):
-        for ours, theirs in KERNELS.items():
-            tensors[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["kernel"][layer].T)
-        for ours, theirs in NORMS.items():
-            tensors[f"model.layers.{layer}.{theirs}.weight"] = _float32(blocks[ours]["scale"][layer])
-    if not shape.tied:
-        tensors["lm_head.weight"] = _float32(params["head"].T)
-    return tensors
 
 
 def _float32(array: Any) -> np.ndarray:
@@ -93,12 +74,12 @@ def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
         "intermediate_size": shape.inner,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads,
+        "num_key_value_heads": shape.key_heads,
         "head_dim": shape.head_width,
         "hidden_act": "silu",
         "max_position_embeddings": length,
-        "rms_norm_eps": NORM_EPSILON,
-        "rope_theta": BASE,
+        "rms_norm_eps": shape.norm_epsilon,
+        "rope_theta": shape.rotary.theta,
         "rope_scaling": None,
         "attention_bias": False,
         "mlp_bias": False,

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plimsoll.data import STANDARD_LIBRARY, require_sizes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.models.sizing import DecoderShape, inner_width, sized
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import inner_width, sized
 from plimsoll.recipes.base import AdamWRecipe, Count, Prepared, Say
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task

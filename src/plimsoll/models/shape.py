@@ -1,7 +1,8 @@
-"""Shapes of published decoders: widths, counts and positions, and in what the architectures differ from a Llama.
+"""Shapes of decoders: widths, counts and positions, and in what the published architectures differ from a Llama.
 
-All of them are one decoder (model.py). An architecture is a name in `FORMS` with what it computes besides; a shape adds
-the numbers, and from both follow the published tensors. `config.py` reads a shape from a `config.json`. No JAX.
+All of them are one decoder (decoder.py). An architecture is a name in `FORMS` with what it computes besides; a shape
+adds the numbers, and from both follow the tensors. `sizing.py` finds the shape for a number of parameters, and
+`pretrained/config.py` reads one from a `config.json`. No JAX.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from jaxtyping import Float32
+from plimsoll.errors import RecipeError
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"]
 
@@ -51,6 +51,11 @@ class Form:
     head_norms: bool = False
     """Queries and keys have a norm over the columns of a head."""
 
+    @property
+    def norm_start(self) -> float:
+        """Weight of a norm that changes no scale."""
+        return 0.0 if self.gemma else 1.0
+
 
 FORMS: Mapping[Architecture, Form] = {
     "llama": Form("Llama 2 to 3.x"),
@@ -78,43 +83,34 @@ class Rotary:
     original: int = 8192
     """llama3: positions before the stretch."""
 
-    def frequencies(self, width: int) -> Float32[np.ndarray, " half"]:
-        """Returns radians per position, for each pair of a head of that width."""
-        plain = self.theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-        if self.kind == "linear":
-            plain = plain / self.factor
-        elif self.kind == "llama3":
-            turns = self.original * plain / (2 * math.pi)
-            kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)  # 1: as it was, 0: slowed by the factor
-            plain = kept * plain + (1 - kept) * plain / self.factor
-        return plain.astype(np.float32)
-
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainedShape:
-    """Widths and counts of a published decoder."""
+class DecoderShape:
+    """Widths and counts of a decoder; by default of a plain Llama."""
 
-    architecture: Architecture
     vocab: int
     width: int
     layers: int
     heads: int
-    key_heads: int
-    """Heads of keys and values: each serves heads / key_heads queries."""
-    head_width: int
     inner: int
-    norm_epsilon: float
+    """Width of the feed-forward part."""
+    key_heads: int = 0
+    """Heads of keys and values: each serves heads / key_heads queries. By default as many as `heads`."""
+    head_width: int = 0
+    """Columns of a head. By default width / heads."""
+    architecture: Architecture = "llama"
+    norm_epsilon: float = 1e-6
     rotary: Rotary = Rotary()
     tied: bool = True
     """The output layer uses the token embedding's weights."""
     positions: int = 8192
     """Longest input in training, in tokens."""
-    windowed: tuple[bool, ...] = ()
-    """For each layer, whether a query sees the last `window` positions alone; empty where none does."""
     window: int = 0
-    """Positions that a query of such a layer sees, its own included."""
+    """Positions that a query sees, its own included; 0 for all up to its own."""
+    windowed: tuple[bool, ...] = ()
+    """For each layer, whether its queries see the window alone; empty where all layers are alike."""
     window_rotary: Rotary | None = None
-    """Positions of those layers, where they are not `rotary`."""
+    """Positions of layers that see a window alone, where they are not `rotary`."""
     score_scale: float | None = None
     """Factor of attention's scores; None for 1 / sqrt(head_width)."""
     score_cap: float = 0.0
@@ -124,35 +120,54 @@ class PretrainedShape:
     exact_gelu: bool = False
     """The gate of a Gemma is GELU itself, not its approximation by tanh."""
 
+    def __post_init__(self) -> None:
+        if not self.head_width:
+            if self.width % self.heads or (self.width // self.heads) % 2:
+                raise RecipeError(
+                    f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even"
+                    f" whole number (rotary embedding turns pairs), for example --heads {max(1, self.width // 32)}"
+                )
+            object.__setattr__(self, "head_width", self.width // self.heads)
+        if not self.key_heads:
+            object.__setattr__(self, "key_heads", self.heads)
+
     @property
     def form(self) -> Form:
         return FORMS[self.architecture]
 
+    @property
+    def blocks(self) -> int:
+        """Stacked blocks: layers, or groups of them where they differ."""
+        return self.layers
+
     def parameters(self) -> int:
-        return sum(math.prod(shape) for shape in self.tensors().values())
+        """Returns the number of parameters."""
+        return sum(math.prod(sides) for sides in self.leaves().values())
 
     def block_tensors(self) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
         """Returns name and leaf in our tree to published name and shape, within a layer. A kernel's is (out, in)."""
-        d, queries, keys, inner = self.width, self.heads * self.head_width, self.key_heads * self.head_width, self.inner
+        width = self.width
+        queries = self.heads * self.head_width
+        keys = self.key_heads * self.head_width
         sides = {
-            "query": (queries, d),
-            "key": (keys, d),
-            "value": (keys, d),
-            "out": (d, queries),
-            "gate": (inner, d),
-            "up": (inner, d),
-            "down": (d, inner),
+            "query": (queries, width),
+            "key": (keys, width),
+            "value": (keys, width),
+            "out": (width, queries),
+            "gate": (self.inner, width),
+            "up": (self.inner, width),
+            "down": (width, self.inner),
         }
-        found: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {
-            (ours, "kernel"): (f"{KERNELS[ours]}.weight", shape) for ours, shape in sides.items()
-        }
-        for ours in self.form.biases:
-            found[ours, "bias"] = f"{KERNELS[ours]}.bias", sides[ours][:1]
-        for ours, name in (NORMS_ON_BOTH_SIDES if self.form.norms_after else NORMS).items():
-            found[ours, "scale"] = f"{name}.weight", (d,)
-        for ours, name in HEAD_NORMS.items() if self.form.head_norms else ():
-            found[ours, "scale"] = f"{name}.weight", (self.head_width,)
-        return found
+        form = self.form
+        norms = NORMS_ON_BOTH_SIDES if form.norms_after else NORMS
+        head_norms = HEAD_NORMS if form.head_norms else {}
+
+        tensors: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+        tensors |= {(name, "kernel"): (f"{KERNELS[name]}.weight", shape) for name, shape in sides.items()}
+        tensors |= {(name, "bias"): (f"{KERNELS[name]}.bias", sides[name][:1]) for name in form.biases}
+        tensors |= {(name, "scale"): (f"{published}.weight", (width,)) for name, published in norms.items()}
+        of_head = (self.head_width,)
+        return tensors | {(name, "scale"): (f"{published}.weight", of_head) for name, published in head_norms.items()}
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Returns published name to published shape, (out, in) of a kernel; without `lm_head` where it is tied."""
