@@ -174,7 +174,7 @@ def test_a_rung_that_cannot_be_planned_is_a_row_too_and_where_none_can_the_reaso
 def test_nothing_is_left_of_the_runs_unless_a_folder_is_named(world, tmp_path):
     climbed()
     assert list((tmp_path / "temporary").iterdir()) == []
-    with pytest.raises(RecipeError, match="no rung of a ladder"):
+    with pytest.raises(RecipeError, match="no rung of this ladder"):
         climbed(folder=tmp_path / "kept", chosen=["ramat"])
     assert not (tmp_path / "kept").exists(), "no rung began in it"
     climbed(folder=tmp_path / "kept")

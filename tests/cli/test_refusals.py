@@ -159,6 +159,7 @@ REFUSED = {
     # A run of text
     "export RUN": "--merged",
     "export RUN --adapter out": "stories | --adapter | finetune | --merged",
+    "export RUN x.onnx": "x.onnx | .onnx | --merged FOLDER",
     "export RUN --merged x.onnx": "x.onnx | .onnx | Hugging Face | --merged FOLDER | --adapter",
     "export RUN --merged MODEL": "--merged MODEL",
     "evaluate RUN --keep-seen": "--keep-seen | stories",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,8 @@ from plimsoll.recipes.saved import class_of, name_in
 from plimsoll.recipes.verbs import lacking
 
 Place = str | os.PathLike[str] | None
-FILES = frozenset(
-    [
-        ".onnx",
-        ".gguf",
-        ".ggml",
-        ".safetensors",
-        ".bin",
-        ".pt",
-        ".pth",
-        ".pkl",
-        ".ckpt",
-        ".h5",
-        ".keras",
-        ".tflite",
-        ".pb",
-        ".npz",
-        ".mlmodel",
-        ".engine",
-        ".zip",
-        ".tar",
-    ]
+FILES = re.compile(
+    r"\.(onnx|gguf|ggml|safetensors|bin|pt|pth|pkl|ckpt|h5|keras|tflite|pb|npz|mlmodel|engine|zip|tar)", re.IGNORECASE
 )
 """Ends of names that stand for files of models, none of which is written."""
 
@@ -68,15 +50,20 @@ def export(
             " --adapter FOLDER for peft"
         )
     for place in request.values():
-        suffix = Path(place).suffix.lower()
-        if suffix in FILES:
-            raise RecipeError(
-                f"{place} names a {suffix} file, and a model is exported into a folder: in the Hugging Face format,"
-                " which transformers loads and other programs convert (--merged FOLDER, in Python export(FOLDER)); of a"
-                " run of finetune also as adapters for peft (--adapter FOLDER)"
-            )
+        refuse_file(place)
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
     if "export" not in class_of(saved).verbs:
         raise lacking("export", here, name_in(saved))
     return ask("export", {**request, "run": here, "step": step})
+
+
+def refuse_file(place: str) -> None:
+    """Raises RecipeError for a name like `x.onnx`: a model is exported into a folder, in one of two formats."""
+    suffix = Path(place).suffix
+    if FILES.fullmatch(suffix) and not Path(place).is_dir():
+        raise RecipeError(
+            f"{place} names a {suffix} file, and a model is exported into a folder: in the Hugging Face format,"
+            " which transformers loads and other programs convert (--merged FOLDER, in Python export(FOLDER)); of a"
+            " run of finetune also as adapters for peft (--adapter FOLDER)"
+        )

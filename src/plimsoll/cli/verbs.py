@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from plimsoll.api.export import refuse_file
 from plimsoll.api.use import USES, Writing, use, verb_of
 from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
@@ -108,7 +109,13 @@ evaluate = partial(answered, "evaluate")
 sample = partial(answered, "sample")
 solve = partial(answered, "solve")
 rank = partial(answered, "rank")
-export = partial(answered, "export")
+
+
+def export(arguments: Sequence[str]) -> int:
+    """Prints where a model was written, for other programs."""
+    for word in arguments:
+        refuse_file(word)
+    return answered("export", arguments)
 
 
 def rows_of(command: str) -> tuple[Option, ...]:

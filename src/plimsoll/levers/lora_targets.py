@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import RecipeError, names_in_words
 
 KERNELS = {
     "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
@@ -59,11 +59,14 @@ def kernels_to_adapt(
     found = {name: shape for name, shape in leaves.items() if any(re.fullmatch(p, name) for p in patterns)}
     asked = " or ".join(patterns)
     if not found:
-        raise RecipeError(f"no leaf matches {asked}: LoRA would learn nothing. The leaves are {', '.join(leaves)}")
+        raise RecipeError(
+            f"no leaf matches {asked}: LoRA would learn nothing. Name some of {','.join(KERNELS)}, or {ALL_LINEAR}, or"
+            f" match leaves like {names_in_words(leaves)}"
+        )
     if len(found) == len(leaves) > 1:
         raise RecipeError(
             f"{asked} matches every leaf, norms and embeddings too, and LoRA is for kernels: name some of"
-            f" {','.join(KERNELS)}, or {ALL_LINEAR}, or a narrower pattern. The leaves are {', '.join(leaves)}"
+            f" {','.join(KERNELS)}, or {ALL_LINEAR}, or a narrower pattern: the leaves are {names_in_words(leaves)}"
         )
     for name, shape in found.items():
         if len(shape) < 2:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 FIGURES = (
@@ -304,7 +304,9 @@ def fields_of(
     kinds = {**required, **(optional or {})}
     for name in values:
         if name not in kinds:
-            hint = did_you_mean(name, list(kinds)) or f"; there are {', '.join(kinds)}"
+            hint = (
+                did_you_mean(name, list(kinds)) or f"; there are {names_in_words(kinds, all_of_them='docs/chips.md')}"
+            )
             inside = f"[{where}] has" if where else "there is"
             raise RecipeError(f"the chip file {path}: {inside} no field {name!r}{hint}")
 

@@ -230,9 +230,10 @@ def _slice(family: Family, size: str) -> Chip:
         near = min(sizes, key=lambda each: abs(each - int(size))) if size.isdigit() else sizes[0]
         example = _slice(family, str(near))
         hosts = "1 host" if example.hosts == 1 else f"{example.hosts} hosts"
+        come = names_in_words(map(str, sizes), all_of_them=f"`plimsoll chips {device.name}`")
         raise RecipeError(
-            f"there is no topology {device.name}-{size}: the number counts {family.counts}, and slices come in"
-            f" {', '.join(map(str, sizes))}. The nearest is {example.name}, {example.devices} devices on {hosts}"
+            f"there is no topology {device.name}-{size}: the number counts {family.counts}, and slices come in {come}."
+            f" The nearest is {example.name}, {example.devices} devices on {hosts}"
         )
     layout = family.sizes[int(size)]
     in_all, in_a_host = math.prod(layout.topology), math.prod(layout.host)

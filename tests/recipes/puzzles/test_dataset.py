@@ -67,7 +67,7 @@ def cut(folder, arrays):
 
 
 BAD = {
-    "no dataset.json": (remove("dataset.json"), "no dataset.json in .*test: .*plimsoll prepare sudoku"),
+    "no dataset.json": (remove("dataset.json"), "no dataset.json in .*test: .*plimsoll prepare"),
     "no labels": (remove("all__labels.npy"), "all__labels.npy cannot be read"),
     "broken json": (lambda folder, _: (folder / "test/dataset.json").write_text("{"), "dataset.json cannot be read"),
     "a field is missing": (lambda folder, _: (folder / "test/dataset.json").write_text("{}"), "dataset.json is not"),
