@@ -327,19 +327,31 @@ def _as_any_of(value: Any, kinds: Sequence[Any]) -> Any:
 
 
 def _as(value: Any, kind: Any) -> Any:
-    if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        values = tuple(_as(item, get_args(kind)[0]) for item in value)
-        return MISSING if MISSING in values else values
+    """Returns a value as one of a type, in Python's own class; MISSING if it is none."""
+    if get_origin(kind) is tuple:
+        return _as_tuple(value, get_args(kind)[0])
     if choices_of(kind):
         equal = [choice for choice in choices_of(kind) if type(choice) is type(value) and choice == value]
         return equal[0] if equal else MISSING
-    if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    if kind is float and isinstance(value, Real) and not isinstance(value, bool):
-        return value if isinstance(value, int | float) else float(value)
+    if kind in (int, float):
+        return _as_number(value, kind)
     if kind is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value if kind in (NoneType, bool, str) and isinstance(value, kind) else MISSING
+    return value if isinstance(value, kind) else MISSING
+
+
+def _as_tuple(value: Any, kind: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return MISSING
+    values = tuple(_as(item, kind) for item in value)
+    return MISSING if MISSING in values else values
+
+
+def _as_number(value: Any, kind: type[int] | type[float]) -> Any:
+    wanted = Integral if kind is int else Real
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        return MISSING
+    return value if isinstance(value, int | float) else kind(value)
 
 
 def _kinds_in_words(kinds: Sequence[Any]) -> str:

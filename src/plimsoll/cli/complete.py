@@ -37,18 +37,23 @@ def candidates(typed: str) -> list[str]:
 
 def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     """Returns the words that may follow those before the cursor."""
+    # The command, and the recipe or data set that it takes first.
     if not before:
         return COMMANDS
     command, *words = before
     if command not in COMMANDS:
         return ()
-    if not words and not current.startswith("-") and (known := _first_words(command)):
-        return known
+    is_flag = current.startswith("-")
+    first = _first_words(command)
+    if first and not words and not is_flag:
+        return first
+
+    # The value of the option before the cursor, an option, or an argument.
     rows = _rows(command, words)
     by_flag = {option.flag: option for option in rows if not (option.is_argument or option.is_switch)}
     if words and words[-1] in by_flag:
         return _values(by_flag[words[-1]])
-    if current.startswith("-"):
+    if is_flag:
         return [form for option in rows if not option.is_argument for form in forms_of(option)]
     return [value for option in rows if option.is_argument for value in _values(option)]
 

@@ -227,8 +227,11 @@ def joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
         words: As they were typed: `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
         options: All options of the command.
     """
+    # Names that may stand in a line.
     with_value = {option.flag for option in options if not (option.is_argument or option.is_switch or option.is_list)}
-    flags = {flag for option in options for flag in (option.flag, f"--no-{option.flag[2:]}")} | ALIASES.keys()
+    flags = {form for option in options for form in (option.flag, f"--no-{option.flag[2:]}")} | ALIASES.keys()
+
+    # Words one after another; what follows a name is its value, if it is no name itself.
     rest, joined_words = list(words), []
     while rest:
         word = rest.pop(0)
