@@ -135,7 +135,7 @@ def test_too_few_puzzles_for_a_batch_are_refused(folder):
         ({"low_cycles": 0}, "--low-cycles must be 1 or more, got 0"),
         ({"variant": "attention", "width": 36}, "--width 36 cannot be split over --heads 8"),
         ({"puzzle_learning_rate": -1.0}, "--puzzle-learning-rate must be 0 or more"),
-        ({"puzzle_weight_decay": float("nan")}, "--puzzle-weight-decay must be 0 or more, got nan"),
+        ({"puzzle_weight_decay": float("nan")}, "--puzzle-weight-decay must be 0 or more and finite, got nan"),
         ({"validation_examples": -1}, "--validation-examples must be 0 or more, got -1"),
     ],
 )

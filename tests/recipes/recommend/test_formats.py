@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.errors import DataError
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.recommend.formats import form_of, rows
 from plimsoll.recipes.recommend.prepare_options import RecommendSet
 
@@ -111,5 +111,5 @@ OPTIONS = {
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_that_contradict_one_another_are_refused(case):
     options, said = OPTIONS[case]
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(RecipeError, match=said):
         RecommendSet(interactions="x", **options)
