@@ -347,11 +347,13 @@ def _as_tuple(value: Any, kind: Any) -> Any:
     return MISSING if MISSING in values else values
 
 
-def _as_number(value: Any, kind: type[int] | type[float]) -> Any:
-    wanted = Integral if kind is int else Real
-    if isinstance(value, bool) or not isinstance(value, wanted):
+def _as_number(value: Any, kind: Any) -> Any:
+    is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if not is_number:
         return MISSING
-    return value if isinstance(value, int | float) else kind(value)
+    if isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _kinds_in_words(kinds: Sequence[Any]) -> str:
