@@ -1,12 +1,16 @@
 """AdamW's update beside its peers: bytes kept, bytes while it runs, time, and how far it is off.
 
     python benchmarks/optimizers.py [--rounds 15] [--sides optax plimsoll-8 bitsandbytes-8]
+    python benchmarks/optimizers.py --curves [--steps 200] [--seeds 0 1]
 
 Each side is a program of its own that waits for its turn (benchmarks/peers/turns.py), torch's in an environment of its
 own; updates are timed in turn, and ratios are of medians, to optax. "resident" is how much the resident set rises
 during an update, "compiled" what XLA says it needs; "alike" and "spread" are errors of the way the weights have moved
 after five updates, with gradients of one magnitude and of a lognormal one (sigma 1). Prints a table for each set of
 leaves and writes bench-out/optimizers.json.
+
+With --curves it trains our optimizers instead, at equal steps on Python's own library (benchmarks/curves.py), and
+writes bench-out/optimizer_curves.json.
 """
 
 import argparse
@@ -15,6 +19,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import curves
 from measuring import conditions, verdict, write
 from peers.environment import OPTIMIZERS, OPTIMIZERS_FOLDER, ROOT, SIDE_PROGRAM, peer_python
 from peers.programs import Program
@@ -44,7 +49,12 @@ def main() -> int:
     parser.add_argument("--leaves", nargs="+", choices=LEAVES, default=list(LEAVES), metavar="LEAVES")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out/optimizers.json")
+    parser.add_argument("--curves", action="store_true", help="train our optimizers on text instead")
+    parser.add_argument("--steps", type=int, default=200, help="of each curve")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of each curve")
     options = parser.parse_args()
+    if options.curves:
+        return curves.measure(options)
     sides = [started(name, threads=options.threads) for name in options.sides]
     errors = {side.name: side.ask(do="error") for side in sides}
     results = {}
