@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import plimsoll
 from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.levers.offload import DEVICE, HOST
@@ -60,6 +61,35 @@ def test_a_weight_of_a_matrix_takes_the_bytes_of_state_that_the_page_says(kind):
     state = jax.eval_shape(made(kind).rule(100).init, matrix)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     assert held == pytest.approx(STATE_BYTES[kind] * matrix["kernel"].size, rel=1e-3)
+
+
+def planned(kind, **pins):
+    """The plan of a loss over LARGE, for a card, whose peak is the step's and not that of loading programs."""
+    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in LARGE.items()}
+    return plimsoll.plan(
+        lambda params, batch: (jnp.sum(jnp.square(batch @ params["kernel"] + params["bias"])), len(batch)),
+        shapes,
+        jax.ShapeDtypeStruct((8, 512), jnp.float32),
+        optimizer=made(kind),
+        steps=10,
+        memory="1GiB",
+        chip="h100",
+        pins={"micro_batch": 8} | pins,
+    )
+
+
+@pytest.mark.parametrize("kind", [Muon, Lion])
+def test_a_plan_predicts_the_bytes_of_the_state(kind):
+    state = made(kind).rule(10).init(jax.tree.map(jnp.asarray, drawn(0)))
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert planned(kind).ledger.predicted["optimizer"] == pytest.approx(held, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [Muon, Lion])
+@pytest.mark.parametrize("lever", ["optimizer_bits", "weight_bits"])
+def test_fewer_bits_are_refused_where_the_rule_has_no_such_form(kind, lever):
+    with pytest.raises(RecipeError, match=r"would change nothing: the optimizer of .* makes no use of that lever"):
+        planned(kind, **{lever: 16})
 
 
 # Layer by layer
