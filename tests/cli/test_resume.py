@@ -70,6 +70,16 @@ def test_a_learning_rate_that_is_typed_changes_the_run(run, capsys, monkeypatch)
     assert (change["option"], change["now"]) == ("learning_rate", 0.002)
 
 
+def test_a_damaged_plan_is_refused_and_made_anew(run, capsys, monkeypatch):
+    def planned(*_, **__):
+        raise PlimsollError(PLANNED)
+
+    monkeypatch.setattr(preparing, "plan_for_training", planned)
+    (run / "plan.json").write_text("{")
+    assert "add --replan" in refused(capsys, "resume", run)
+    assert PLANNED in refused(capsys, "resume", run, "--replan")
+
+
 def test_python_continues_a_run_and_names_what_differs(run):
     with pytest.raises(RunError, match="--seed is 42 there and 7 here"):
         load(run).train(seed=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -42,7 +43,10 @@ def begun(folder: RunFolder) -> Begun:
         RecipeError: Its recipe stands in no file, or in one that has changed.
     """
     saved = folder.read("recipe.json")
-    name = folder.planned()["recipe"] if folder.has("plan.json") else None
+    name = None
+    if folder.has("plan.json"):
+        with contextlib.suppress(RunError):  # a damaged plan is refused, or made anew, where it is needed
+            name = folder.planned()["recipe"]
     return Begun(name or name_in(saved), from_dict(saved))
 
 
