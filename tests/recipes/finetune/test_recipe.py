@@ -51,9 +51,11 @@ def test_by_default_adapters_beside_every_kernel_of_a_small_published_model():
     assert (recipe.adapter.scale, recipe.shape.width) == (2, 576)  # without a download
     assert recipe.frozen_is_given
     assert "frozen_bits" in recipe.supported_levers
+    assert "unroll" not in recipe.supported_levers  # frozen layers are always a loop
     whole = replace(recipe, lora_rank=0)
     assert not whole.frozen_is_given
     assert "frozen_bits" not in whole.supported_levers
+    assert "unroll" in whole.supported_levers
 
 
 def test_training_begins_with_the_published_weights_and_adapters_that_add_nothing(recipe):

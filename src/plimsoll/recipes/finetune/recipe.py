@@ -151,7 +151,7 @@ class Finetune(AdamWRecipe):
 
     @property
     def supported_levers(self) -> tuple[str, ...]:
-        further = ("frozen_bits", "embedding_bits") if self.lora_rank else ("layerwise",)
+        further = ("frozen_bits", "embedding_bits") if self.lora_rank else ("layerwise", "unroll")
         return (*super().supported_levers, *further)
 
     @property
