@@ -31,7 +31,7 @@ from training_process import MIB
 
 from plimsoll.models.pretrained.adapters import AdapterSettings, write_adapter
 from plimsoll.models.pretrained.find import known_configs
-from plimsoll.recipes.finetune.recipe import Finetune
+from plimsoll.recipes.registry import preset
 
 LIKE = "HuggingFaceTB/SmolLM2-135M"
 GOAL_SPEED, GOAL_MEMORY, GOAL_LOSS = 1.5, 0.4, 0.001
@@ -84,7 +84,8 @@ class Inputs:
             files=[shared() / "data/text/tinystories_train.txt"],
             characters=8 * options.seq_len,  # more tokens than a row has, so that each is filled by one document
         )
-        self.recipe = Finetune(
+        self.recipe = preset(
+            "finetune",
             pretrained=str(self.model),
             dataset_id=str(records),
             init_from=str(self._adapter()),
@@ -117,14 +118,14 @@ class Inputs:
         """Writes the rows of our first steps, and their learning rates, for the peer."""
         folder = self.folder / "rows"
         folder.mkdir(exist_ok=True)
-        prepared = self.recipe.prepare(folder, lambda words: print(words, file=sys.stderr))
+        prepared = self.recipe.open(folder).prepare(lambda words: print(words, file=sys.stderr))
         (folder / "data.json").write_text(json.dumps({"facts": prepared.facts}))
-        source = self.recipe.source(folder, prefetch=0)
+        source = self.recipe.open(folder).source(prefetch=0)
         batches = [batch for batch, _ in zip(source, range(self.options.steps), strict=False)]
         alone = all((batch["segments"] == 1).all() for batch in batches)
         if not alone:
             sys.exit("error: a row holds several documents, or is not full: the peer would need a mask")
-        rate = self.recipe.optimizer(self.options.steps).schedule(self.options.steps)
+        rate = self.recipe.optimizer.schedule(self.options.steps)
         np.savez(
             folder / "rows.npz",
             input_ids=np.stack([batch["input_ids"] for batch in batches]),
@@ -142,7 +143,7 @@ class Inputs:
     def ours(self, number: int, memory: int) -> dict[str, Any]:
         recipe = self.recipe
         fields = ("pretrained", "dataset_id", "init_from", "seq_len", "batch_size", "steps", "warmup_steps")
-        words = [f"--{name.replace('_', '-')}={getattr(recipe, name)}" for name in (*fields, "validation_tokens")]
+        words = [f"--{name.replace('_', '-')}={recipe.options[name]}" for name in (*fields, "validation_tokens")]
         words += ["--frozen-bits=16", f"--numerics={self.options.numerics}"]
         words += [f"--{pin}" for pin in self.options.pins]
         tokens = self.options.rows * self.options.seq_len

@@ -39,7 +39,7 @@ ON_HOST = {"remat": ("offload",), "offload": ("optimizer", "frozen", "all")}
 
 def decoder() -> Any:
     size = {"width": 512, "layers": 8, "heads": 4, "vocab_size": 2_048, "seq_len": 512, "batch_size": 8}
-    return replace(preset("stories"), **size, ema_decay=0.9, warmup_steps=1)
+    return preset("stories").replace(**size, ema_decay=0.9, warmup_steps=1)
 
 
 def frozen_layers(*, width: int, layers: int) -> Any:
@@ -88,7 +88,7 @@ def plain_plan(recipe: Any) -> Plan:
 def batch_of(recipe: Any) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(1)
     batch = {}
-    for name, (shape, dtype) in recipe.batch_spec(recipe.effective_batch).items():
+    for name, (shape, dtype) in recipe.spec.batch(recipe.effective_batch).items():
         whole = np.issubdtype(np.dtype(dtype), np.integer)
         batch[name] = draw.integers(0, 512, shape).astype(dtype) if whole else draw.normal(size=shape).astype(dtype)
     return batch
@@ -100,8 +100,8 @@ def trained(recipe: Any, plan: Plan) -> dict[str, np.ndarray]:
         recipe.task(plan.compute(jax.default_backend())),
         recipe.update_rule(STEPS + 1),
         plan,
-        batch=recipe.batch_spec(recipe.effective_batch),
-        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+        batch=recipe.spec.batch(recipe.effective_batch),
+        evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )
     step, state = program.compiled(lowered.step), program.compiled(lowered.init)(np.uint32(0))
     named: dict[str, np.ndarray] = {}
@@ -132,7 +132,7 @@ def compared(recipe: Any) -> dict[str, dict[str, Any]]:
     found = {}
     for lever, values in ON_HOST.items():
         for value in values:
-            if LEVERS[lever].missing(value, recipe.supported_levers) is not None:
+            if LEVERS[lever].missing(value, recipe.hints.levers) is not None:
                 continue
             actual = trained(recipe, replace(plain, **{lever: value}))
             apart = {name: distance(actual[name], expected[name]) for name in expected}

@@ -98,7 +98,7 @@ def bare(given: argparse.Namespace) -> float:
     import optax
 
     recipe = _recipe(given.width)
-    rule = recipe.optimizer(given.steps)
+    rule = recipe.composed().update_rule(given.steps)
 
     def step(state: Any, batch: dict[str, Any]) -> tuple[Any, Any]:
         params, moments = state

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from making import made
 from plimsoll.api.pins import levers_of
 from plimsoll.api.train import prepare_data
 from plimsoll.cli.main import main
@@ -12,12 +13,11 @@ from plimsoll.data.examples import Examples
 from plimsoll.errors import DataError, PlimsollError, RecipeError, RunError, as_written
 from plimsoll.files.provenance import note_session, sessions
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.base import Prepared
 from plimsoll.recipes.own.user_code import failed
+from plimsoll.recipes.parts import NO_SPEC, Prepared
 from plimsoll.recipes.puzzles.arc_tasks import read_tasks
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
-from plimsoll.recipes.text.recipe import Text
 from report_examples import PLANNED
 
 CUT = "cut out"
@@ -50,16 +50,24 @@ def test_a_plan_with_a_field_cut_out_is_refused_before_training(tmp_path, capsys
     assert field in refusal
 
 
-@pytest.mark.parametrize("saved", [{"kind": "stories"}, [], {"kind": "stories", "fields": []}])
+PARTS = {"model": "decoder", "data": "text", "optimizer": "adamw"}
+
+
+@pytest.mark.parametrize("saved", [{"kind": "stories"}, [], {"kind": "stories", "parts": PARTS, "fields": []}])
 def test_a_recipe_that_is_not_as_it_was_saved_is_refused(saved):
     with pytest.raises(PlimsollError, match=r"recipe.json of the run is not as plimsoll writes it"):
         from_dict(saved)
 
 
+def test_a_recipe_of_an_earlier_version_is_refused():
+    with pytest.raises(PlimsollError, match=r"of an earlier version, whose recipes had no parts.*: train it anew"):
+        from_dict({"kind": "stories", "fields": {"seed": 3}})
+
+
 def test_what_was_prepared_for_a_run_is_refused_without_its_steps(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.write("data.json", {"steps_per_epoch": 2.0})
+    folder.write("data.json", {"steps_per_epoch": 2.0, "spec": NO_SPEC.to_json()})
     with pytest.raises(PlimsollError, match=f"data.json of {folder.path} is not as plimsoll writes it.*steps"):
         Prepared.read(folder)
 
@@ -115,7 +123,9 @@ def test_solutions_of_arc_that_are_no_object_are_refused(tmp_path):
 def test_a_text_that_changes_before_anything_is_planned_is_prepared_anew(tmp_path):
     text, folder = tmp_path / "text.txt", RunFolder(tmp_path / "run")
     folder.create()
-    recipe = Text(dataset_id=str(text), vocab_size=300, seq_len=32, batch_size=4, steps=3, width=32, layers=1, heads=1)
+    recipe = made(
+        "stories", dataset_id=str(text), vocab_size=300, seq_len=32, batch_size=4, steps=3, width=32, layers=1, heads=1
+    )
     found = []
     for words in ("one two three four", "five six seven nine"):  # of one size
         text.write_text(f"{words}\n\n" * 200)

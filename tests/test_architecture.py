@@ -151,9 +151,23 @@ def test_the_page_of_the_house_is_this_table():
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "grain", "tokenizers", "datasets", "pyarrow"}
 
 
+LIGHT = {
+    "recipe.py",
+    "parts.py",
+    "specs.py",
+    "flat.py",
+    "registered.py",
+    "registry.py",
+    "saved.py",
+    "model.py",
+    "data.py",
+}
+"""Files of recipes that are loaded before it is known whether anything is trained."""
+
+
 def answers_at_once(path):
     """Whether the command line loads this file to parse, list or print: recipes build their models only later."""
-    in_recipes = room_of(path) == "recipes" and path.name in ("recipe.py", "presets.py", "base.py", "registry.py")
+    in_recipes = room_of(path) == "recipes" and path.name in LIGHT
     return in_recipes or room_of(path) in {"cli", "report", "types", "errors", "units", "options"}
 
 

@@ -4,8 +4,6 @@ plimsoll train docs/examples/flax_linen.py --memory 600MiB
 plimsoll plan docs/examples/flax_linen.py:large --memory 1GiB
 """
 
-from dataclasses import replace
-
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -78,4 +76,4 @@ def make(layers):
 
 
 recipe = make(layers=2)
-large = replace(make(layers=12), batch_size=512)
+large = make(layers=12).replace(batch_size=512)

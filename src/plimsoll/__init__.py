@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from plimsoll.optimizers.muon import Muon as Muon
     from plimsoll.optimizers.settings import Optimizer as Optimizer
     from plimsoll.optimizers.settings import Rates as Rates
-    from plimsoll.recipes.base import Recipe as Recipe
     from plimsoll.recipes.own.recipe import OwnRecipe as OwnRecipe
     from plimsoll.recipes.own.recipe import recipe as recipe
+    from plimsoll.recipes.recipe import Recipe as Recipe
     from plimsoll.recipes.registry import preset as preset
 
     __version__: str
@@ -73,7 +73,7 @@ _MODULES = {
     "widened": "levers.frozen",
     "rematerialised": "levers.remat",
     "Hdf5": "data.hdf5.columns",
-    "Recipe": "recipes.base",
+    "Recipe": "recipes.recipe",
     "OwnRecipe": "recipes.own.recipe",
     "PlimsollError": "errors",
     "BudgetError": "errors",

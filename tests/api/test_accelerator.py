@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from commands import workers_here
+from making import made
 from plimsoll.api import accelerator, train
 from plimsoll.api.plan import _compile_process, budget_bytes, plan
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
@@ -22,7 +23,6 @@ from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
@@ -428,7 +428,9 @@ def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     """The whole way, with this CPU in the card's place: a child compiles and times; a second plan asks for nothing."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
-    recipe = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
+    recipe = made(
+        "stories", dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2
+    )
     pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
     options = {"chip": "h200", "card": dataclasses.replace(CARD, kind="cpu"), "measure": True, "numerics": "exact"}
     options |= {"pins": pins, "memory": "1GiB"}

@@ -25,7 +25,7 @@ from plimsoll.levers.registry import plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.chips import chip
-from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict, to_dict
 from report_examples import PLANNED
 
@@ -60,8 +60,8 @@ def begun(path, recipe, *, taken, prepared=None):
     folder.create()
     folder.write("recipe.json", to_dict(recipe))
     facts = {"arrays": Facts().to_json()} if recipe is SUDOKU else {}
-    prepared = prepared or Prepared(steps=recipe.steps, steps_per_epoch=50, facts=facts)
-    folder.write("data.json", dataclasses.asdict(prepared))
+    prepared = prepared or Prepared(steps=recipe.length.steps, steps_per_epoch=50, facts=facts)
+    folder.write("data.json", prepared.to_json())
     folder.write("plan.json", {})
     folder.seal()
     saved(folder.checkpoints / f"step-{taken:08d}")
@@ -69,7 +69,7 @@ def begun(path, recipe, *, taken, prepared=None):
 
 
 def longer(recipe, steps):
-    return dataclasses.replace(recipe, steps=steps)
+    return recipe.replace(steps=steps)
 
 
 CODE = preset("code")  # its rate decays
@@ -113,14 +113,14 @@ def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
 def test_what_cannot_change_is_refused_with_what_differs_and_nothing_is_written(tmp_path, options, words):
     folder = begun(tmp_path / "run", CODE, taken=600)
     with pytest.raises(RunError, match=re.escape(words)):
-        prepare_data(folder, dataclasses.replace(CODE, **options), print, on_purpose=["steps", "batch_size"])
+        prepare_data(folder, CODE.replace(**options), print, on_purpose=["steps", "batch_size"])
     assert folder.read("recipe.json") == to_dict(CODE)
     assert not changes.is_pending(folder)
 
 
 def test_a_learning_rate_is_changed_on_purpose_and_noted(tmp_path):
     folder = begun(tmp_path / "run", CODE, taken=300)
-    faster = dataclasses.replace(CODE, learning_rate=1e-2)
+    faster = CODE.replace(learning_rate=1e-2)
     prepared = prepare_data(folder, faster, print, on_purpose=["learning_rate"])
     assert from_dict(folder.read("recipe.json")) == faster
     assert changes.notes(folder, prepared) == ("changed at step 300: --learning-rate from 0.004 to 0.01",)
@@ -141,9 +141,9 @@ def test_a_length_in_epochs_is_counted_over_the_runs_data(tmp_path):
     """Also of a recipe that evaluates every so many epochs."""
     write_small(tmp_path / "data", [[1, 2, 3, 4, 5]] * 7, width=8, clusters=3)
     recipe = preset("recommend", data=str(tmp_path / "data"), seq_len=4, batch_size=2, width=16, epochs=20)
-    prepared = recipe.prepare(tmp_path, lambda _: None)
+    prepared = recipe.open(tmp_path).prepare(lambda _: None)
     folder = begun(tmp_path / "run", recipe, taken=10, prepared=prepared)
-    prepared = prepare_data(folder, dataclasses.replace(recipe, epochs=30), print, on_purpose=["epochs"])
+    prepared = prepare_data(folder, recipe.replace(epochs=30), print, on_purpose=["epochs"])
     assert prepared.steps == 105  # 7 users in batches of 2
 
 

@@ -1,6 +1,5 @@
 """The commands of a report, typed in again, are the run's own recipe."""
 
-import dataclasses
 import shlex
 
 import pytest
@@ -9,7 +8,8 @@ from plimsoll.api.commands import chosen_fields, continue_command, repeat_comman
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.units import GIB
 
@@ -26,7 +26,7 @@ def planned(name, **changes):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_comes_back_by_its_name(name):
-    recipe = dataclasses.replace(preset(name), seed=7, batch_size=24)
+    recipe = preset(name).replace(seed=7, batch_size=24)
     command = continue_command(RunFolder("/runs/a b"), to_dict(recipe), planned(name))
     found = typed(command)
     assert found.recipe == recipe
@@ -36,15 +36,13 @@ def test_a_preset_comes_back_by_its_name(name):
 
 
 def test_booleans_none_and_odd_characters_come_back():
-    recipe = dataclasses.replace(
-        preset("code"), use_streaming=False, dataset_id="my 'texts' $HOME", steps=None, epochs=2.5
-    )
+    recipe = preset("code").replace(use_streaming=False, dataset_id="my 'texts' $HOME", steps=None, epochs=2.5)
     found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
     assert found.recipe == recipe
 
 
 def test_a_run_that_python_named_is_told_by_its_kind():
-    recipe = dataclasses.replace(preset("sudoku-4x4"), seed=3)
+    recipe = preset("sudoku-4x4").replace(seed=3)
     found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
     assert found.name in PRESETS
     assert found.recipe == recipe
@@ -67,5 +65,8 @@ def test_a_recipe_of_the_users_own_is_named_by_its_file():
 
 
 def test_what_it_can_be_used_for_follows_from_what_it_shows():
-    assert use_commands(RunFolder("/runs/x"), preset("code").shown)[1] == "plimsoll sample /runs/x"
-    assert use_commands(RunFolder("/runs/x"), preset("control").shown)[1] == "plimsoll evaluate /runs/x --closed-loop"
+    assert use_commands(RunFolder("/runs/x"), preset("code").model.uses.shown)[1] == "plimsoll sample /runs/x"
+    assert (
+        use_commands(RunFolder("/runs/x"), preset("control").model.uses.shown)[1]
+        == "plimsoll evaluate /runs/x --closed-loop"
+    )

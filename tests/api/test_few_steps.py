@@ -7,7 +7,7 @@ import pytest
 from chat_files import chats, write_records
 from plimsoll.api.train import FEW_STEPS, prepare_data
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.overrides import overridden
+from plimsoll.recipes.flat import overridden
 from tuning_files import small
 
 

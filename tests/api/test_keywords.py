@@ -7,8 +7,9 @@ from plimsoll.api import follow
 from plimsoll.api import plan as planning
 from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.engine.options import TrainOptions
-from plimsoll.recipes.base import Pinned
-from plimsoll.recipes.registry import KINDS, recipe_class
+from plimsoll.recipes.recipe import Pinned
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 
 
 class Reached(Exception):
@@ -36,21 +37,21 @@ def recipe_of(monkeypatch):
 @pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
 def test_fields_of_the_recipe_are_taken_out_of_the_keywords(function, recipe_of):
     recipe = recipe_of(function, "stories", dataset_id="my-texts/", steps=200, memory="400MiB", chip="cpu")
-    assert (recipe.dataset_id, recipe.steps) == ("my-texts/", 200)
-    assert recipe.batch_size == plimsoll.preset("stories").batch_size
-    assert recipe_of(function, recipe, chip="cpu", seed=7).seed == 7
-    assert recipe_of(function, Pinned(recipe=recipe), chip="cpu", seed=7).seed == 7
-    assert recipe_of(function, "stories", chip="cpu", target_params="5M").target_params == 5_000_000
+    assert (recipe.options["dataset_id"], recipe.length.steps) == ("my-texts/", 200)
+    assert recipe.length.batch_size == plimsoll.preset("stories").length.batch_size
+    assert recipe_of(function, recipe, chip="cpu", seed=7).length.seed == 7
+    assert recipe_of(function, Pinned(recipe=recipe), chip="cpu", seed=7).length.seed == 7
+    assert recipe_of(function, "stories", chip="cpu", target_params="5M").model.target_params == 5_000_000
 
 
 @pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
 def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
     for name in ("stories", "finetune"):
-        assert recipe_of(function, name, data="a.jsonl", chip="cpu").dataset_id == "a.jsonl"
-        assert plimsoll.preset(name, data="a.jsonl").dataset_id == "a.jsonl"
+        assert recipe_of(function, name, data="a.jsonl", chip="cpu").data.dataset_id == "a.jsonl"
+        assert plimsoll.preset(name, data="a.jsonl").data.dataset_id == "a.jsonl"
     for name in ("sudoku", "control", "longcontext", "recommend"):
-        assert recipe_of(function, name, data="a.hdf5", chip="cpu").data.endswith("a.hdf5")
-        assert recipe_of(function, name, dataset_id="a.hdf5", chip="cpu").data.endswith("a.hdf5")
+        assert recipe_of(function, name, data="a.hdf5", chip="cpu").data.data.endswith("a.hdf5")
+        assert recipe_of(function, name, dataset_id="a.hdf5", chip="cpu").data.data.endswith("a.hdf5")
     with pytest.raises(plimsoll.RecipeError, match="dataset_id and data are the same option"):
         function("stories", data="a.jsonl", dataset_id="b.jsonl")
 
@@ -66,7 +67,7 @@ def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
         ({"stepps": 3}, r"nor the recipe stories has an option stepps: did you mean steps"),
         ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
         ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),
-        ({"ema_decay": [1]}, r"^the recipe stories does not take ema_decay=\[1\]: "),
+        ({"ema_decay": [1]}, r"^--ema-decay must be a number, got \[1\]$"),
         ({"steps": 0}, r"^--steps must be from 1 to"),
     ],
 )
@@ -116,8 +117,8 @@ def test_what_is_no_recipe_is_refused(function):
 
 def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
     taken = {*options_of(plimsoll.plan), *options_of(plimsoll.train), *TrainOptions.__dataclass_fields__}
-    for kind in KINDS:
-        assert not taken & recipe_class(kind).__dataclass_fields__.keys(), kind
+    for name in PRESETS:
+        assert not taken & preset(name).options.keys(), name
 
 
 def test_without_fields_nothing_is_loaded():

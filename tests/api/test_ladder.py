@@ -1,17 +1,19 @@
 """What a ladder does with its rungs, with a planner and a trainer that only write down what was asked of them."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from making import made
 from plimsoll.api import ladder
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Ledger, Plan, Planned
-from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.text.recipe import Text
+from plimsoll.recipes.parts import Prepared, Reading
+from plimsoll.recipes.text.data import Text
 from plimsoll.training import disk
 from plimsoll.units import MIB
 
@@ -21,16 +23,24 @@ SECONDS = {16: 2.0, 4: 1.0}
 STATE = 60 * MIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepares(Text):
+@dataclass(frozen=True)
+class Prepares:
     """Text that is nowhere: what `prepare` leaves is all that is read."""
 
-    def prepare(self, folder, say):
-        (folder / "tokenizer.json").write_text("{}")
-        return Prepared(steps=self.steps, steps_per_epoch=None)
+    folder: Path
+    reading: Reading
+
+    def prepare(self, say):
+        (self.folder / "tokenizer.json").write_text("{}")
+        return Prepared(steps=self.reading.length.steps, steps_per_epoch=None)
 
 
-RECIPE = Prepares(batch_size=16, steps=100)
+@pytest.fixture(autouse=True)
+def _prepares(monkeypatch):
+    monkeypatch.setattr(Text, "open", lambda self, folder, reading: Prepares(folder, reading))
+
+
+RECIPE = made("stories", batch_size=16, steps=100)
 
 
 def found(pins, **_):
@@ -196,8 +206,8 @@ def test_a_rung_takes_at_least_three_steps_and_no_more_than_the_recipe_has(world
     with pytest.raises(RecipeError, match="--rung-steps must be 3 or more"):
         climbed(steps=2)
     with pytest.raises(RecipeError, match="a rung takes 3 steps or more, and stories has 2"):
-        ladder.climb(replace(RECIPE, steps=2), name="stories", steps=12)
-    assert ladder.climb(replace(RECIPE, steps=4), name="stories", chosen=["save"], steps=12)["stops"] == [3, 4]
+        ladder.climb(RECIPE.replace(steps=2), name="stories", steps=12)
+    assert ladder.climb(RECIPE.replace(steps=4), name="stories", chosen=["save"], steps=12)["stops"] == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from making import made
 from planner_examples import STATIC
 from plimsoll.api import largest as module
 from plimsoll.api import plan as api_plan
@@ -16,7 +17,6 @@ from plimsoll.api.option_values import Steps, steps_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planned import Ledger
-from plimsoll.recipes.finetune.recipe import Finetune
 from plimsoll.recipes.registry import preset
 from plimsoll.units import MIB
 from report_examples import PLAN, PLANNED
@@ -61,7 +61,7 @@ def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0)
 
 
 def by_length(base, slope, curve=0.0):
-    return lambda recipe: round(base + slope * recipe.seq_len + curve * recipe.seq_len**2)
+    return lambda recipe: round(base + slope * recipe.options["seq_len"] + curve * recipe.options["seq_len"] ** 2)
 
 
 @given(
@@ -75,9 +75,9 @@ def test_the_largest_fits_and_the_next_does_not_whatever_the_bytes_are(base, slo
     planner = Planner(needed, budget)
     answer = found(planner).largest_found
     assert answer.value % 128 == 0
-    assert needed(replace(RECIPE, seq_len=answer.value)) <= budget < needed(replace(RECIPE, seq_len=answer.value + 128))
+    assert needed(RECIPE.replace(seq_len=answer.value)) <= budget < needed(RECIPE.replace(seq_len=answer.value + 128))
     assert (answer.next_value, answer.bounded_by) == (answer.value + 128, "bytes")
-    assert answer.next_needed_bytes == needed(replace(RECIPE, seq_len=answer.next_value))
+    assert answer.next_needed_bytes == needed(RECIPE.replace(seq_len=answer.next_value))
     assert len(planner.asked) <= 20 if curve else 9
 
 
@@ -86,25 +86,27 @@ def test_the_next_value_is_planned_with_all_levers_free_and_the_others_with_thos
     answer = found(planner, pins={"precision": "float32"})
     for recipe, pins, _ in planner.asked:
         assert pins["precision"] == "float32"
-        if recipe.seq_len == answer.largest_found.next_value:
+        if recipe.options["seq_len"] == answer.largest_found.next_value:
             last = pins
     assert last == {"precision": "float32"}
     assert any(pins.get("remat") == "block" for _, pins, _ in planner.asked)
     assert answer.plan.pinned == ("precision",)
-    assert [each.value for each in answer.largest_found.tried] == [recipe.seq_len for recipe, _, _ in planner.asked]
+    assert [each.value for each in answer.largest_found.tried] == [
+        recipe.options["seq_len"] for recipe, _, _ in planner.asked
+    ]
 
 
 def test_levers_that_fit_more_beyond_the_limit_are_noticed():
     """From 4,096 tokens on, another smallest plan: with the levers of shorter ones it would need a fifth more."""
-    levers = lambda recipe: LEVERS if recipe.seq_len < 4096 else LEVERS | {"remat": "dots"}  # noqa: E731
+    levers = lambda recipe: LEVERS if recipe.options["seq_len"] < 4096 else LEVERS | {"remat": "dots"}  # noqa: E731
     needed = by_length(10 * MIB, 2**14)
-    planner = Planner(needed, needed(replace(RECIPE, seq_len=4480)), levers=levers)
-    answer = found(planner, recipe=replace(RECIPE, seq_len=2048)).largest_found
+    planner = Planner(needed, needed(RECIPE.replace(seq_len=4480)), levers=levers)
+    answer = found(planner, recipe=RECIPE.replace(seq_len=2048)).largest_found
     assert (answer.value, answer.bounded_by) == (4480, "bytes")
 
 
 def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken():
-    recipe = Finetune(pretrained="google/gemma-2-2b")
+    recipe = made("finetune", pretrained="google/gemma-2-2b")
     planner = Planner(by_length(10**9, 1), 20 * 10**9)
     planned = found(planner, recipe=recipe)
     assert (planned.largest_found.value, planned.largest_found.next_value, planned.largest_found.bounded_by) == (
@@ -115,22 +117,22 @@ def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken
     assert (
         "the tokens that google/gemma-2-2b was made to read at once, and not the bytes" in planned.largest_found.reason
     )
-    assert planner.asked[-1] == (replace(recipe, seq_len=8192), {}, False)
+    assert planner.asked[-1] == (recipe.replace(seq_len=8192), {}, False)
 
 
 def test_a_rank_ends_at_the_narrowest_side_of_the_kernels():
-    recipe = Finetune(pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
+    recipe = made("finetune", pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
     assert steps_of(recipe, "lora-rank").most == 1024
-    planner = Planner(lambda recipe: 10**9 * (3 + recipe.lora_rank), 20 * 10**9)
+    planner = Planner(lambda recipe: 10**9 * (3 + recipe.options["lora_rank"]), 20 * 10**9)
     answer = found(planner, "lora_rank", recipe).largest_found
     assert (answer.option, answer.value, answer.next_value) == ("lora-rank", 17, 18)
 
 
 def test_a_batch_goes_through_at_once():
-    planner = Planner(lambda recipe: MIB * (100 + 7 * recipe.batch_size), 200 * MIB)
+    planner = Planner(lambda recipe: MIB * (100 + 7 * recipe.length.batch_size), 200 * MIB)
     planned = found(planner, "batch_size")
     assert planned.largest_found.value == 14
-    assert all(pins["micro_batch"] == recipe.batch_size for recipe, pins, _ in planner.asked)
+    assert all(pins["micro_batch"] == recipe.length.batch_size for recipe, pins, _ in planner.asked)
     assert "15 at once would need 205.0 MiB" in planned.largest_found.reason
     with pytest.raises(RecipeError, match=r"and --micro-batch 2 splits it: leave --micro-batch out"):
         found(planner, "batch_size", pins={"micro_batch": 2})
@@ -138,7 +140,7 @@ def test_a_batch_goes_through_at_once():
 
 
 def test_parameters_are_numbers_of_two_digits():
-    planner = Planner(lambda recipe: 16 * recipe.target_params, 500 * 10**6)
+    planner = Planner(lambda recipe: 16 * recipe.options["target_params"], 500 * 10**6)
     answer = found(planner, "target_params").largest_found
     assert (answer.value, answer.next_value) == (31_000_000, 32_000_000)
 
@@ -173,7 +175,7 @@ def test_by_the_time_that_is_given_the_largest_that_is_known_is_taken():
 
 
 def test_what_the_recipe_refuses_bounds_it_too():
-    planner = Planner(lambda recipe: 1, 10, fails=lambda recipe: recipe.seq_len > 1000)
+    planner = Planner(lambda recipe: 1, 10, fails=lambda recipe: recipe.options["seq_len"] > 1000)
     answer = found(planner).largest_found
     assert (answer.value, answer.bounded_by) == (896, "recipe")
     code = preset("code")  # which says its shape
@@ -188,7 +190,7 @@ def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
 
     def search(problem, compiler, say, *, within, smallest, patient, clock):
         assert not patient  # of all plans together the caller says how long they may take
-        return planner(replace(RECIPE, seq_len=problem.rate_per_example), pins=problem.pins, within=within)
+        return planner(RECIPE.replace(seq_len=problem.rate_per_example), pins=problem.pins, within=within)
 
     monkeypatch.setattr(api_plan, "search", search)
     monkeypatch.setattr(api_plan.Pool, "static", lambda self: STATIC)

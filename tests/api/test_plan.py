@@ -5,17 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+from making import made
 from plimsoll.api import plan as api_plan
 from plimsoll.api import train
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
-RECIPE = Text(dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2)
+RECIPE = made(
+    "stories", dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2
+)
 
 
 def refuses(problem, compiler, say, **how):

@@ -26,8 +26,8 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Largest
 from plimsoll.processes.handover import Ready
-from plimsoll.recipes.base import Pinned
 from plimsoll.recipes.own.functions import given
+from plimsoll.recipes.recipe import Pinned
 from small_runs import newest_fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(pla
     monkeypatch.setattr(planning, "ask", lambda verb, question: {})
     monkeypatch.setattr(planning.launch, "train", lambda recipe, **options: (recipe, options["run"]))
     recipe, run = plan.train(init, data(), epochs=2, run="")
-    assert (recipe.epochs, recipe.steps, run) == (2, None, "runs/mine")
+    assert (recipe.length.epochs, recipe.length.steps, run) == (2, None, "runs/mine")
     with pytest.raises(RecipeError, match="nothing says how long to train: give train steps=, or epochs="):
         plan.train(init, data())
 
@@ -316,13 +316,13 @@ def test_a_recipe_s_plan_keeps_what_it_was_asked_for_further_questions(plan, mon
     monkeypatch.setattr(planning, "plan_recipe", plan_recipe)
     recipe = plimsoll.preset("stories", seq_len=64)
     found = plimsoll.plan(Pinned(recipe=recipe, pins={"remat": "block"}), memory="1GiB", steps=7, within="9s")
-    assert found.of == replace(recipe, steps=7, epochs=None)
+    assert found.of == recipe.replace(steps=7, epochs=None)
     with pytest.raises(AttributeError, match=r"plan of a recipe has no 'train': plimsoll\.train\(recipe, memory="):
         _ = found.train
     longest = found.largest("seq_len")
     assert asked[1][0] == found.of
     assert (f"{longest}", repr(longest), longest.plan.largest_found.value) == ("2048", "2048", 2048)
-    assert longest.plan.of == replace(found.of, seq_len=2048)
+    assert longest.plan.of == found.of.replace(seq_len=2048)
     assert asked[1][1] | {"say": None, "name": None} == {
         "memory": "1GiB", "chip": None, "numerics": "mixed", "pins": {"remat": "block"}, "within": "9s",
         "largest": "seq_len", "say": None, "name": None,

@@ -10,6 +10,7 @@ from plimsoll.api import run_report
 from plimsoll.errors import PlimsollError
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.units import GIB, MIB
@@ -31,9 +32,10 @@ def saved(checkpoint):
 def run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.write("recipe.json", to_dict(dataclasses.replace(preset("longcontext"), seq_len=512)))
+    recipe = preset("longcontext").replace(seq_len=512)
+    folder.write("recipe.json", to_dict(recipe))
     folder.write("plan.json", PLANNED.to_dict() | {"recipe": "longcontext"})
-    folder.write("data.json", {"steps": 2, "steps_per_epoch": None, "facts": {}})
+    folder.write("data.json", Prepared(steps=2, steps_per_epoch=None, spec=recipe.spec).to_json())
     folder.write("ledger.json", LEDGER)
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return folder

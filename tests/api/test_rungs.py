@@ -14,20 +14,24 @@ from plimsoll.levers import registry
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registry import preset
 
-STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
+STORIES = preset("stories").replace(seq_len=256, batch_size=16)
 
 
-class Images(type(STORIES)):
+class Images(Recipe):
     """Of which nobody says how many rows of logits one has."""
 
-    rate_unit = "examples"
-    loss_chunks = ()
+    chunks = ()
+
+    @property
+    def hints(self):
+        return replace(super().hints, loss_rows=None, loss_chunks=self.chunks)
 
 
 class Patches(Images):
-    loss_chunks = (128, 32)
+    chunks = (128, 32)
 
 
 def test_every_lever_of_a_plan_has_its_place():
@@ -60,14 +64,14 @@ def test_the_rungs_of_a_language_model():
     assert "16 at once, and there are micro-batches of 1 here" in left_out["layerwise"]
     assert "--offload optimizer --chip NAME" in left_out["offload"]
     assert {left_out[name] for name in unused} == {"the recipe's loss makes no use of this lever"}
-    assert rungs(replace(STORIES, ema_decay=0.999))[0][10].pins["ema_bits"] == 16
+    assert rungs(STORIES.replace(ema_decay=0.999))[0][10].pins["ema_bits"] == 16
 
 
 def test_a_chunk_is_taken_only_where_a_micro_batch_is_larger():
-    ladder, left_out = rungs(replace(STORIES, seq_len=64), chosen=["micro-batch", "loss-chunk"])
+    ladder, left_out = rungs(STORIES.replace(seq_len=64), chosen=["micro-batch", "loss-chunk"])
     assert [rung.name for rung in ladder] == [FIRST, "micro-batch"]
     assert left_out == {"loss-chunk": "a micro-batch has 256 tokens, no more than its smallest chunk of 256"}
-    ladder, left_out = rungs(replace(STORIES, seq_len=65), chosen=["micro-batch", "loss-chunk"])
+    ladder, left_out = rungs(STORIES.replace(seq_len=65), chosen=["micro-batch", "loss-chunk"])
     assert [rung.pins["loss_chunk"] for rung in ladder] == [0, 0, 256]
 
 
@@ -83,7 +87,7 @@ def test_chosen_rungs_stand_on_the_first_in_the_ladders_order():
 def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks():
     ladder, left_out = rungs(STORIES, chosen=["remat", "layerwise"])
     assert (ladder[-1].name, ladder[-1].pins["layerwise"], left_out) == ("layerwise", 2, {})
-    unclipped, _ = rungs(replace(STORIES, clip_norm=0), chosen=["remat", "layerwise"])
+    unclipped, _ = rungs(STORIES.replace(clip_norm=0), chosen=["remat", "layerwise"])
     assert unclipped[-1].pins["layerwise"] == 1
     assert rungs(STORIES, chosen=["layerwise"])[1] == {
         "layerwise": "it computes blocks again in the backward pass: name the rung remat, too"
@@ -91,8 +95,8 @@ def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks(
 
 
 def test_a_loss_without_tokens_is_chunked_only_as_its_recipe_says():
-    assert rungs(Images(batch_size=16))[1]["loss-chunk"] == "the recipe names no chunks worth trying (`loss_chunks`)"
-    ladder, _ = rungs(Patches(batch_size=16), chosen=["loss-chunk"])
+    assert rungs(Images(**STORIES.parts))[1]["loss-chunk"] == "the recipe names no chunks worth trying (`loss_chunks`)"
+    ladder, _ = rungs(Patches(**STORIES.parts), chosen=["loss-chunk"])
     assert ladder[-1].pins["loss_chunk"] == 32
 
 
@@ -104,7 +108,7 @@ def test_a_class_that_is_not_allowed_is_left_out():
 
 @given(batch=st.integers(1, 512))
 def test_the_middle_micro_batch_divides_the_batch_and_lies_between_its_ends(batch):
-    ladder, left_out = rungs(replace(STORIES, batch_size=batch), chosen=["micro-batch", "micro-batch-1"])
+    ladder, left_out = rungs(STORIES.replace(batch_size=batch), chosen=["micro-batch", "micro-batch-1"])
     micros = [rung.pins["micro_batch"] for rung in ladder]
     assert micros[0] == batch
     assert all(batch % micro == 0 for micro in micros)
@@ -122,11 +126,11 @@ def test_a_recipe_may_have_a_ladder_of_its_own():
         "packed", "loss-chunk", "remat", "layerwise", "offload", "optimizer-8", "lora", "qlora",
     ]  # fmt: skip
     assert not left_out
-    assert {rung.recipe.lora_rank for rung in ladder[:6]} == {0}
+    assert {rung.recipe.options["lora_rank"] for rung in ladder[:6]} == {0}
     assert all(rung.recipe == recipe for rung in ladder[6:])
     assert [rung.pins["frozen_bits"] for rung in ladder] == [32] * 6 + [16, 4]
-    assert ladder[3].pins["layerwise"] == ladder[3].recipe.layerwise_passes == 2
-    assert rungs(replace(recipe, clip_norm=0.0), platform="cuda")[0][3].pins["layerwise"] == 1
+    assert ladder[3].pins["layerwise"] == ladder[3].recipe.hints.layerwise == 2
+    assert rungs(recipe.replace(clip_norm=0.0), platform="cuda")[0][3].pins["layerwise"] == 1
     for rung in ladder:
         require_supported(rung.recipe, rung.pins)
     ladder, left_out = rungs(recipe, chosen=["offload", "lora"])

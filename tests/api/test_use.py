@@ -10,6 +10,8 @@ from plimsoll.api.run import Run
 from plimsoll.cli.verbs import rows_of_run
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import to_dict
 
 CALLED = {"export": {"path": "merged"}}
 """Keywords of `Run` that have another name in the row."""
@@ -36,7 +38,7 @@ def test_what_is_typed_is_the_row_with_the_run_and_json(name):
 def test_a_request_is_the_row_and_the_run(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    folder.write("recipe.json", {"kind": "stories", "fields": {}})
+    folder.write("recipe.json", to_dict(preset("stories")))
     monkeypatch.setattr(RunFolder, "require_saved", lambda _: None)
     asked = []
     monkeypatch.setattr(use, "ask", lambda verb, request: asked.append((verb, request)) or {})

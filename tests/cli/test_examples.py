@@ -13,7 +13,8 @@ from plimsoll.api import train as preparing
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 from puzzle_files import write_split
 from small_runs import write_text
 from tuning_files import write_model
@@ -42,7 +43,7 @@ def place(tmp_path_factory):
     write_packed(folder / "packed", [*range(1, 250), 256] * 20, validation=[*range(1, 250), 256] * 2)
     write_random(folder / "interactions", users=60, width=0)
     write_records(folder / "chats.jsonl", chats(200))
-    for name in ("gemma", "llama", preset("finetune").pretrained):
+    for name in ("gemma", "llama", preset("finetune").model.pretrained):
         write_model(folder / name)
     for name, (seq_len, vocab_size) in PUZZLES.items():
         for split in ("train", "test"):

@@ -87,7 +87,7 @@ def test_an_evaluation_has_the_loss_of_the_untouched_base_beside_that_of_the_ada
     base, total, count = Published(SHAPE, Compute(), frozen=True), 0.0, 0.0
     params = {"trainable": load(trained / "model", SHAPE, bits=16)}
     loss_of = jax.jit(lambda params, batch: base.loss(params, None, batch, None, train=False)[0])
-    for batch in recipe.validation(trained / "run", examples=2):
+    for batch in recipe.open(trained / "run").validation(examples=2):
         loss = loss_of(params, batch)
         total, count = total + float(loss.total), count + float(loss.weight)
     assert found["base_loss"] == pytest.approx(total / count, rel=1e-5)
@@ -116,7 +116,7 @@ def test_a_run_whose_model_was_changed_is_refused(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy")
     path = tmp_path / "copy/run/data.json"
     about = json.loads(path.read_text())
-    about["facts"]["model"]["files"]["config.json"]["sha256"] = "0" * 64
+    about["weights"]["files"]["config.json"]["sha256"] = "0" * 64
     path.write_text(json.dumps(about))
     run = tmp_path / "copy/run"
     RunFolder(run).seal()  # as it was prepared with another model

@@ -50,20 +50,21 @@ drawing = {"tqdm", "tensorboardX", "wandb", "matplotlib", "jinja2"}
 assert not loaded() & (heavy | drawing | {"numpy"}), sorted(loaded())
 
 # Recipes.
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 
 for name in PRESETS:
     preset(name)
 assert not loaded() & heavy, loaded() & heavy
 
 # Planning and training: `train` becomes the training process, whose memory is the budget's business from then on.
-import plimsoll.api.launch, plimsoll.cli.train, plimsoll.recipes.text.recipe
+import plimsoll.api.launch, plimsoll.cli.train
 
-plimsoll.recipes.text.recipe.code().shape
+preset("code").hints
 with_jax = {"widened", "rematerialised", "Hdf5"}  # are called where a loss and its data are
 assert all(getattr(plimsoll, name) is not None for name in set(plimsoll.__all__) - with_jax)
 assert issubclass(plimsoll.BudgetError, plimsoll.PlimsollError)
-assert plimsoll.preset("code").width == 128
+assert plimsoll.preset("code").options["width"] == 128
 assert "jax" not in loaded()
 
 # Progress without a terminal, a tracker, and at last a picture.
@@ -125,10 +126,10 @@ def test_the_help_of_a_recipe_loads_options_and_no_other_recipe():
     ours, packages = loaded_by("train", "stories", "--help")
     assert packages <= {"annotated_types", "typing_extensions"}
     rooms = {name.split(".")[1] for name in ours}
-    assert rooms <= {"cli", "data", "engine", "errors", "files", "levers", "models", "optimizers", "options",
+    assert rooms <= {"cli", "data", "engine", "errors", "files", "levers", "models", "optimizers", "options", "planned",
                      "recipes", "types", "units"}  # fmt: skip
     recipes = {name for name in ours if name.startswith("plimsoll.recipes.") and not name.endswith(".family")}
-    assert not [name for name in recipes if name.split(".")[2] in ("finetune", "puzzles", "recommend", "control", "own")
+    assert not [name for name in recipes if name.split(".")[2] in ("finetune", "puzzles", "recommend", "control")
                 and name.count(".") > 2]  # fmt: skip
     assert len(ours) <= 70
 

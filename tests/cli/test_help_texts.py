@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from plimsoll.cli.complete import candidates
-from plimsoll.cli.help import DATA, LENGTH, OFTEN, OFTEN_OF, OPTIMIZER
+from plimsoll.cli.help import OFTEN, OFTEN_OF
 from plimsoll.cli.main import COMMANDS, main
 from plimsoll.cli.options import LadderOptions, PlanOptions, TrainOptions
 from plimsoll.cli.parse import ALIASES, parse_with_recipe
 from plimsoll.levers.registry import LEVERS
 from plimsoll.options import flag_of, options_of
+from plimsoll.recipes.flat import rows
 from plimsoll.recipes.own.recipe import OwnRecipe
-from plimsoll.recipes.registry import PRESETS, preparations, preset
+from plimsoll.recipes.registered import PRESETS, preparations
+from plimsoll.recipes.registry import preset
 
 OWN = Path(__file__).resolve().parents[2] / "docs/examples/equinox_mlp.py"
 BY_RECIPE = [name for name, command in COMMANDS.items() if command.takes_recipe]
@@ -88,7 +90,7 @@ def test_frozen_bits_stand_first_in_finetune():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_is_used_often_is_an_option_of_the_recipe_or_a_lever(name):
-    known = {option.name for option in options_of(preset(name))} | LEVERS.keys()
+    known = {option.name for option in rows(preset(name))} | LEVERS.keys()
     assert {*PRESETS[name].often} <= known
     assert len({*PRESETS[name].often}) == 7
 
@@ -132,9 +134,9 @@ def test_fields_of_a_recipe_of_ones_own_are_a_group():
 
 
 def test_every_name_in_a_list_is_an_option():
-    known = {option.name for name in PRESETS for option in options_of(preset(name))}
+    known = {option.name for name in PRESETS for option in rows(preset(name))}
     known |= {option.name for option in options_of(OwnRecipe)}
-    assert {*DATA, *OPTIMIZER, *LENGTH, *OFTEN} - known == set()
+    assert {*OFTEN} - known == set()
     for command, kind in {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}.items():
         assert {*OFTEN_OF[command]} <= {option.name for option in options_of(kind)}
 
@@ -142,13 +144,13 @@ def test_every_name_in_a_list_is_an_option():
 def test_both_forms_of_a_flag_that_is_on_are_shown_and_parsed():
     assert "--tied, --no-tied" in said("plan", "stories", "--help")
     for words, tied in (([], True), (["--no-tied"], False), (["--tied"], True)):
-        assert parse_with_recipe(PlanOptions, ["stories", *words], command="plan").recipe.tied is tied
+        assert parse_with_recipe(PlanOptions, ["stories", *words], command="plan").recipe.model.tied is tied
 
 
 @pytest.mark.parametrize("value", ["-x", "--no-such-option", "-1e-3", "a = b", ""])
 def test_a_value_may_begin_with_a_hyphen(value):
     typed = parse_with_recipe(PlanOptions, ["stories", "--dataset-config", value, "--floor"], command="plan")
-    assert (typed.recipe.dataset_config, typed.options.floor) == (value, True)
+    assert (typed.recipe.data.dataset_config, typed.options.floor) == (value, True)
 
 
 def test_every_command_has_its_example():

@@ -1,6 +1,5 @@
 """`plimsoll.loader`: a recipe's batches for a loop of one's own."""
 
-import dataclasses
 import json
 from itertools import islice
 
@@ -35,5 +34,5 @@ def test_a_folder_a_run_and_neither_give_the_same_batches(recipe, tiny_run, tmp_
 def test_the_folder_of_another_run_is_refused(recipe, tiny_run):
     before = (tiny_run / "tokenizer.json").read_bytes()
     with pytest.raises(plimsoll.RunError, match="vocab_size is 300 there and 400 here"):
-        plimsoll.loader(dataclasses.replace(recipe, vocab_size=400), tiny_run)
+        plimsoll.loader(recipe.replace(vocab_size=400), tiny_run)
     assert (tiny_run / "tokenizer.json").read_bytes() == before

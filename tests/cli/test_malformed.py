@@ -2,7 +2,6 @@
 refused in words."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import tempfile
@@ -53,7 +52,7 @@ def require_done_or_refused(words):
 def option_words(draw):
     """A command with options of its recipe and of its own, and values of any form."""
     name = draw(st.sampled_from(RECIPES))
-    fields = [field.name for field in dataclasses.fields(preset(name))]
+    fields = [*preset(name).options]
     words = ["plan", name]
     for _ in range(draw(st.integers(1, 4))):
         flag = draw(st.sampled_from([*fields, *OF_COMMANDS])).replace("_", "-")

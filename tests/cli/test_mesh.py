@@ -16,7 +16,7 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import CPU_DEVICES
-from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training.checkpoints import read_leaves
@@ -54,10 +54,10 @@ def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(text_file
     # It learns what it learns on one.
     assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]
     run = RunFolder(tmp_path)
-    recipe, prepared = from_dict(run.read("recipe.json")), Prepared(**run.read("data.json"))
+    recipe, prepared = from_dict(run.read("recipe.json")), Prepared.read(run)
     plan = Plan.from_dict({**run.read("plan.json")["plan"], "devices": 1, "fsdp": 1})
-    alone, source = load(recipe, plan, steps=prepared.steps), recipe.source(tmp_path, prefetch=0)
-    state = alone.init(np.uint32(recipe.seed))
+    alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(tmp_path).source(prefetch=0)
+    state = alone.init(np.uint32(recipe.length.seed))
     for _ in MESHES:
         state, _ = alone.step(state, next(source))
     last = run.saved_steps()[-1]

@@ -24,7 +24,7 @@ from plimsoll.errors import RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.processes.environment import CPU_DEVICES
-from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import distributed
 from plimsoll.training.checkpoints import read_leaves
@@ -162,10 +162,10 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed, 
 
     folder = RunFolder(run)
     assert newest(run) == goal
-    recipe, prepared = from_dict(folder.read("recipe.json")), Prepared(**folder.read("data.json"))
+    recipe, prepared = from_dict(folder.read("recipe.json")), Prepared.read(folder)
     plan = Plan.from_dict({**folder.planned()["plan"], "devices": 1, "fsdp": 1})
-    alone, source = load(recipe, plan, steps=prepared.steps), recipe.source(run, prefetch=0)
-    state = alone.init(np.uint32(recipe.seed))
+    alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(run).source(prefetch=0)
+    state = alone.init(np.uint32(recipe.length.seed))
     for _ in range(goal):
         state, _ = alone.step(state, next(source))
     assert folder.position(goal).loader == source.state()

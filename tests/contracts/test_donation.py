@@ -39,8 +39,8 @@ def program(recipe, plan):
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),
         plan,
-        batch=recipe.batch_spec(plan.effective_batch),
-        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
+        batch=recipe.spec.batch(plan.effective_batch),
+        evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
     )
 
 
@@ -74,14 +74,14 @@ def test_every_byte_of_the_state_is_donated(recipe, name):
     ids=str,
 )
 def test_so_is_a_state_in_fewer_bits(form):
-    larger = replace(RECIPES["stories"](), width=64)  # kernels large enough to be kept in fewer bits
+    larger = RECIPES["stories"]().replace(width=64)  # kernels large enough to be kept in fewer bits
     require_donated(larger, replace(PLANS["levers"], **form))
 
 
 @pytest.mark.slow_except("{}")
 @pytest.mark.parametrize("form", [{}, {"optimizer_bits": 8, "weight_bits": 24}], ids=str)
 def test_so_is_a_state_that_is_updated_layer_by_layer(form):
-    larger = replace(RECIPES["stories"](), width=64)
+    larger = RECIPES["stories"]().replace(width=64)
     require_donated(larger, replace(PLANS["plain"], remat="block", layerwise=2, **form))
 
 
@@ -100,7 +100,7 @@ def test_a_step_that_is_not_given_its_state_aliases_nothing():
     recipe, plan = RECIPES["stories"](), PLANS["plain"]
     lowered = program(recipe, plan)
     step = make_step(recipe.task(plan.compute("cpu")), recipe.update_rule(100), accumulation=1)
-    batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.batch_spec(8).items()}
+    batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(8).items()}
     kept = compiled(jax.jit(step).lower(lowered.state, batch))
     assert aliases(kept) == {}
     assert kept.memory_analysis().alias_size_in_bytes == 0

@@ -1,6 +1,6 @@
 """Every lever, turned on in a recipe that supports it, makes the real compiled step need fewer bytes."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -82,7 +82,7 @@ def supporting():
         (name, lever)
         for name in RECIPES
         for lever in LEVERS
-        if lever in {"micro_batch", *RECIPES[name]().supported_levers} and not _is_of_another(name, lever)
+        if lever in {"micro_batch", *RECIPES[name]().hints.levers} and not _is_of_another(name, lever)
     ]
 
 
@@ -109,19 +109,19 @@ LEFT = {("recommend-gemma-2b", "loss_chunk"): 0.65}
 @cache
 def step_bytes(name, plan, size):
     recipe = RECIPES[name]()
-    known = {field.name for field in fields(recipe)}
-    if getattr(recipe, "pretrained", "none") != "none":
+    known = {*recipe.options}
+    if recipe.options.get("pretrained", "none") != "none":
         known -= {"width", "layers"}  # they are the published model's
-    if getattr(recipe, "attention_every", 1) == 0:
+    if recipe.options.get("attention_every", 1) == 0:
         known -= {"heads"}  # of layers that attend, and none does
     sizes = SIZE | OF_A_KIND.get(recipe.kind, {}) | dict(size)
-    recipe = replace(recipe, **{name: value for name, value in sizes.items() if name in known})
+    recipe = recipe.replace(**{name: value for name, value in sizes.items() if name in known})
     program = lower(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),
         plan,
-        batch=recipe.batch_spec(recipe.batch_size),
-        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+        batch=recipe.spec.batch(recipe.length.batch_size),
+        evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )
     stats = compiled(program.step).memory_analysis()
     return {
@@ -186,9 +186,9 @@ def test_what_the_state_saves_is_not_lost_in_temporaries(remat):
 def state_bytes(**levers):
     """Of a language model that is frozen but for thin matrices beside two of its kernels."""
     plan = replace(OFF, **levers)
-    recipe = replace(RECIPES["stories"](), **SIZE)
+    recipe = RECIPES["stories"]().replace(**SIZE)
     task = LoRA(recipe.task(plan.compute("cpu")), ["blocks/(query|value)/kernel"], rank=4)
-    batch = recipe.batch_spec(recipe.batch_size)
+    batch = recipe.spec.batch(recipe.length.batch_size)
     program = lower(task, recipe.update_rule(100, plan.storage), plan, batch=batch, evaluation_batch=batch)
     stats = compiled(program.step).memory_analysis()
     assert stats.alias_size_in_bytes == tree_bytes(program.state)

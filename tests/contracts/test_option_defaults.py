@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.cli.main import main
-from plimsoll.recipes.registry import PRESETS
+from plimsoll.recipes.registered import PRESETS
 
 GOLDEN = Path(__file__).with_name("option_defaults.json")
 

@@ -21,7 +21,7 @@ from plimsoll.levers.lever import Problem
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planner.types import Rates
 from plimsoll.processes.environment import SHARING
-from plimsoll.recipes.registry import KINDS
+from plimsoll.recipes.recipe import KINDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ENDS_SOON = "--xla_cpu_collective_call_terminate_timeout_seconds=60"
@@ -116,14 +116,14 @@ def is_possible(name, levers, devices):
         devices=devices,
         effective_batch=EXAMPLES,
         numerics="exact",
-        supported=recipe.supported_levers,
+        supported=recipe.hints.levers,
         loss_chunks=(),
-        layerwise=recipe.layerwise_passes,
+        layerwise=recipe.hints.layerwise,
         pins=pins,
     )
     for lever in exact_levers():
         value = pins[lever.name]
-        if lever.missing(value, recipe.supported_levers) is not None:
+        if lever.missing(value, recipe.hints.levers) is not None:
             return False
         if lever.refused is not None and lever.refused(problem, RATES, value) is not None:
             return False
@@ -189,7 +189,7 @@ CASES = {
 
 def test_every_kind_is_held_here():
     assert RECIPES.keys() == CASES.keys()
-    assert {recipe_of(name).kind for name in RECIPES} == {*KINDS, "file"}
+    assert {recipe_of(name).kind for name in RECIPES} == {*KINDS.values(), "file"}
 
 
 def test_every_exact_lever_has_a_value_that_is_drawn():

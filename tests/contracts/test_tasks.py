@@ -7,8 +7,10 @@ import optax
 import pytest
 
 from plimsoll.recipes.finetune.task import Blank, Published
+from plimsoll.recipes.recipe import KINDS
 from plimsoll.recipes.recommend.item_reader import Side
-from plimsoll.recipes.registry import KINDS, PRESETS, preset
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import COUNTED, STATE, Compute, LossSum
 from task_examples import OWN, RECIPES, TWINS, random_batch
@@ -20,9 +22,9 @@ def test_every_kind_and_preset_is_held_here():
     assert set(RECIPES) | set(TWINS) == set(PRESETS)
     for name, other in TWINS.items():
         one, two = preset(name), preset(other)
-        assert (type(one), one.supported_levers) == (type(two), two.supported_levers)
-        assert getattr(one, "variant", None) == getattr(two, "variant", None)
-    assert {make().kind for make in RECIPES.values()} == set(KINDS)
+        assert (one.kind, one.hints.levers) == (two.kind, two.hints.levers)
+        assert one.options.get("variant") == two.options.get("variant")
+    assert {make().kind for make in RECIPES.values()} == {*KINDS.values()}
 
 
 TWICE = ("recommend", "sudoku-attention", "peptide_irt", "flax_nnx", "flax_linen")

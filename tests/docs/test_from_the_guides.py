@@ -17,8 +17,8 @@ from plimsoll.cli.prepare import page_of
 from plimsoll.cli.report import ReportOptions
 from plimsoll.cli.verbs import USES, rows_of_pretrained, rows_of_run
 from plimsoll.errors import RecipeError
-from plimsoll.recipes import registry
-from plimsoll.recipes.registry import preparations
+from plimsoll.recipes import registered
+from plimsoll.recipes.registered import preparations
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 from recipe_packages import installed_into
@@ -56,9 +56,9 @@ def place(tmp_path_factory):
 def package(place, monkeypatch):
     """The package of your-own.md is installed."""
     monkeypatch.syspath_prepend(place / "site")
-    registry.installed.cache_clear()
+    registered.installed.cache_clear()
     yield
-    registry.installed.cache_clear()
+    registered.installed.cache_clear()
 
 
 @pytest.mark.usefixtures("package")
@@ -137,4 +137,4 @@ def test_a_checkpoint_that_is_named_is_not_silently_left_out(flags):
 
 
 def test_a_value_with_underscores_and_an_equals_sign_stays_what_it_is():
-    assert parsed("--dataset-id my_texts=1").recipe.dataset_id == "my_texts=1"
+    assert parsed("--dataset-id my_texts=1").recipe.options["dataset_id"] == "my_texts=1"

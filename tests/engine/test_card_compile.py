@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 
+from making import made
 from plimsoll.engine import card_compile
 from plimsoll.engine.card_compile import CardCompiler, in_turn
 from plimsoll.errors import PlimsollError
@@ -12,9 +13,10 @@ from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.planner.types import Rates
 from plimsoll.recipes.saved import to_dict
-from plimsoll.recipes.text.recipe import Text
 
-RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
+RECIPE = made(
+    "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
+)
 
 
 def plan(**changes):

@@ -7,15 +7,17 @@ import typing
 import pytest
 
 from for_cuda import answer_for_cuda
+from making import made
 from planner_examples import plan
 from plimsoll.engine.cross_compile import CrossCompiler, cublas_workspace
 from plimsoll.planner.chips import chip
 from plimsoll.recipes.saved import to_dict
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.types import Precision
 from plimsoll.units import MIB
 
-RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
+RECIPE = made(
+    "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
+)
 
 
 PLAN = plan(chip="rtx4090", accumulation=1, precision="bfloat16")
@@ -81,6 +83,6 @@ def test_bytes_and_kernels_are_those_of_a_step_compiled_with_its_machine_code():
 @pytest.mark.slow
 def test_several_cards_share_a_batch_whose_attention_is_cudnns():
     """The partitioner cannot split cuDNN's kernel, and refused it among several cards."""
-    recipe = dataclasses.replace(RECIPE, width=128, heads=2, seq_len=128, batch_size=8)
+    recipe = RECIPE.replace(width=128, heads=2, seq_len=128, batch_size=8)
     plans = [dataclasses.replace(PLAN, micro_batch=8, devices=4, fsdp=fsdp) for fsdp in (1, 2, 4)]
     assert all(found["kernels"] > 0 for found in analysed(recipe, "h100x4", *((plan, False) for plan in plans)))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plimsoll.engine import log as engine_log
 from plimsoll.engine.log import SessionLog
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.control.recipe import Control
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.registry import preset
 from plimsoll.report.metrics import read_rows
 from plimsoll.training.loop import Ended
 from plimsoll.training.schedule import Best, Schedule, epochs_over, times
@@ -27,7 +27,9 @@ def made(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None, **pla
     prepared = Prepared(steps=steps, steps_per_epoch=per_epoch, evaluate_every=of_recipe)
     source = SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    return SessionLog(session, Control(), {"plan": {}} | planned, prepared, folder, schedule, source, resumed=None)
+    return SessionLog(
+        session, preset("control"), {"plan": {}} | planned, prepared, folder, schedule, source, resumed=None
+    )
 
 
 def said(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None):

@@ -1,16 +1,16 @@
 """What is asked of a trained model for a page, and what is left out of it."""
 
-import dataclasses
-
 import pytest
 
 from plimsoll.errors import DataError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference import showcase
 from plimsoll.inference.showcase import learning_rate, show
-from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.registry import KINDS, preset, recipe_class
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.registered import PRESETS, part_class
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
+from plimsoll.recipes.specs import WindowSpec
 from plimsoll.recipes.verbs import resolved
 
 
@@ -23,9 +23,8 @@ def run(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     folder.write("recipe.json", to_dict(preset("control")))
-    folder.write(
-        "data.json", dataclasses.asdict(Prepared(steps=100, steps_per_epoch=None, facts={"families": ["A", "B"]}))
-    )
+    spec = WindowSpec(arrays={}, families=("A", "B"), states=2)
+    folder.write("data.json", Prepared(steps=100, steps_per_epoch=None, spec=spec).to_json())
     monkeypatch.setattr(showcase, "bound_memory", lambda limit: None)  # of this very process
     monkeypatch.setattr(showcase, "Trained", lambda run, step: run)
     return folder
@@ -41,12 +40,12 @@ def drives(monkeypatch):
     return by
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_function_that_a_recipe_names_is_there(kind):
-    recipe = recipe_class(kind)
-    assert recipe.shown
-    named = [part.make for part in recipe.shown]
-    for verb in recipe.verbs.values():
+@pytest.mark.parametrize("name", sorted({table.parts["model"] for table in PRESETS.values()}))
+def test_every_function_that_a_model_names_is_there(name):
+    uses = part_class("model", name).uses
+    assert uses.shown
+    named = [part.make for part in uses.shown]
+    for verb in uses.verbs.values():
         named += [name for name in (verb.answer, verb.ask, verb.text) if name]
     assert all(callable(resolved(name)) for name in named)
 
@@ -89,10 +88,10 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(run, drives, problem
 def test_the_learning_rate_is_the_recipes_own_schedule(name):
     recipe = preset(name)
     found = learning_rate(recipe, 1000)
-    schedule = recipe.schedule(1000)
+    schedule = recipe.optimizer.schedule(1000)
     assert len(found["steps"]) == 200
     assert (found["steps"][0], found["steps"][-1]) == (1, 1000)
     for at in (0, 57, 199):
         assert found["rates"][at] == pytest.approx(float(schedule(found["steps"][at] - 1)), rel=1e-6)
-    assert max(found["rates"]) == pytest.approx(recipe.learning_rate, rel=0.01)
+    assert max(found["rates"]) == pytest.approx(recipe.options["learning_rate"], rel=0.01)
     assert learning_rate(recipe, 1)["steps"] == [1]

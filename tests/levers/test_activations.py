@@ -145,7 +145,8 @@ def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatc
     micro = min(recipe.effective_batch, 16)
     common = {
         "chip": "cpu", "micro_batch": micro, "accumulation": recipe.effective_batch // micro, "remat": "none",
-        "loss_chunk": min(recipe.loss_chunks, default=0), "precision": "bfloat16", "prefetch": 2, "async_save": True,
+        "loss_chunk": min(recipe.hints.loss_chunks, default=0), "precision": "bfloat16", "prefetch": 2,
+        "async_save": True,
     }  # fmt: skip
     with jax.numpy_dtype_promotion("standard"):  # as recipes are run
         kept = {

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from for_cuda import answer_for_cuda
+from making import made
 from planner_examples import FakeCompiler, problem
 from plimsoll.engine import compile as local
 from plimsoll.engine import cross_compile
@@ -18,12 +19,13 @@ from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.planner.search import search
 from plimsoll.recipes.saved import to_dict
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.report.tables import lever_rows, plan_words
 from plimsoll.training import program
 from plimsoll.units import GIB
 
-RECIPE = Text(dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4)
+RECIPE = made(
+    "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
+)
 IN_ORDER = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 IN_ANY_ORDER = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
 """Said, since XLA_FLAGS may say otherwise."""
@@ -148,13 +150,13 @@ from plimsoll.recipes.saved import to_dict
 from plimsoll.training import program
 
 h100 = chip("h100")
-recipe = dataclasses.replace(preset("code"), layers=1)
+recipe = preset("code").replace(layers=1)
 compiler = CrossCompiler({"recipe": to_dict(recipe), "steps": 10, "chip": dataclasses.asdict(h100), "compiled": True})
 found = {}
 for deterministic in (True, False):
     plan = Plan(chip="h100", micro_batch=64, accumulation=1, remat="none", loss_chunk=0, precision="bfloat16",
                 prefetch=0, async_save=False, deterministic=deterministic)
-    lowered, _ = compiler.functions(plan).step(recipe.batch_spec(64))
+    lowered, _ = compiler.functions(plan).step(recipe.spec.batch(64))
     step = compiler.executable(lowered, plan)
     found["deterministic" if deterministic else "free"] = step.as_text().count("gemm_fusion")
 

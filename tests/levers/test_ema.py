@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from making import made
 from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import WHOLE, Compute, Storage
@@ -62,7 +62,7 @@ def test_in_16_bits_it_moves_and_jitters_as_much_as_is_said():
 
 
 def recipe_with(ema_decay):
-    return Text(width=64, layers=2, heads=2, vocab_size=2048, seq_len=32, batch_size=4, ema_decay=ema_decay)
+    return made("stories", width=64, layers=2, heads=2, vocab_size=2048, seq_len=32, batch_size=4, ema_decay=ema_decay)
 
 
 def step_of(recipe, storage=WHOLE, **how):
@@ -77,7 +77,7 @@ def next_average(old, new):
 
 def batch_of(recipe, seed=0):
     random = np.random.default_rng(seed)
-    spec = recipe.batch_spec(recipe.effective_batch)
+    spec = recipe.spec.batch(recipe.effective_batch)
     return {name: random.integers(0, 64, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
 
 
@@ -116,7 +116,9 @@ def test_the_average_is_what_is_evaluated():
     state = step_of(recipe)[0](np.uint32(1))
     state["ema"] = jax.tree.map(jnp.zeros_like, state["ema"])
     sums = make_evaluate(recipe.task(Compute()))(evaluated(state), batch_of(recipe, 9))["loss"]
-    assert sums.total / sums.weight == pytest.approx(np.log(recipe.vocab_size))  # of weights that say nothing
+    assert sums.total / sums.weight == pytest.approx(
+        np.log(recipe.options["vocab_size"])
+    )  # of weights that say nothing
 
 
 def test_a_step_of_float16_that_overflows_leaves_the_average_alone():

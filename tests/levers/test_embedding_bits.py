@@ -81,7 +81,7 @@ def test_published_weights_are_read_into_the_same_codes(tmp_path):
     task = recipe.task(how(4))
     params = task.init(jax.random.key(0))
     blank = params | {"frozen": task.stored(params["frozen"], 4)}
-    base = recipe.begin(blank)["frozen"]["base"]
+    base = recipe.open(None).weights().load(blank)["frozen"]["base"]
     published = drawn(SHAPE)
     expected = packed(jnp.asarray(published["model.embed_tokens.weight"]).T, 4)
     jax.tree.map(np.testing.assert_array_equal, base["embedding"], expected)
@@ -92,11 +92,11 @@ def test_published_weights_are_read_into_the_same_codes(tmp_path):
 
 @pytest.mark.slow
 def test_the_plan_and_the_compiled_step_count_the_bytes_of_the_codes(tmp_path):
-    recipe = replace(small(tmp_path), seq_len=16)
+    recipe = small(tmp_path).replace(seq_len=16)
 
     def bytes_of(bits):
         plan = PLAN.with_levers(embedding_bits=bits)
-        batch = recipe.batch_spec(4)
+        batch = recipe.spec.batch(4)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count
             task, rule = recipe.task(plan.compute("cpu")), recipe.update_rule(10, plan.storage)
             program = lower(task, rule, plan, batch=batch, evaluation_batch=batch)
@@ -114,9 +114,9 @@ def test_it_is_the_users_choice_and_for_frozen_weights_alone(tmp_path):
     lever = LEVERS["embedding_bits"]
     assert lever.by_user
     recipe = small(tmp_path)
-    assert lever.missing(4, recipe.supported_levers) is None
-    whole = replace(recipe, lora_rank=0)
-    assert lever.missing(4, whole.supported_levers) is not None
-    assert lever.missing(16, whole.supported_levers) is None
+    assert lever.missing(4, recipe.hints.levers) is None
+    whole = recipe.replace(lora_rank=0)
+    assert lever.missing(4, whole.hints.levers) is not None
+    assert lever.missing(16, whole.hints.levers) is None
     with pytest.raises(RecipeError, match="--embedding-bits cannot be 5"):
         require_levers({"embedding_bits": 5})

@@ -65,7 +65,7 @@ folder = pathlib.Path(sys.argv[1])
 for number, (about, plan, more) in enumerate(json.loads((folder / "steps.json").read_text())):
     compiler, plan = CrossCompiler(about), plan_of(plan)
     compiler.options |= more
-    lowered, _ = compiler.functions(plan).step(compiler.recipe.batch_spec(compiler.recipe.effective_batch))
+    lowered, _ = compiler.functions(plan).step(compiler.recipe.spec.batch(compiler.recipe.effective_batch))
     compiled = compiler.executable(lowered, plan)
     (module,) = compiled.runtime_executable().hlo_modules()
     (folder / f"{number}.hlo").write_bytes(module.as_serialized_hlo_module_proto())
@@ -101,8 +101,8 @@ def compiled(folder, steps):
 def kinds():
     """Returns one recipe of each kind; of the puzzles, whose loops are alike, one."""
     small = {name: make() for name, make in RECIPES.items() if name != "sudoku-attention"}
-    small["finetune"] = replace(small["finetune"], lora_rank=16)
-    return {name: replace(recipe, **SIZES.get(name, {})) for name, recipe in small.items()}
+    small["finetune"] = small["finetune"].replace(lora_rank=16)
+    return {name: recipe.replace(**SIZES.get(name, {})) for name, recipe in small.items()}
 
 
 @pytest.fixture
@@ -127,9 +127,7 @@ def of_the_host():
 
 def values_for(recipe):
     """Returns those of them that a recipe supports."""
-    return [
-        (name, value) for name, value in of_the_host() if LEVERS[name].missing(value, recipe.supported_levers) is None
-    ]
+    return [(name, value) for name, value in of_the_host() if LEVERS[name].missing(value, recipe.hints.levers) is None]
 
 
 def halves(recipe, **levers):
@@ -151,7 +149,7 @@ def at_once(recipe):
 
 def layer_by_layer(recipe):
     """Returns a plan of such a step, beside which no optimizer's state may be offloaded."""
-    whole = {"micro_batch": recipe.effective_batch, "accumulation": 1, "layerwise": recipe.layerwise_passes}
+    whole = {"micro_batch": recipe.effective_batch, "accumulation": 1, "layerwise": recipe.hints.layerwise}
     return replace(halves(recipe, remat="offload"), **whole)
 
 

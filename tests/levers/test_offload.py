@@ -1,6 +1,6 @@
 """A state on the host is updated to the same numbers, and the device never holds all of it."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from plimsoll.levers.sharding import with_shardings
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import kept_on_host_bytes, temporary_bytes
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.fingerprint import fingerprint
@@ -36,14 +37,19 @@ from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
 from plimsoll.types import Compute
 
-RECIPE = replace(
-    preset("stories"), width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2,
-    ema_decay=0.9,
-)  # fmt: skip
+RECIPE = preset("stories").replace(
+    width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2, ema_decay=0.9
+)
 PLAN = Plan(
-    chip="cpu", micro_batch=2, accumulation=2, remat="block", loss_chunk=0, precision="float32", prefetch=0,
+    chip="cpu",
+    micro_batch=2,
+    accumulation=2,
+    remat="block",
+    loss_chunk=0,
+    precision="float32",
+    prefetch=0,
     async_save=False,
-)  # fmt: skip
+)
 """On a CPU the search refuses the lever; JAX has the memory kinds there, so that what it does can be seen."""
 HOSTED = replace(PLAN, offload="optimizer")
 
@@ -59,8 +65,8 @@ def lowered(plan, recipe=RECIPE):
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(20),
         plan,
-        batch=recipe.batch_spec(recipe.effective_batch),
-        evaluation_batch=recipe.batch_spec(plan.micro_batch),
+        batch=recipe.spec.batch(recipe.effective_batch),
+        evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )
 
 
@@ -77,7 +83,7 @@ def batches(steps):
     random = np.random.default_rng(0)
     for _ in range(steps):
         yield {
-            name: random.integers(0, 300, shape).astype(dtype) for name, (shape, dtype) in RECIPE.batch_spec(4).items()
+            name: random.integers(0, 300, shape).astype(dtype) for name, (shape, dtype) in RECIPE.spec.batch(4).items()
         }
 
 
@@ -203,14 +209,14 @@ def test_an_optimizer_of_which_nobody_says_that_it_can_be_streamed_is_refused():
         jax.jit(rule.apply).trace(params, state, params)
 
 
-class Adapted(type(RECIPE)):
+class Adapted(Recipe):
     """What was learned is frozen, and thin matrices beside two of its kernels are learned."""
 
     def task(self, compute):
         return LoRA(super().task(compute), ["blocks/(query|value)/kernel"], rank=4)
 
 
-ADAPTED = Adapted(**{field.name: getattr(RECIPE, field.name) for field in fields(RECIPE)})
+ADAPTED = Adapted(**RECIPE.parts)
 
 
 PLAN_OF_FROZEN = replace(PLAN, remat="block", frozen_bits=4)
@@ -255,7 +261,7 @@ def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_ba
         step = make_step(task, ADAPTED.update_rule(20), accumulation=plan.accumulation)
         state = jax.eval_shape(make_init(task, ADAPTED.update_rule(20)), jax.ShapeDtypeStruct((), jnp.uint32))
         lies = placed(state, "frozen", AbstractMesh((1,), ("device",)))
-        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in ADAPTED.batch_spec(4).items()}
+        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in ADAPTED.spec.batch(4).items()}
         traced = {
             offload: jax.jit(step).trace(with_shardings(state, lies) if offload else state, batch).jaxpr
             for offload in (False, True)
@@ -304,7 +310,7 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
         task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)
         state = jax.eval_shape(make_init(task, rule), jax.ShapeDtypeStruct((), jnp.uint32))
         state = with_shardings(state, placed(state, "frozen", AbstractMesh((1,), ("device",))))
-        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.batch_spec(4).items()}
+        batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(4).items()}
         traced[remat] = jax.jit(make_step(task, rule, accumulation=1)).trace(state, batch).jaxpr
     assert {shape for shape, _ in transfers(traced["block"])} == {(WIDTH, WIDTH)}, "a layer at a time"
     assert kept_on_host_bytes(traced["block"]) == 0

@@ -23,16 +23,20 @@ from plimsoll.planner.child import _compiled_levers, plan_of
 from plimsoll.planner.search import search
 from plimsoll.planner.space import combinations, same_step
 from plimsoll.recipes.own.recipe import recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.report.tables import lever_rows, plan_words
 from plimsoll.types import Compute, Storage
 from plimsoll.units import GIB, MIB
 
-STORIES = replace(preset("stories"), seq_len=256, batch_size=16)
+STORIES = preset("stories").replace(seq_len=256, batch_size=16)
 
 
-class WithNorms(type(STORIES)):
-    supported = (*STORIES.supported, "norms")
+class WithNorms(Recipe):
+    @property
+    def hints(self):
+        hints = super().hints
+        return replace(hints, levers=(*hints.levers, "norms"))
 
 
 @pytest.fixture
@@ -73,9 +77,9 @@ def test_pins_are_checked(toy):
     with pytest.raises(RecipeError, match="--norms bfloat16 would change nothing: the loss of stories makes no use of"):
         require_supported(STORIES, {"norms": "bfloat16"})
     require_supported(STORIES, {"norms": "float32"})
-    require_supported(WithNorms(), {"norms": "bfloat16"})
+    require_supported(WithNorms(**STORIES.parts), {"norms": "bfloat16"})
     own = recipe(init=dict, loss=dict, data=dict, optimizer=AdamW(), supported=["norms"])
-    assert own.supported == ("norms",)
+    assert own.origin.supported == ("norms",)
 
 
 def test_the_search_tries_it_and_chooses_it_where_its_bytes_are_needed(toy):
@@ -154,7 +158,7 @@ def test_a_ladder_has_its_rung(toy):
     ladder, left_out = rungs(STORIES)
     assert left_out["norms-16"] == "the recipe's loss makes no use of this lever"
     assert ladder[0].pins["norms"] == "float32"
-    ladder, _ = rungs(WithNorms(batch_size=16))
+    ladder, _ = rungs(WithNorms(**STORIES.parts))
     names = [rung.name for rung in ladder]
     assert names.index("bfloat16") < names.index("norms-16") < names.index("optimizer-8")
     rung = ladder[names.index("norms-16")]

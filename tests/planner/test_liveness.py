@@ -1,7 +1,5 @@
 """What is alive at once, counted without a compiler: exact where it can be seen, near the compiler's elsewhere."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -66,9 +64,7 @@ def test_a_loop_holds_one_round_and_what_it_stacks():
 @pytest.mark.parametrize("remat", ["none", "dots", "block"])
 @pytest.mark.parametrize(("micro_batch", "layerwise"), [(2, 0), (8, 0), (16, 2)])
 def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, layerwise):
-    recipe = dataclasses.replace(
-        preset("stories"), width=128, layers=3, heads=2, vocab_size=1024, seq_len=128, batch_size=16
-    )
+    recipe = preset("stories").replace(width=128, layers=3, heads=2, vocab_size=1024, seq_len=128, batch_size=16)
     plan = Plan(
         chip="h200", micro_batch=micro_batch, accumulation=16 // micro_batch, remat=remat, loss_chunk=0,
         precision="float32", prefetch=2, async_save=True, layerwise=layerwise,
@@ -76,7 +72,7 @@ def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, la
     task, optimizer = recipe.task(plan.compute("gpu")), recipe.update_rule(100)
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation, layerwise=layerwise), donate_argnums=0)
-    traced = step.trace(state, program.shapes(recipe.batch_spec(16)))
+    traced = step.trace(state, program.shapes(recipe.spec.batch(16)))
     # Without this pass the CPU's compiler takes rematerialisation out again. LLVM's passes change no buffer.
     options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}
     compiled = traced.lower().compile(compiler_options=options)

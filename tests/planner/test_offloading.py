@@ -163,7 +163,7 @@ from plimsoll.training.program import Functions, compiled
 from plimsoll.planned import Plan
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
-recipe = replace(preset("stories"), width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
+recipe = preset("stories").replace(width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
 plan = Plan(chip=sys.argv[1], micro_batch=batch, accumulation=1, remat="block", loss_chunk=64, precision="float32",
             prefetch=0, async_save=False).with_levers(unroll=0)
 found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
@@ -175,7 +175,7 @@ for where, levers in wheres.items():
     task = recipe.task(one.compute(platform))
     task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task
     spread = Functions(task, recipe.update_rule(10), one, devices(chip(sys.argv[1])))
-    stats = compiled(spread.step(recipe.batch_spec(batch))[0], platform=platform).memory_analysis()
+    stats = compiled(spread.step(recipe.spec.batch(batch))[0], platform=platform).memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
 print(json.dumps(found))
 """

@@ -9,7 +9,8 @@ import pytest
 from commands import answer, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.registry import BUILT_IN, FAMILIES, KINDS, PRESETS, installed, preset, presets, recipe_class
+from plimsoll.recipes.registered import BUILT_IN, FAMILIES, PARTS, PRESETS, installed, presets
+from plimsoll.recipes.registry import preset, recipe_class
 from plimsoll.recipes.saved import from_dict, to_dict
 from recipe_packages import describe, installed_into
 
@@ -83,7 +84,7 @@ def test_its_runs_are_opened_by_their_kind(waves):
 
 
 def test_a_run_of_a_package_that_is_gone_is_refused_by_its_kind(site):
-    with pytest.raises(RecipeError, match="of the kind 'waves', which this version does not know: stories, control"):
+    with pytest.raises(RecipeError, match="of the kind 'waves', which this version does not know"):
         from_dict({"kind": "waves", "fields": {}})
 
 
@@ -93,7 +94,7 @@ BROKEN = {
     "is-another": ("FAMILY = 3", "is_another:FAMILY", "is a int and no plimsoll.recipes.family.Family"),
     "is-nowhere": ("", "is_nowhere_at_all:FAMILY", "ModuleNotFoundError"),
     "takes": (
-        "from plimsoll.recipes.family import *\nFAMILY = Family(kinds={}, presets={'code': Preset('x:y', '')})",
+        "from plimsoll.recipes.family import *\nFAMILY = Family(presets={'code': Preset('')})",
         "takes:FAMILY",
         "takes (package takes 1) is left out: code is taken by another family",
     ),
@@ -108,8 +109,8 @@ def test_a_broken_package_is_named_and_breaks_no_other(waves, name):
     (problem,) = installed().broken
     assert problem.startswith(f"{name} (package {name} 1)")
     assert why in problem
-    assert preset("waves").width == 64
-    assert preset("code").width == 128
+    assert preset("waves").options["width"] == 64
+    assert preset("code").options["width"] == 128
     with pytest.raises(RecipeError, match=f"there is no recipe called 'of-{name}'.*The recipe package {name}"):
         preset(f"of-{name}")
     with pytest.raises(RecipeError, match=f"of the kind 'of-{name}'.*The recipe package {name}"):
@@ -127,7 +128,7 @@ def test_recipes_names_a_broken_package_and_lists_the_rest(waves, capsys):
 
 FAMILY = """
 from plimsoll.recipes.family import Family, Preset
-FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("{make}", "odd")}})
+FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("odd", make="{make}")}})
 """
 
 
@@ -152,8 +153,7 @@ def test_a_recipe_that_no_other_process_could_open_is_refused(site, cls, why):
 def test_built_in_folders_register_as_a_package_does():
     assert {*FAMILIES} == {*BUILT_IN}
     for family in FAMILIES.values():
-        for kind, reference in family.kinds.items():
-            assert recipe_class(kind).kind == kind
+        for reference in family.parts.values():
             assert reference.startswith("plimsoll.recipes.")
-    assert {preset(name).kind for name in PRESETS} == {*KINDS}
+    assert {name for table in PRESETS.values() for name in table.parts.values()} <= PARTS.keys()
     assert [*presets()][: len(PRESETS)] == [*PRESETS]

@@ -1,16 +1,18 @@
 """Recipes: wrong fields are refused by name and value, and a saved recipe comes back as the same one."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
+from making import made
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import Prepared
-from plimsoll.recipes.overrides import overridden
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.flat import overridden
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict, to_dict
-from plimsoll.recipes.text.recipe import Text
+
+STORIES = {"model": "decoder", "data": "text", "optimizer": "adamw"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -21,14 +23,14 @@ def test_a_preset_is_complete_and_survives_json(name):
     assert differences(again, recipe) == {}
     if recipe.kind == "control":  # all else is in a file that has to be made first
         with pytest.raises(RecipeError, match="--data is missing"):
-            recipe.batch_spec(3)
+            recipe.spec.batch(3)
         return
-    assert recipe.shape.width > 0
-    assert recipe.host_bytes(None, prefetch=2)["data"] > 0
+    assert recipe.hints.levers
+    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes["data"] > 0
     names = {"longcontext": "tokens", "recommend": "items", "puzzles": "inputs"}
     whole = recipe.kind in ("longcontext", "recommend")  # inputs and labels are of the same ids
-    spec = recipe.batch_spec(3)[names.get(recipe.kind, "input_ids")]
-    assert spec == ((3, recipe.seq_len + whole), "uint16" if recipe.kind == "longcontext" else "int32")
+    spec = recipe.spec.batch(3)[names.get(recipe.kind, "input_ids")]
+    assert spec == ((3, recipe.options["seq_len"] + whole), "uint16" if recipe.kind == "longcontext" else "int32")
 
 
 @pytest.mark.parametrize(
@@ -56,15 +58,17 @@ def test_a_preset_is_complete_and_survives_json(name):
 )
 def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
     with pytest.raises(RecipeError, match=words):
-        _ = Text(**fields).shape
+        _ = made("stories", **fields).hints
 
 
 @pytest.mark.parametrize(
     ("saved", "words"),
     [
         ({"kind": "os.system", "fields": {}}, "kind 'os.system', which this version does not know"),
-        ({"kind": "stories", "fields": {"exec": "rm"}}, "has no option exec"),
-        ({"kind": "stories", "fields": {"batch_size": 0}}, "--batch-size"),
+        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "os.system"}}, "no part called 'os.system'"),
+        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "eigen"}}, "eigen .* is no data of that name"),
+        ({"kind": "stories", "fields": {"exec": "rm"}, "parts": STORIES}, "has an option exec"),
+        ({"kind": "stories", "fields": {"batch_size": 0}, "parts": STORIES}, "--batch-size"),
     ],
 )
 def test_a_saved_recipe_that_is_not_ours_is_refused(saved, words):
@@ -73,8 +77,8 @@ def test_a_saved_recipe_that_is_not_ours_is_refused(saved, words):
 
 
 def test_differences_are_named_with_both_values():
-    one = Text(steps=5)
-    assert differences(one, replace(one, seq_len=64, seed=1)) == {"seq_len": (128, 64), "seed": (42, 1)}
+    one = made("stories", steps=5)
+    assert differences(one, one.replace(seq_len=64, seed=1)) == {"seq_len": (128, 64), "seed": (42, 1)}
 
 
 def test_more_steps_than_a_run_can_count_are_refused():
@@ -82,20 +86,20 @@ def test_more_steps_than_a_run_can_count_are_refused():
         Prepared(steps=3 * 10**9, steps_per_epoch=10.0)
 
 
-@pytest.mark.parametrize(("wrong", "hint"), [("stepps", ": did you mean steps"), ("zzz", "; it has batch_size, ")])
+@pytest.mark.parametrize(("wrong", "hint"), [("stepps", ": did you mean steps"), ("zzz", "; it has target_params, ")])
 def test_a_misspelt_field_is_answered_where_a_recipe_is_copied_with_it(wrong, hint):
-    with pytest.raises(RecipeError, match=f"Text has no option {wrong}{hint}"):
-        replace(preset("code"), **{wrong: 3})
+    with pytest.raises(RecipeError, match=f"has no option {wrong}{hint}"):
+        preset("code").replace(**{wrong: 3})
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_warm_up_that_nobody_asked_for_is_a_tenth_of_the_run_at_most(name):
     recipe = preset(name)
     for steps in (1, 3, 25, 200, 5_000, 100_000):
-        for given in (recipe, replace(recipe, steps=steps)):
+        for given in (recipe, overridden(recipe, {"steps": steps})):
             assert warmed_up(given, steps) <= max(1, round(steps / 10))
     assert warmed_up(overridden(recipe, {"warmup_steps": 70}), 100) == 70, "a typed one is as long as it says"
-    assert warmed_up(replace(recipe, warmup_steps=70), 100) == 70
+    assert warmed_up(recipe.replace(warmup_steps=70), 100) == 70
 
 
 @pytest.mark.parametrize(
@@ -117,4 +121,4 @@ def test_where_the_warm_up_is_no_longer_it_is_the_default(name, steps, warm):
 
 def warmed_up(recipe, steps):
     """Optimizer steps of the warm-up."""
-    return recipe.optimizer(steps).warmup(steps)
+    return recipe.optimizer.warmup(steps)

@@ -9,7 +9,6 @@ import math
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from unittest import mock
 
 import jax
@@ -96,8 +95,12 @@ def begun_with_files(recipe, init, bits) -> dict:
         mock.patch.object(Tensor, "rows", watched(Tensor.rows)),
         mock.patch.object(initial_weights, "copied", watched(initial_weights.copied)),
     ):
-        found = initial_weights.with_initial(state, recipe.begin, None)["params"]["frozen"]["base"]
-    both = zip(jax.tree.leaves(found), jax.tree.leaves(load(recipe.pretrained, recipe.shape, bits=bits)), strict=True)
+        found = initial_weights.with_initial(state, recipe.open(None).weights().load, None)["params"]["frozen"]["base"]
+    both = zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(load(recipe.model.pretrained, recipe.model.shape, bits=bits)),
+        strict=True,
+    )
     return {
         "most": most,
         "share": share,
@@ -139,7 +142,7 @@ def main(names) -> None:
     found = {}
     for name in names:
         base, fields, levers = NARROW.get(name, (name, CALM.get(name, {}), {}))
-        recipe = replace({**RECIPES, **OWN}[base](), batch_size=EXAMPLES, gradient_accumulation_steps=1, **fields)
+        recipe = {**RECIPES, **OWN}[base]().replace(batch_size=EXAMPLES, gradient_accumulation_steps=1, **fields)
         steps = 1 if recipe.kind == "puzzles" else 30
         batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
         plans = [plan(devices, fsdp, **levers) for devices, fsdp in ((1, 1), (8, 2))]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -56,7 +57,7 @@ OF_CONTROL = {"width": 16, "layers": 1, "heads": 2, "patch": 1, **LENGTHS}
 
 def _recommend(name):
     sizes = {"num_items": 60, "item_embedding_dim": 16, "adapter_inner": 24}
-    return replace(recommend(name), **sizes, seq_len=LENGTH)
+    return recommend(name).replace(**sizes, seq_len=LENGTH)
 
 
 @cache
@@ -75,17 +76,17 @@ def _folder_of_llama():
 
 
 def _finetune(folder, **options):
-    return replace(preset("finetune"), pretrained=folder(), seq_len=LENGTH, **LENGTHS, **options)
+    return preset("finetune").replace(pretrained=folder(), seq_len=LENGTH, **LENGTHS, **options)
 
 
 RECIPES = {
-    "text": lambda: replace(preset("stories"), **OF_TEXT),
-    "longcontext": lambda: replace(preset("longcontext"), **OF_TEXT, states=8, attention_every=2),
-    "control": lambda: replace(preset("control"), data=control_file(), **OF_CONTROL),
-    "puzzles, attention": lambda: replace(puzzles("sudoku-attention"), width=16, low_cycles=1, ema_decay=0.0),
-    "puzzles, MLP": lambda: replace(puzzles("sudoku-mlp"), width=16, ema_decay=0.0),
+    "text": lambda: preset("stories").replace(**OF_TEXT),
+    "longcontext": lambda: preset("longcontext").replace(**OF_TEXT, states=8, attention_every=2),
+    "control": lambda: preset("control").replace(data=control_file(), **OF_CONTROL),
+    "puzzles, attention": lambda: puzzles("sudoku-attention").replace(width=16, low_cycles=1, ema_decay=0.0),
+    "puzzles, MLP": lambda: puzzles("sudoku-mlp").replace(width=16, ema_decay=0.0),
     "recommend": lambda: _recommend("recommend"),
-    "recommend, frozen model": lambda: replace(_recommend("recommend-gemma-2b"), pretrained=model_folder()),
+    "recommend, frozen model": lambda: _recommend("recommend-gemma-2b").replace(pretrained=model_folder()),
     "finetune": lambda: _finetune(_folder_of_llama, lora_rank=0),
     "finetune, windows, LoRA": lambda: _finetune(_folder_of_windows, lora_rank=2),
     "own": OWN["plain_jax"],
@@ -95,7 +96,7 @@ RECIPES = {
 
 @cache
 def recipe_of(name: str) -> Any:
-    return replace(RECIPES[name](), gradient_accumulation_steps=1)
+    return RECIPES[name]().replace(gradient_accumulation_steps=1)
 
 
 # --- Batches: rows with every kind of padding that the recipe's batch can express ---
@@ -132,8 +133,8 @@ def batch_of(name: str, seed: int) -> dict[str, np.ndarray]:
     """Returns a batch of EXAMPLES rows in the recipe's own arrays."""
     recipe, random = recipe_of(name), np.random.default_rng(seed)
     if name == "own":
-        return next(replace(recipe, batch_size=EXAMPLES, seed=seed).source(None, prefetch=0))
-    spec = recipe.batch_spec(EXAMPLES)
+        return next(recipe.replace(batch_size=EXAMPLES, seed=seed).open(Path()).source(prefetch=0))
+    spec = recipe.spec.batch(EXAMPLES)
     drawn = {name: _drawn(random, shape, dtype, recipe) for name, (shape, dtype) in spec.items()}
     length = next(iter(spec.values()))[0][1]
     padded = np.stack([_padding(row, length) for row in rows_of(seed)])
@@ -145,7 +146,7 @@ def batch_of(name: str, seed: int) -> dict[str, np.ndarray]:
         drawn["items"] = np.zeros((EXAMPLES, length), np.int32)  # what is empty is at the end of a row
         for place, row in enumerate(padded):
             taken = length - row.sum()
-            drawn["items"][place, :taken] = 1 + random.permutation(recipe.num_items)[:taken]  # none twice
+            drawn["items"][place, :taken] = 1 + random.permutation(recipe.options["num_items"])[:taken]  # none twice
     elif recipe.kind == "control":
         drawn["masks"] = (random.random(drawn["masks"].shape) < 0.7).astype(np.float32)
         drawn["masks"][4] = 0  # a row that fills up a batch
@@ -184,7 +185,7 @@ def _of_documents(rows: list[list[int]], random: np.random.Generator) -> dict[st
 
 def evaluation_of(name: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the batch as an evaluation reads it: where rows may be filling, the fifth does not count."""
-    spec = recipe_of(name).evaluation_spec(EXAMPLES)
+    spec = recipe_of(name).spec.validation_batch(EXAMPLES)
     filling = np.arange(EXAMPLES) == 4
     counted = {COUNTED: ~filling} if COUNTED in spec and spec[COUNTED][0] == (EXAMPLES,) else {}
     return batch | counted
@@ -283,9 +284,9 @@ def start_of(name: str) -> Any:
 
 def _rule(recipe: Any, plan: Plan) -> Any:
     """Returns the recipe's own rule where a lever is about updates, and else one that keeps the gradient alone."""
-    rows = _RowGradients() if in_place(recipe.update_rule(recipe.steps)).row_rule is not None else None
+    rows = _RowGradients() if in_place(recipe.update_rule(recipe.length.steps)).row_rule is not None else None
     if plan.layerwise or plan.offload != "none":
-        return in_place(recipe.update_rule(recipe.steps, plan.storage), row_rule=rows)  # type: ignore[arg-type]
+        return in_place(recipe.update_rule(recipe.length.steps, plan.storage), row_rule=rows)  # type: ignore[arg-type]
     keeps = optax.GradientTransformation(
         lambda params: _Moments(jax.tree.map(jnp.zeros_like, params)),
         lambda gradient, state, params: (jax.tree.map(jnp.zeros_like, gradient), _Moments(gradient)),
@@ -304,11 +305,11 @@ class Compiled:
 
     @cached_property
     def step(self) -> Any:
-        return compiled(self.functions.step(self.recipe.batch_spec(EXAMPLES))[0])
+        return compiled(self.functions.step(self.recipe.spec.batch(EXAMPLES))[0])
 
     @cached_property
     def evaluate(self) -> Any:
-        return compiled(self.functions.evaluate(self.recipe.evaluation_spec(self.plan.micro_batch)))
+        return compiled(self.functions.evaluate(self.recipe.spec.validation_batch(self.plan.micro_batch)))
 
     def result(self, state: Any, batch: Any, evaluation: Any, only_evaluated: bool) -> Result:
         """Returns what the plan makes of a batch, and of the same rows as an evaluation reads them."""

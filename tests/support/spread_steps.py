@@ -1,6 +1,5 @@
 """Run by test_sharding in a process of its own: eight CPU devices, three steps, the state split in several ways."""
 
-import dataclasses
 import json
 
 import jax
@@ -15,8 +14,8 @@ from plimsoll.recipes.registry import preset  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
-RECIPE = dataclasses.replace(
-    preset("stories"), width=256, layers=2, heads=4, vocab_size=1024, seq_len=32, batch_size=32, clip_norm=0.0
+RECIPE = preset("stories").replace(
+    width=256, layers=2, heads=4, vocab_size=1024, seq_len=32, batch_size=32, clip_norm=0.0
 )
 STEPS = 3
 
@@ -33,7 +32,7 @@ def batches():
     for _ in range(STEPS):
         yield {
             name: random.integers(0, 1024, shape).astype(dtype)
-            for name, (shape, dtype) in RECIPE.batch_spec(RECIPE.effective_batch).items()
+            for name, (shape, dtype) in RECIPE.spec.batch(RECIPE.effective_batch).items()
         }
 
 
@@ -50,7 +49,7 @@ def main() -> None:
     found = {}
     for fsdp in (1, 4, 8):
         spread = Functions(task, optimizer, plan(fsdp), jax.devices())
-        step, _ = spread.step(RECIPE.batch_spec(RECIPE.effective_batch))
+        step, _ = spread.step(RECIPE.spec.batch(RECIPE.effective_batch))
         compiled = step.compile()
         start = jax.tree.map(
             lambda leaf, shape: jax.device_put(leaf, shape.sharding), jax.jit(init)(np.uint32(0)), spread.state

@@ -12,7 +12,6 @@ import numpy as np
 
 from control_files import write_control
 from example_tables import TABLES, written
-from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.registry import preset
 from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
@@ -34,7 +33,7 @@ def own(path):
     """An example's recipe; one on HDF5 gets a file made of a table of random numbers."""
     recipe = preset(str(path), **NORMALISED.get(path.stem, {}))
     if path.stem in TABLES:
-        module, folder = sys.modules[type(recipe).__module__], folder_of_this_process(path.stem)
+        module, folder = sys.modules[type(recipe.origin).__module__], folder_of_this_process(path.stem)
         module.FILE = str(folder / "made.h5")
         module.convert(written(path.stem, folder))
     return recipe
@@ -53,7 +52,7 @@ def waves():
     finally:
         sys.path.remove(str(EXAMPLE))
     file = make(WavesOptions(count=200, out=str(folder_of_this_process("waves") / "waves.npz")))["path"]
-    return Waves(file=file, batch_size=8, steps=10)
+    return Waves(file=file, batch_size=8, steps=10).composed()
 
 
 OWN = {path.stem: partial(own, path) for path in sorted(DOCS.glob("*.py"))} | {"waves": waves}
@@ -80,8 +79,7 @@ def puzzle_folder(seq_len, vocab_size, identifiers):
 def puzzles(name, *, seq_len=9, vocab_size=12):
     """A small one of the preset's kind; every cell of its data is drawn at random."""
     recipe = preset(name)
-    return replace(
-        recipe,
+    return recipe.replace(
         data=puzzle_folder(seq_len, vocab_size, 6),
         seq_len=seq_len,
         vocab_size=vocab_size,
@@ -106,8 +104,7 @@ def model_folder():
 
 def recommend(name):
     """Of 511 items: what random batches name."""
-    return replace(
-        preset(name),
+    return preset(name).replace(
         num_items=511,
         item_embedding_dim=32,
         adapter_inner=48,
@@ -127,23 +124,23 @@ def tuned_folder():
 
 def finetune():
     """Learned whole: half of an adapter has no gradient at first, and levers/test_lora.py is about adapters."""
-    return replace(
-        preset("finetune"), pretrained=tuned_folder(), lora_rank=0, seq_len=32, batch_size=8, warmup_steps=2, steps=10
+    return preset("finetune").replace(
+        pretrained=tuned_folder(), lora_rank=0, seq_len=32, batch_size=8, warmup_steps=2, steps=10
     )
 
 
 RECIPES = {
-    "stories": lambda: replace(
-        preset("stories"), width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
+    "stories": lambda: preset("stories").replace(
+        width=32, layers=2, heads=1, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
-    "control": lambda: replace(
-        preset("control"), data=control_file(), width=32, heads=2, layers=2, patch=1, batch_size=8, steps=10
+    "control": lambda: preset("control").replace(
+        data=control_file(), width=32, heads=2, layers=2, patch=1, batch_size=8, steps=10
     ),
-    "longcontext": lambda: replace(
-        preset("longcontext"), width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
+    "longcontext": lambda: preset("longcontext").replace(
+        width=32, layers=2, states=32, vocab_size=512, seq_len=32, batch_size=8, steps=10
     ),
     "recommend": lambda: recommend("recommend"),
-    "recommend-gemma-2b": lambda: replace(recommend("recommend-gemma-2b"), pretrained=model_folder()),
+    "recommend-gemma-2b": lambda: recommend("recommend-gemma-2b").replace(pretrained=model_folder()),
     "finetune": finetune,
     "sudoku-mlp": lambda: puzzles("sudoku-mlp"),
     "sudoku-attention": lambda: puzzles("sudoku-attention"),
@@ -173,14 +170,14 @@ TWINS = {
 
 
 def random_batch(recipe, examples, *, seed=0):
-    """By the recipe's own batch_spec; integers are valid ids of a vocabulary of 512. A user's recipe has its data."""
-    if isinstance(recipe, OwnRecipe) or recipe.kind in FROM_THEIR_DATA:
-        recipe = replace(recipe, batch_size=examples, gradient_accumulation_steps=1, seed=seed)
-        return next(recipe.source(Path(), prefetch=0))
+    """By the recipe's own spec; integers are valid ids of a vocabulary of 512. A user's recipe has its data."""
+    if recipe.origin is not None or recipe.kind in FROM_THEIR_DATA:
+        recipe = recipe.replace(batch_size=examples, gradient_accumulation_steps=1, seed=seed)
+        return next(recipe.open(Path()).source(prefetch=0))
     random = np.random.default_rng(seed)
     return {
         name: random.integers(0, 512, shape).astype(dtype)
         if np.issubdtype(np.dtype(dtype), np.integer)
         else random.normal(size=shape).astype(dtype)
-        for name, (shape, dtype) in recipe.batch_spec(examples).items()
+        for name, (shape, dtype) in recipe.spec.batch(examples).items()
     }

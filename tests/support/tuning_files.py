@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from chat_files import CHATML, byte_tokenizer, chats, write_records, write_tokenizer
-from plimsoll.recipes.finetune.recipe import Finetune
+from making import made
 from pretrained_folders import LLAMA, write
 
 SHAPE = replace(LLAMA, vocab=byte_tokenizer().get_vocab_size(), layers=2)
@@ -24,4 +24,4 @@ def small(folder, **changed):
         write_model(folder / "model")
         write_chats(folder / "chats.jsonl")
     fields = {"pretrained": str(folder / "model"), "dataset_id": str(folder / "chats.jsonl"), "lora_rank": 4}
-    return Finetune(**fields | {"seq_len": 128, "batch_size": 4, "steps": 6} | changed)
+    return made("finetune", **fields | {"seq_len": 128, "batch_size": 4, "steps": 6} | changed)

@@ -17,8 +17,10 @@ from typing import Any
 
 from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import IS_PATH, flag_of, notes_of, options_of
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.options import IS_PATH, flag_of, notes_of
+from plimsoll.recipes.flat import rows
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import differences, to_dict
 
 PENDING = "changing.json"
@@ -47,7 +49,7 @@ class Changes:
     @property
     def places(self) -> frozenset[str]:
         """Options that name files or folders, and differ."""
-        paths = {option.name for option in options_of(self.recipe) if IS_PATH in notes_of(option.kind)}
+        paths = {option.name for option in rows(self.recipe) if IS_PATH in notes_of(option.kind)}
         return frozenset(paths & self.values.keys())
 
     @cached_property
@@ -78,11 +80,11 @@ def apply(changes: Changes, prepared: Prepared, *, on_purpose: Collection[str] =
     changed = changes.values.keys()
     if changed - changes.places - LENGTH - (ON_PURPOSE & {*on_purpose}):
         raise _other_options(changes)
+    folder = changes.folder
     if changes.places:
-        changes.recipe.training_data_changed(prepared)
+        changes.recipe.open(folder.path).require_same(prepared, training=True)
 
     # What the run becomes.
-    folder = changes.folder
     entries: list[dict[str, Any]] = []
     steps = prepared.steps
     if changed & LENGTH:
@@ -120,7 +122,8 @@ def _other_options(changes: Changes) -> RunError:
 def _longer(changes: Changes, prepared: Prepared, *, is_on_purpose: bool) -> dict[str, Any]:
     """Returns the entry of a run that gets another length. Raises RunError where it may not."""
     folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
-    new = changes.recipe.steps or steps_of_epochs(changes.recipe.epochs, prepared)
+    length = changes.recipe.length
+    new = length.steps or steps_of_epochs(length.epochs, prepared)
     if new is None:
         raise RunError(
             f"{folder.path} is a run of {old:,} steps on data whose size is not known: give its new length in --steps"
@@ -130,7 +133,7 @@ def _longer(changes: Changes, prepared: Prepared, *, is_on_purpose: bool) -> dic
             f"{folder.path} is a run of {old:,} steps, of which {taken:,} are taken, and {new:,} are shorter:"
             " leave the option out to continue (--max-steps stops early), or name another --run"
         )
-    is_same = not taken or (new >= old and changes.before.same_beginning(old, new, taken=taken))
+    is_same = not taken or (new >= old and changes.before.optimizer.same_beginning(old, new, taken=taken))
     if not is_same and not is_on_purpose:
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, and {taken:,} of them are taken with its learning rates, which"

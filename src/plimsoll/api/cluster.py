@@ -43,7 +43,8 @@ from plimsoll.processes.handover import replace_process
 from plimsoll.processes.interruption import Interruption
 from plimsoll.processes.request import ask
 from plimsoll.processes.supervise import end_with
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.units import whole_number
 
@@ -319,7 +320,7 @@ def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
     recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
-        recipe.training_data_changed(Prepared.read(folder))
+        recipe.open(folder.path).require_same(Prepared.read(folder), training=True)
     except PlimsollError as problem:
         refusal = str(problem)
     if complaints := _complaints("data", refusal, hosts):

@@ -9,33 +9,51 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.pickled import is_pickled
-from plimsoll.recipes.registry import preset, presets
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.registered import presets
+from plimsoll.recipes.registry import preset, swapped
 from plimsoll.recipes.saved import chosen_fields as fields_besides
 from plimsoll.recipes.saved import is_from_file
 from plimsoll.recipes.verbs import Shown
 from plimsoll.units import MIB
 
 
+def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Recipe | None]:
+    """Returns the words that name a recipe, and the recipe with the options that it has by these words.
+
+    Args:
+        saved: Content of recipe.json.
+        name: Name of the preset, if it was one: a run from Python may be called anything.
+
+    Raises:
+        RecipeError: No preset has the model of this recipe.
+    """
+    if is_from_file(saved):
+        return [f"{saved['file']}:{saved['name']}"], None
+    known = presets()
+    of_kind = [other for other in known if preset(other).kind == saved["kind"]]
+    parts = saved.get("parts", {})
+    like = [other for other in known if parts and known[other].parts.get("model") == parts["model"]]
+    names = [*(other for other in (*of_kind, *like) if other == name), *of_kind, *like]
+    if not names:
+        raise RecipeError(f"no preset is of the kind {saved['kind']}: the command that made this run is not known")
+    base = preset(names[0])
+    swap = {role: part for role, part in parts.items() if known[names[0]].parts[role] != part}
+    if not swap:
+        return [names[0]], base
+    words = ",".join(f"{role}={part}" for role, part in swap.items())
+    return [names[0], "--swap", words], swapped(base, swap)
+
+
 def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Returns the fields that are not as in the preset; of a user's file all of them."""
-    return fields_besides(saved, None if is_from_file(saved) else preset(_preset_of(saved["kind"], name)))
-
-
-def _preset_of(kind: str, name: str | None) -> str:
-    """Returns the preset of that name, or the first of the kind: a run from Python may be called anything."""
-    names = presets()
-    if name in names and preset(name).kind == kind:
-        return name
-    of_kind = [other for other in names if preset(other).kind == kind]
-    if not of_kind:
-        raise RecipeError(f"no preset is of the kind {kind}: the command that made this run is not known")
-    return of_kind[0]
+    """Returns the options that are not as in the preset; of a user's file all of them."""
+    return fields_besides(saved, base_of(saved, name)[1])
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
     """Returns what follows `plimsoll train`: the recipe, and the options that make it this one."""
-    words = [f"{saved['file']}:{saved['name']}" if is_from_file(saved) else _preset_of(saved["kind"], name)]
-    for field, value in chosen_fields(saved, name).items():
+    words, base = base_of(saved, name)
+    for field, value in fields_besides(saved, base).items():
         flag = field.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

@@ -14,7 +14,7 @@ from plimsoll.api.plan import plan
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.planned import Planned
 from plimsoll.planner import chips
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.report.compared import ComparedChip
 
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ def compared(
         planned, why_not, floor_bytes = _planned(recipe, chip=chip, host_memory=host, say=say, **options)
         row = ComparedChip(
             chip=chip,
-            rate_unit=recipe.rate_unit,
+            rate_unit=recipe.spec.rate_unit,
             planned=planned,
             why_not=why_not,
             floor_bytes=floor_bytes,

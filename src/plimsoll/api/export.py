@@ -11,7 +11,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.request import ask
-from plimsoll.recipes.saved import class_of, name_in
+from plimsoll.recipes.saved import name_in, uses_of
 from plimsoll.recipes.verbs import lacking
 
 Place = str | os.PathLike[str] | None
@@ -53,7 +53,7 @@ def export(
         refuse_file(place)
     here = fetched(run)
     saved = RunFolder(here).read("recipe.json")
-    if "export" not in class_of(saved).verbs:
+    if "export" not in uses_of(saved).verbs:
         raise lacking("export", here, name_in(saved))
     return ask("export", {**request, "run": here, "step": step})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
 from plimsoll.api.run import Run
-from plimsoll.recipes.base import Pinned
-from plimsoll.recipes.finetune.recipe import Finetune
+from plimsoll.recipes.recipe import Pinned
+from plimsoll.recipes.registry import preset
 
 RUN = "runs/finetune"
 """Folder of a run that is not named."""
@@ -27,7 +26,7 @@ class Tune(Pinned):
     """Fine-tuning job, as `plimsoll.finetune` returns it: plan it, train it, then export the trained model.
 
     Attributes:
-        recipe: What is trained: model, data and optimizer, as a recipe with options like `recipe.lora_rank`.
+        recipe: What is trained: model, data and optimizer, as a recipe with options like `recipe.model.lora_rank`.
         pins: Memory-saving options ("levers") with values that the planner must keep, like {"frozen_bits": 4}.
         run: Folder of the run that `train` starts or continues, and that `export` reads.
 
@@ -134,14 +133,15 @@ def finetune(
 
     Example:
         >>> tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4, seq_len=4096)
-        >>> tune.recipe.lora_rank, tune.pins
+        >>> tune.recipe.model.lora_rank, tune.pins
         (16, {'frozen_bits': 4})
         >>> print(plimsoll.plan(tune, chip="rtx4090"))  # doctest: +SKIP
         >>> run = tune.train(memory="20GiB")  # doctest: +SKIP
         >>> tune.export("adapter/")  # doctest: +SKIP
     """
-    known = [field.name for field in dataclasses.fields(Finetune) if field.name not in ("pretrained", "dataset_id")]
+    blank = preset("finetune")
+    known = [name for name in blank.options if name not in ("pretrained", "dataset_id")]
     require_options(options, known, verb="finetune")
-    recipe = Finetune(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
+    recipe = blank.replace(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
     levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}
     return Tune(recipe=recipe, pins=levers, run=os.fspath(run))

@@ -19,7 +19,7 @@ from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.files.sender import Sender, sent
 from plimsoll.processes import supervise
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict, name_in
 from plimsoll.report.metrics import NewRows
 

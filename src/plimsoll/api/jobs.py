@@ -14,7 +14,7 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner.chips import Chip
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 
 Scheduler = Literal["slurm", "ray"]
 GPUS_OF_A_NODE = 8

@@ -9,8 +9,9 @@ from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers.registry import LEVERS
-from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import overridden, with_own_names
+from plimsoll.recipes.flat import overridden, with_own_names
+from plimsoll.recipes.own.recipe import recipe_of
+from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.registry import preset, recipes_with
 from plimsoll.recipes.saved import name_of
 
@@ -34,7 +35,7 @@ def with_fields(
     Raises:
         RecipeError: A name is neither a field of the recipe nor an option, or a value is of another kind.
     """
-    require_recipe(recipe, verb=verb)
+    recipe = require_recipe(recipe, verb=verb)
     if not fields:
         return recipe
     if isinstance(recipe, Pinned):
@@ -42,7 +43,7 @@ def with_fields(
         return dataclasses.replace(recipe, recipe=changed)
     called = recipe if isinstance(recipe, str) else name_of(recipe)
     whole = preset(recipe) if isinstance(recipe, str) else recipe
-    own = [field.name for field in dataclasses.fields(whole) if field.init]
+    own = [*whole.options]
     fields = with_own_names(fields, own)
     for name in fields:
         if name in own:
@@ -60,15 +61,19 @@ def with_fields(
     return overridden(whole, fields, name=called)
 
 
-def require_recipe(recipe: object, *, verb: str) -> None:
-    """Raises RecipeError for what is neither a recipe nor a name of one.
+def require_recipe(recipe: Any, *, verb: str) -> Recipe | Pinned | str:
+    """Returns a recipe, or the name of one; of an object of a user's own class what it composes.
 
     Args:
         recipe: What was given as one.
         verb: Name of the function that was called.
+
+    Raises:
+        RecipeError: It is none of these.
     """
+    recipe = recipe_of(recipe)
     if isinstance(recipe, Recipe | Pinned | str):
-        return
+        return recipe
     own = ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init, data)"
     raise RecipeError(
         f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"

@@ -28,7 +28,8 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes.supervise import watched
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.report.metrics import read_rows
 from plimsoll.units import TIB, format_bytes
 
@@ -96,7 +97,7 @@ def climb(
         "recipe": name,
         "parameters": next((each.planned.parameters for each in climbed if each.planned is not None), None),
         "effective_batch": recipe.effective_batch,
-        "rate_unit": recipe.rate_unit,
+        "rate_unit": recipe.spec.rate_unit,
         "budget_bytes": limit,
         "stops": stops,
         "rungs": rows,
@@ -147,7 +148,7 @@ def predict(
         "chip": chip,
         "parameters": next(row["parameters"] for row in rows if row["parameters"]),
         "effective_batch": recipe.effective_batch,
-        "rate_unit": recipe.rate_unit,
+        "rate_unit": recipe.spec.rate_unit,
         "budget_bytes": budget_bytes(memory, target),
         "rungs": rows,
         "left_out": left_out,
@@ -292,12 +293,13 @@ class _Climbed:
         outcome = "failed" if self.failed else "predicted" if self.over else "measured"
         row = _row(self.rung, self.planned, outcome=outcome, why_not=self.failed or None)
         figures = ("measured_peak_bytes", "temporary_bytes", "step_seconds", "loss", "validation_loss")
-        rate = f"{self.recipe.rate_unit}_per_second"
+        rate = f"{self.recipe.spec.rate_unit}_per_second"
         row |= {"session_step_seconds": [], **dict.fromkeys(figures), rate: None}
         return row if not self.runs else row | self._measured()
 
     def _measured(self) -> dict[str, Any]:
         ledger, steps = self.folder.read("ledger.json"), self._steps()
+        spec = self.recipe.spec
         seconds = statistics.median([taken for session in self.seconds for taken in session])
         evaluated = [row for row in read_rows(self.folder.metrics) if "validation_loss" in row]
         components = {name: both["measured"] for name, both in ledger["components"].items()}
@@ -307,7 +309,7 @@ class _Climbed:
             "temporary_bytes": max(self.temporaries, default=None),
             "step_seconds": seconds,
             "session_step_seconds": [statistics.median(session) for session in self.seconds],
-            f"{self.recipe.rate_unit}_per_second": self.recipe.effective_batch * self.recipe.rate_per_example / seconds,
+            f"{spec.rate_unit}_per_second": self.recipe.effective_batch * spec.rate_per_example / seconds,
             "loss": steps[max(steps)]["loss"],
             "losses": {step: row["loss"] for step, row in steps.items()},
             "validation_loss": evaluated[-1]["validation_loss"] if evaluated else None,

@@ -18,7 +18,7 @@ from plimsoll.api.option_values import Steps
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Largest, Planned, TriedValue
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.units import MIB, format_budget, format_bytes, format_count
 
 Say = Callable[[str], None]
@@ -118,7 +118,7 @@ class _Finder:
 
     def _first(self) -> int:
         """Returns where the search begins: at the recipe's own value."""
-        return min(self.steps.number(getattr(self.recipe, self.steps.option)), self.steps.last)
+        return min(self.steps.number(self.recipe.options[self.steps.option]), self.steps.last)
 
     def _between(self) -> tuple[int, int]:
         """Returns the largest number that fits, -1 if none, and the smallest that does not, beyond the last if none."""
@@ -157,8 +157,8 @@ class _Finder:
         return self.clock() >= self.deadline
 
     def _recipe(self, number: int) -> Recipe:
-        changed = replace(self.recipe, **{self.steps.option: self.steps.value(number)})
-        getattr(changed, "shape", None)  # sizes that contradict one another
+        changed = self.recipe.replace(**{self.steps.option: self.steps.value(number)})
+        _ = changed.hints  # sizes that contradict one another
         return changed
 
     def _ask(self, number: int, *, free: bool = False) -> None:

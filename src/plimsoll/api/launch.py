@@ -12,8 +12,8 @@ from plimsoll.api.keywords import options_of, with_fields
 from plimsoll.api.plan import Say, named, printing, unpinned
 from plimsoll.api.run import Run
 from plimsoll.engine.options import TrainOptions
-from plimsoll.recipes.base import Pinned, Recipe
 from plimsoll.recipes.own.files import short_name
+from plimsoll.recipes.recipe import Pinned, Recipe
 
 
 def train(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from pathlib import Path
 
 from plimsoll.api.keywords import require_recipe
 from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.base import Pinned, Recipe
+from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict
 from plimsoll.types import Source
@@ -39,15 +38,15 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
         >>> next(batches)["input_ids"].shape  # doctest: +SKIP
         (64, 128)
     """
-    require_recipe(recipe, verb="loader")
+    recipe = require_recipe(recipe, verb="loader")
     recipe = recipe.recipe if isinstance(recipe, Pinned) else preset(recipe) if isinstance(recipe, str) else recipe
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open
             _prepare(recipe, Path(temporary))
-            return recipe.source(Path(temporary), prefetch=prefetch)
+            return recipe.open(Path(temporary)).source(prefetch=prefetch)
     path = Path(folder).expanduser()
     _prepare(recipe, path)
-    return recipe.source(path, prefetch=prefetch)
+    return recipe.open(path).source(prefetch=prefetch)
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
@@ -64,5 +63,6 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
             return
     folder.mkdir(parents=True, exist_ok=True)
     # With a length, so that the data set is not counted to find one: batches are endless here.
-    uncounted = dataclasses.replace(recipe, steps=recipe.steps or 1, epochs=None)
-    run.write("data.json", dataclasses.asdict(uncounted.prepare(folder, lambda text: None)))
+    uncounted = recipe.replace(steps=recipe.length.steps or 1, epochs=None)
+    prepared = uncounted.open(folder).prepare(lambda text: None)
+    run.write("data.json", prepared.to_json())

@@ -14,7 +14,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.planner.chips import Chip
 from plimsoll.processes.environment import CPU_DEVICES, FORCED_DEVICES
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.units import whole_number
 
 AXES = ("data", "fsdp")
@@ -95,7 +95,7 @@ def over_devices(
             f" {batch} examples ({what}) are no multiple of {requested.devices}: take a multiple of it, or another mesh"
         )
     if target.platform == "cpu":
-        devices, hosts = _cpu_devices_of(requested, batch // recipe.normalised_together, processes), processes
+        devices, hosts = _cpu_devices_of(requested, batch // recipe.hints.normalised_together, processes), processes
     else:
         devices = target.devices
         hosts = processes if target.platform == "cuda" and devices % processes == 0 else target.hosts  # a TPU's: named

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.parts import MOST_EXAMPLES
+from plimsoll.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ def steps_of(recipe: Recipe, option: str, *, devices: int = 1) -> Steps:
     """
     name = option.replace("-", "_")
     grid = {"seq_len": 128, "batch_size": devices, "lora_rank": 1, "target_params": 0}
-    have = [each.replace("_", "-") for each in grid if each in type(recipe).__dataclass_fields__]
+    have = [each.replace("_", "-") for each in grid if each in recipe.options]
     flag = name.replace("_", "-")
     if name not in grid or flag not in have:
         raise RecipeError(
             f"--largest {option}: this recipe has no such option whose largest value could be looked for, it has"
             f" {', '.join(have)}: name one of these"
         )
-    limit = recipe.most(name)
+    limit = recipe.model.most(name)
+    if name == "batch_size":
+        limit = limit or (MOST_EXAMPLES, "the most examples that a step counts")
     return Steps(name, grid[name]) if limit is None else Steps(name, grid[name], *limit)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers.registry import LEVERS
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import name_of
 
 PLAN_ADVICE = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
@@ -80,7 +80,8 @@ def require_levers(pins: Mapping[str, Any]) -> None:
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
     """Raises RecipeError where a pinned value would change nothing for `recipe`."""
+    supported = recipe.hints.levers
     for name, lever in LEVERS.items():
-        if name in pins and (missing := lever.missing(pins[name], recipe.supported_levers)):
+        if name in pins and (missing := lever.missing(pins[name], supported)):
             reason = missing.refusal(name_of(recipe))
             raise RecipeError(f"{lever.flag} {pins[name]} would change nothing: {reason}")

@@ -35,9 +35,11 @@ from plimsoll.planner.space import micro_batches
 from plimsoll.planner.types import Problem, Rates
 from plimsoll.processes import environment, toolchains
 from plimsoll.processes.cache import cache_folder, limit_bytes, prune
-from plimsoll.recipes.base import Pinned, Prepared, Recipe
-from plimsoll.recipes.overrides import absent_data
+from plimsoll.recipes.flat import absent_data
 from plimsoll.recipes.own.files import short_name
+from plimsoll.recipes.own.recipe import recipe_of
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
@@ -134,7 +136,7 @@ def plan(
         "pins": pins,
         "pinned_by": pinned_by,
         "measure": measure,
-        "steps": (prepared or recipe).steps if measure else None,
+        "steps": (prepared or recipe.length).steps if measure else None,
         "margin_bytes": margin_bytes,
     }
     if largest is not None:
@@ -151,11 +153,12 @@ def plan(
             say=say,
         )
     problem = _possible_problem(recipe, target, **requested)
-    problem = dataclasses.replace(problem, host_bytes=_host_bytes(recipe, target, prepared, pins))
+    held, advice = _host_memory(recipe, target, prepared, pins)
+    problem = dataclasses.replace(problem, host_bytes=held, data_advice=advice)
     if prepared is None:
         for option, name in absent_data(recipe).items():
             say(f"{option} {name} is not here: this plan needs none, and training will refuse it")
-    about = {"recipe": to_dict(recipe), "steps": (prepared or recipe).steps or UNKNOWN_STEPS}
+    about = {"recipe": to_dict(recipe), "steps": (prepared or recipe.length).steps or UNKNOWN_STEPS}
     command = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:
         prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
@@ -168,10 +171,11 @@ def plan(
             "estimate_band": estimate_band(planned.ledger, devices=planned.devices),
             "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
         }
-    if target.platform == "cuda" and recipe.head_columns is not None:
+    head_width = recipe.hints.head_width
+    if target.platform == "cuda" and head_width is not None:
         chosen = planned.plan
         further["without_cudnn"] = without_cudnn(
-            precision=chosen.precision, chunk=chosen.attention_chunk, width=recipe.head_columns
+            precision=chosen.precision, chunk=chosen.attention_chunk, width=head_width
         )
     return notebook.ShownPlan(**vars(planned) | further)
 
@@ -326,7 +330,9 @@ def unpinned(
     except (TypeError, ValueError):
         kind = type(pins).__name__
         raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
-    return (recipe.recipe, {**recipe.pins, **given}) if isinstance(recipe, Pinned) else (recipe, given)
+    if isinstance(recipe, Pinned):
+        recipe, given = recipe.recipe, {**recipe.pins, **given}
+    return recipe_of(recipe), given
 
 
 def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
@@ -355,18 +361,19 @@ def refuse_impossible(
     _possible_problem(recipe, target, budget_bytes=budget, **requested)
 
 
-def _host_bytes(
+def _host_memory(
     recipe: Recipe, target: Chip, prepared: Prepared | None, pins: Mapping[str, Any]
-) -> dict[int, dict[str, int]]:
-    """Returns the host's bytes of the data by component, for each depth of prefetching."""
-    prefetches = [pins["prefetch"]] if "prefetch" in pins else PREFETCH
-    by_depth = {depth: recipe.host_bytes(prepared, prefetch=depth) for depth in prefetches}
-    if target.platform == "cpu":
-        return by_depth
-    threads = recipe.host_bytes_beside_accelerator(prepared)
-    if not threads:
-        return by_depth
-    return {depth: parts | {"encoding threads": threads} for depth, parts in by_depth.items()}
+) -> tuple[dict[int, dict[str, int]], str]:
+    """Returns the host's bytes of the data by component, for each depth of prefetching, and what would need less."""
+    by_depth: dict[int, dict[str, int]] = {}
+    advice = ""
+    for depth in [pins["prefetch"]] if "prefetch" in pins else PREFETCH:
+        memory = recipe.data.memory(prepared, recipe.reading, prefetch=depth)
+        by_depth[depth] = dict(memory.bytes)
+        if target.platform != "cpu" and memory.beside_accelerator:
+            by_depth[depth]["encoding threads"] = memory.beside_accelerator
+        advice = memory.advice
+    return by_depth, advice
 
 
 def _possible_problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
@@ -391,23 +398,24 @@ def _possible_problem(described: Recipe, target: Chip, **requested: Any) -> Prob
 
 def _problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
     """Returns the problem without the bytes of the data."""
+    hints, spec = described.hints, described.spec
     return Problem(
         chip=target.name,
         platform=target.platform,
         devices=target.devices,
         hosts=target.hosts,
         effective_batch=described.effective_batch,
-        normalised_together=described.normalised_together,
-        rate_per_example=described.rate_per_example,
-        rate_unit=described.rate_unit,
-        supported=described.supported_levers,
-        loss_chunks=described.loss_chunks,
-        loss_rows=described.loss_rows,
-        loss_whole=described.loss_whole,
-        attention_chunks=described.attention_chunks,
-        mlp_chunks=described.mlp_chunks,
-        layerwise=described.layerwise_passes,
+        normalised_together=hints.normalised_together,
+        rate_per_example=spec.rate_per_example,
+        rate_unit=spec.rate_unit,
+        supported=hints.levers,
+        loss_chunks=hints.loss_chunks,
+        loss_rows=hints.loss_rows,
+        loss_whole=hints.loss_whole,
+        attention_chunks=hints.attention_chunks,
+        mlp_chunks=hints.mlp_chunks,
+        layerwise=hints.layerwise,
         host_bytes={},
-        data_advice=described.data_advice(),
+        data_advice="",
         **requested,
     )

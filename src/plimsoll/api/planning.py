@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 from plimsoll.api import compare, launch
 from plimsoll.api.keywords import options_of, require_options, with_fields
@@ -24,11 +24,11 @@ from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
-from plimsoll.recipes.base import Pinned, Recipe
-from plimsoll.recipes.overrides import giving_way, overridden
+from plimsoll.recipes.flat import giving_way, overridden
 from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.own.functions import Given, Reduction, given
-from plimsoll.recipes.own.recipe import OwnRecipe
+from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
+from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.compared import ComparedChip, compared_table
 
@@ -117,7 +117,7 @@ class RecipePlan(ShownPlan):
         chip = self.plan.chip
         own = ComparedChip(
             chip=chip,
-            rate_unit=self.of.rate_unit,
+            rate_unit=self.of.spec.rate_unit,
             planned=self,
             price_per_hour=(prices or {}).get(chip),
         )
@@ -174,7 +174,7 @@ class FunctionPlan(RecipePlan):
         Raises:
             RecipeError: `init` returns other shapes than were planned for, or JAX runs on another kind of chip here.
         """
-        return self._loop.start(self.given.recipe(init), self.of.seed if seed is None else seed)
+        return self._loop.start(self.given.recipe(init), self.of.length.seed if seed is None else seed)
 
     @property
     def step(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
@@ -235,7 +235,7 @@ class FunctionPlan(RecipePlan):
         length = {"steps": steps, "epochs": options.pop("epochs", None)}
         length = {name: value for name, value in length.items() if value is not None}
         recipe = self.given.recipe(init, data, validation_data, **length)
-        if recipe.steps is None and recipe.epochs is None:
+        if recipe.length.steps is None and recipe.length.epochs is None:
             raise RecipeError("nothing says how long to train: give train steps=, or epochs=")
         place = os.fspath(run) if run else f"runs/{self.recipe}"
         if is_address(place) or not RunFolder(place).has("plan.json"):
@@ -248,12 +248,11 @@ class FunctionPlan(RecipePlan):
     def _loop(self) -> OwnLoop:
         from plimsoll.engine.own_loop import OwnLoop
 
-        assert isinstance(self.of, OwnRecipe)
         if self.given.lacks_length:
             raise RecipeError(
                 "plimsoll.AdamW has a schedule over the whole run: say how long it is, plimsoll.plan(..., steps=1000)"
             )
-        platform, steps = chips.chip(self.plan.chip).platform, self.of.steps or UNKNOWN_STEPS
+        platform, steps = chips.chip(self.plan.chip).platform, self.of.length.steps or UNKNOWN_STEPS
         return OwnLoop(self.of, self.plan, self.given.form, platform=platform, steps=steps)
 
 
@@ -346,6 +345,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
+    recipe = cast(Any, recipe_of(recipe))
     asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
     asked |= {option: options.pop(option) for option in options_of(plan_recipe) if option in options}
     if isinstance(recipe, Recipe | Pinned | str):

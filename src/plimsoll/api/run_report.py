@@ -19,7 +19,8 @@ from plimsoll.planned import Planned
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
 from plimsoll.recipes.own.pickled import is_pickled
-from plimsoll.recipes.saved import class_of, from_dict, is_from_file
+from plimsoll.recipes.saved import uses_of
+from plimsoll.recipes.specs import spec_of
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Recorded, columns_of
 from plimsoll.units import GIB, format_bytes
@@ -72,8 +73,8 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
             why_not = f"{problem}. It may use {format_bytes(limit)}"
     if why_not is not None:
         left_out.append(f"what the model makes, and its learning rate: {why_not}")
-        if data and not is_from_file(recipe):
-            shown = {"exhibits": from_dict(recipe).exhibits(metrics, data["facts"])}
+        if data:
+            shown = {"exhibits": uses_of(recipe).exhibits(metrics, spec_of(data["spec"]))}
 
     rates = shown.get("learning_rate")
     return Recorded(
@@ -108,7 +109,7 @@ def _commands(folder: RunFolder, recipe: Facts) -> dict[str, str]:
     named = {
         "Continues it": commands.continue_command(folder, recipe, planned),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),
-        "Uses it": "\n".join(commands.use_commands(folder, class_of(recipe).shown)),
+        "Uses it": "\n".join(commands.use_commands(folder, uses_of(recipe).shown)),
     }
     if folder.state(optional(folder, "data.json").get("steps")) == "finished":
         del named["Continues it"]

@@ -7,14 +7,16 @@ above the first mixed rung can be compared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers import lever as record
 from plimsoll.levers import registry
-from plimsoll.levers.lever import CLASSES, LeftOut, Lever
-from plimsoll.recipes.base import Recipe
+from plimsoll.levers.lever import CLASSES, LeftOut, Lever, Problem
+from plimsoll.recipes.parts import Model, OwnRung
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.saved import name_of
 from plimsoll.types import Numerics
 
 Levers = Mapping[str, Any]
@@ -45,17 +47,18 @@ def rungs(
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
     levers = {**registry.plain(), "micro_batch": recipe.effective_batch}
-    if recipe.ladder:
-        return _own_rungs(recipe, levers, chosen, numerics, platform)
+    if own := own_rungs(recipe):
+        return _own_rungs(own, recipe, levers, chosen, numerics, platform)
     lines = registry.rungs()
     _require_known(chosen, names_of(recipe))
+    problem = _problem(recipe, platform, numerics)
     ladder = [Rung(FIRST, "", "exact", "float32, the whole batch at once, saves beside training", levers, recipe)]
     left_out: dict[str, str] = {}
     for lever, rung in lines:
         if chosen and rung.name not in chosen:
             continue
         try:
-            value = _value(lever, rung, recipe, levers, numerics)
+            value = _value(lever, rung, problem, levers)
         except LeftOut as reason:
             left_out[rung.name] = str(reason)
             continue
@@ -64,18 +67,25 @@ def rungs(
     return ladder, left_out
 
 
+def own_rungs(recipe: Recipe) -> tuple[OwnRung, ...]:
+    """Returns the ladder of the model's own; empty, without a look at the data, if it has none."""
+    if type(recipe.model).ladder is Model.ladder:
+        return ()
+    return recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
+
+
 def names_of(recipe: Recipe) -> list[str]:
     """Returns the names of a recipe's rungs, in order."""
-    if recipe.ladder:
-        return [rung.name for rung in recipe.ladder]
+    own = own_rungs(recipe)
+    if own:
+        return [rung.name for rung in own]
     return [FIRST, *(rung.name for _, rung in registry.rungs())]
 
 
 def _own_rungs(
-    recipe: Recipe, levers: Levers, chosen: Sequence[str], numerics: str, platform: str
+    lines: Sequence[OwnRung], recipe: Recipe, levers: Levers, chosen: Sequence[str], numerics: str, platform: str
 ) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the same of a recipe with a ladder of its own."""
-    lines = recipe.ladder
+    """Returns the same of a model with a ladder of its own."""
     _require_known(chosen, names_of(recipe))
     ladder: list[Rung] = []
     left_out: dict[str, str] = {}
@@ -91,7 +101,7 @@ def _own_rungs(
         else:
             levers = now
             new = next(iter(rung.levers), "") if number else ""
-            ladder.append(Rung(rung.name, new, touched, rung.words, levers, replace(recipe, **rung.fields)))
+            ladder.append(Rung(rung.name, new, touched, rung.words, levers, recipe.replace(**rung.fields)))
     return ladder, left_out
 
 
@@ -102,10 +112,29 @@ def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
         raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
 
 
-def _value(lever: Lever, rung: record.Rung, recipe: Recipe, levers: Levers, numerics: str) -> Any:
+def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
+    """Returns what levers have to know of the recipe."""
+    hints = recipe.hints
+    return Problem(
+        recipe=name_of(recipe),
+        chip=platform,
+        platform=platform,
+        effective_batch=recipe.effective_batch,
+        normalised_together=hints.normalised_together,
+        numerics=numerics,
+        supported=hints.levers,
+        loss_chunks=hints.loss_chunks,
+        loss_rows=hints.loss_rows,
+        attention_chunks=hints.attention_chunks,
+        mlp_chunks=hints.mlp_chunks,
+        layerwise=hints.layerwise,
+    )
+
+
+def _value(lever: Lever, rung: record.Rung, problem: Problem, levers: Levers) -> Any:
     """Returns the value of the lever on this rung. Raises LeftOut where it would change nothing."""
-    if CLASSES.index(lever.touches) > CLASSES.index(numerics):  # type: ignore[arg-type]
-        raise LeftOut(f"--numerics {numerics} does not allow it: it is {lever.touches}")
-    if lever.supports and lever.supports[0].name not in recipe.supported_levers:
+    if CLASSES.index(lever.touches) > CLASSES.index(problem.numerics):  # type: ignore[arg-type]
+        raise LeftOut(f"--numerics {problem.numerics} does not allow it: it is {lever.touches}")
+    if lever.supports and lever.supports[0].name not in problem.supported:
         raise LeftOut(lever.supports[0].no_rung)
-    return rung.value(recipe, levers) if callable(rung.value) else rung.value
+    return rung.value(problem, levers) if callable(rung.value) else rung.value

@@ -31,7 +31,9 @@ from plimsoll.planned import Plan, Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.own.files import keep_source
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import begun_with, from_dict, is_saved_as, name_of, to_dict
 from plimsoll.training import disk, memory, overruns
 from plimsoll.units import format_budget, format_bytes
@@ -181,18 +183,19 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
         changed = Changes(folder=folder, before=before, recipe=recipe)
         changes.apply(changed, Prepared.read(folder), on_purpose=on_purpose)
         prepared = Prepared.read(folder)
-        recipe.training_data_changed(prepared)
+        recipe.open(folder.path).require_same(prepared, training=True)
         return prepared
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()
         prepared = Prepared.read(folder)
         with contextlib.suppress(DataError):  # what was prepared is of other data: nothing was begun with it
-            recipe.training_data_changed(prepared)
+            recipe.open(folder.path).require_same(prepared, training=True)
             return prepared
-    prepared = recipe.prepare(folder.path, say)
-    if recipe.steps is None and prepared.steps < FEW_STEPS:
+    prepared = recipe.open(folder.path).prepare(say)
+    if recipe.length.steps is None and prepared.steps < FEW_STEPS:
         say(_notice_of_few_steps(recipe, prepared))
-    folder.write("data.json", dataclasses.asdict(prepared))
+    folder.write("data.json", prepared.to_json())
+    keep_source(recipe, folder.path)
     folder.seal()
     folder.write("recipe.json", to_dict(recipe))
     return prepared
@@ -203,7 +206,7 @@ def _notice_of_few_steps(recipe: Recipe, prepared: Prepared) -> str:
     batch, per_epoch = recipe.effective_batch, prepared.steps_per_epoch or prepared.steps
     ways = [f"--steps {FEW_STEPS:,} goes {FEW_STEPS / per_epoch:,.3g} times through the data"]
     smaller = max(1, batch * prepared.steps // FEW_STEPS)
-    if recipe.gradient_accumulation_steps == 1 and smaller < batch:
+    if recipe.length.gradient_accumulation_steps == 1 and smaller < batch:
         ways.insert(0, f"--batch-size {smaller:,} makes about {batch * prepared.steps // smaller:,} of the same data")
     count = "1 optimizer step" if prepared.steps == 1 else f"{prepared.steps:,} optimizer steps"
     return f"{count} of {batch:,} examples are few to learn from: {'; '.join(ways)}"

@@ -23,7 +23,9 @@ from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.options import Argument, Count, Metavar, Options
 from plimsoll.processes.request import ask
-from plimsoll.recipes.saved import class_of, from_dict, name_in
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import with_spec
+from plimsoll.recipes.saved import from_dict, name_in, uses_of
 from plimsoll.recipes.verbs import Verb, lacking, resolved
 
 
@@ -144,9 +146,10 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
     saved = folder.read("recipe.json")
     verb = verb_of(name, here)
     request = {**asdict(options), "run": here}
-    if options.typed:
-        request |= resolved(verb.ask)(from_dict(saved), here, request[options.typed])
     folder.require_saved()
+    if options.typed:
+        recipe = with_spec(from_dict(saved), Prepared.read(folder).spec)
+        request |= resolved(verb.ask)(recipe, here, request[options.typed])
     answer = ask(name, request)
 
     # The attempts at tasks of ARC are a file of their own.
@@ -182,7 +185,7 @@ def verb_of(name: str, run: str) -> Verb:
     """
     folder = RunFolder(run)
     saved = folder.read("recipe.json")
-    verbs: Mapping[str, Verb] = class_of(saved).verbs
+    verbs: Mapping[str, Verb] = uses_of(saved).verbs
     if name not in verbs and name != "evaluate":
         raise lacking(name, folder.path, name_in(saved))
     return verbs.get(name, Verb())

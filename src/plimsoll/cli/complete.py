@@ -14,7 +14,8 @@ from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import lever_rows
 from plimsoll.cli.parse import forms_of, options_of_command, recipe_named
 from plimsoll.errors import PlimsollError
-from plimsoll.options import Option, options_of
+from plimsoll.options import Option
+from plimsoll.recipes.flat import rows
 
 CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
 """Words for values that are chips, and that are runs."""
@@ -60,7 +61,7 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
 
 def _first_words(command: str) -> Iterable[str]:
     """Returns the names that a command takes first: recipes, or data sets."""
-    from plimsoll.recipes.registry import preparations, presets
+    from plimsoll.recipes.registered import preparations, presets
 
     if COMMANDS[command].takes_recipe:
         return presets()
@@ -70,12 +71,12 @@ def _first_words(command: str) -> Iterable[str]:
 def _rows(command: str, words: Sequence[str]) -> Sequence[Option]:
     """Returns the options of a command, and of the recipe or data set after it."""
     from plimsoll.cli.prepare import page_of
-    from plimsoll.recipes.registry import preparations
+    from plimsoll.recipes.registered import preparations
 
     try:
         if COMMANDS[command].takes_recipe:
             name = words[0] if words else ""
-            return (*options_of(recipe_named(name)), *options_of_command(command), *lever_rows())
+            return (*rows(recipe_named(name)), *options_of_command(command), *lever_rows())
         if command == "prepare":
             return page_of(words[0], preparations()[words[0]]).options
     except (PlimsollError, LookupError):  # no such recipe, or no such data set

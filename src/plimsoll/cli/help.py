@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from plimsoll.cli.options import Place, lever_rows
 from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.options import Option, options_of
-from plimsoll.recipes.registry import record_of
+from plimsoll.recipes.flat import rows
+from plimsoll.recipes.registered import record_of
 
 COLUMNS = 80
 """Width of a help text."""
@@ -26,20 +27,6 @@ OFTEN_OF = {
     "ladder": ("memory", "rungs", "chip"),
 }
 """Options of a command that stand among those of the recipe."""
-DATA = {
-    "chat_template", "data", "dataset_config", "dataset_id", "identifiers",
-    "loss_on", "max_examples", "mix_chunks", "num_items", "seq_len", "shuffle", "shuffle_buffer_size",
-    "skip_bad", "split", "stride", "text_column", "tokenizer", "truncate", "use_streaming", "validation_examples",
-    "validation_id", "validation_rows", "validation_tokens", "validation_users", "vocab_size", "workers",
-}  # fmt: skip
-"""Options of a recipe that are of its data, until they stand in a class of their own."""
-OPTIMIZER = {
-    "beta1", "beta2", "clip_norm", "default_warmup_steps", "ema_decay", "final_fraction", "learning_rate",
-    "puzzle_learning_rate", "puzzle_weight_decay", "warmup_fraction", "warmup_steps", "weight_decay",
-}  # fmt: skip
-LENGTH = {
-    "batch_size", "default_epochs", "epochs", "eval_interval", "gradient_accumulation_steps", "seed", "steps",
-}  # fmt: skip
 TITLES = {
     "often used": "",
     "options": "",
@@ -95,10 +82,12 @@ class Page:
 def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
     """Returns the help of a command with a recipe."""
     preset = record_of(name)
+    if preset is not None and recipe.kind != "file" and preset.parts.get("data", recipe.data.name) != recipe.data.name:
+        preset = preset._replace(example="--memory 1GiB")  # of other data than the preset's
     of_command = options_of(options)
     return Page(
         program=f"plimsoll {command} {name}",
-        options=(*of_recipe(recipe), *of_command, *(lever_rows() if issubclass(options, Place) else ())),
+        options=(*rows(recipe), *of_command, *(lever_rows() if issubclass(options, Place) else ())),
         example=f"plimsoll {command} {name} {preset.example if preset else '--memory 1GiB'}".rstrip(),
         often=_often(preset.often if preset else (), OFTEN_OF[command]),
         notes=notes_of_ladder(recipe) if command == "ladder" else (),
@@ -117,21 +106,6 @@ def notes_of_ladder(recipe: Any) -> list[str]:
     from plimsoll.api.rungs import names_of
 
     return [f"rungs: {', '.join(names_of(recipe))}"]
-
-
-def of_recipe(recipe: Any) -> list[Option]:
-    """Returns the options of a recipe, each in its group."""
-    is_ours = type(recipe).__module__.startswith("plimsoll.")
-    return [
-        replace(option, group=_group(option.name, "model" if is_ours else "recipe")) for option in options_of(recipe)
-    ]
-
-
-def _group(name: str, other: str) -> str:
-    for group, names in {"data": DATA, "optimizer": OPTIMIZER, "length": LENGTH}.items():
-        if name in names:
-            return group
-    return other
 
 
 def help_asked(page: Page, words: Sequence[str], also_accepted: Iterable[str] = ()) -> str:

@@ -64,7 +64,7 @@ def fingerprint(arguments: list[str]) -> int:
 def recipes(arguments: list[str]) -> int:
     """Prints the names that `plan` and `train` take."""
     options = parse(RecipesOptions, arguments, command="recipes")
-    from plimsoll.recipes.registry import installed, presets
+    from plimsoll.recipes.registered import installed, presets
 
     rows = [{"name": name, "purpose": preset.purpose} for name, preset in presets().items()]
     return print_answer(options, {"recipes": rows, "broken": installed().broken}, _recipes_text)
@@ -99,7 +99,7 @@ def runs(arguments: list[str]) -> int:
 def inspect(arguments: list[str]) -> int:
     """Prints what is in a data set, from its first 8 MiB."""
     options = parse(InspectOptions, arguments, command="inspect")
-    from plimsoll.recipes.registry import families
+    from plimsoll.recipes.registered import families
     from plimsoll.recipes.verbs import resolved
 
     for family in families():

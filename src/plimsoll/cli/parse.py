@@ -6,7 +6,6 @@ that users of the published guides know are accepted too.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ from plimsoll.cli.help import Page, help_asked, page_of_recipe
 from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
-from plimsoll.recipes.base import Recipe
-from plimsoll.recipes.overrides import giving_way, require_one_side, set_by_recipe
+from plimsoll.recipes.flat import giving_way, require_one_side, set_by_recipe
+from plimsoll.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     import argparse
@@ -93,7 +92,7 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
     """
     name, recipe, words = take_recipe(arguments, command=command)
     page = page_of_recipe(command, name, recipe, options)
-    values = values_typed(page, words, also_accepted=(*ALIASES, "--preset NAME"))
+    values = values_typed(page, words, also_accepted=(*ALIASES, "--preset NAME", "--swap data=NAME"))
 
     # Options by whose they are.
     own = {option.name for option in options_of(options)}
@@ -121,9 +120,10 @@ def changed_by_user(recipe: Recipe, fields: Mapping[str, Any], *, name: str, sea
     given = dict(fields) if searched is None else {**fields, searched.replace("-", "_"): searched}
     blank, what_gave_way = giving_way(recipe, given)
     try:
-        changed = dataclasses.replace(blank, **fields)
+        changed = blank.replace(**fields)
         # Sizes that contradict one another are refused now, not by the compile child.
-        getattr(changed, "shape", None)
+        if not changed.data.spec_in_data:
+            _ = changed.hints
     except RecipeError as refusal:
         raise RecipeError(f"{refusal}{set_by_recipe(blank, str(refusal), given, name=name)}") from None
     require_one_side(recipe, given)
@@ -133,8 +133,31 @@ def changed_by_user(recipe: Recipe, fields: Mapping[str, Any], *, name: str, sea
 
 
 def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe, list[str]]:
+    """Returns the name that stands first, its recipe with the parts that --swap exchanges, and the words after it."""
+    words, parts = list(arguments), ""
+    if "--swap" in words[:-1]:
+        at = words.index("--swap")
+        parts = words.pop(at + 1)
+        words.pop(at)
+    name, recipe, words = _named_first(words, command=command)
+    return name, with_parts(recipe, parts) if parts else recipe, words
+
+
+def with_parts(recipe: Recipe, parts: str) -> Recipe:
+    """Returns the recipe with other parts, which are typed like data=text,optimizer=adamw."""
+    from plimsoll.recipes.registry import swapped
+
+    names: dict[str, str] = {}
+    for word in parts.split(","):
+        role, equals, name = word.partition("=")
+        if not equals:
+            raise RecipeError(f"--swap takes parts by name, like data=text,optimizer=adamw, got {word!r}")
+        names[role] = name
+    return swapped(recipe, names)
+
+
+def _named_first(words: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
     """Returns the name that stands first (or behind --preset), its recipe, and the words after it."""
-    words = list(arguments)
     if "--preset" in words[:-1]:
         at = words.index("--preset")
         name = words.pop(at + 1)
@@ -147,7 +170,7 @@ def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe,
         print("With the defaults of stories:\n")
         return "stories", recipe_named("stories"), words
     if not words or words[0].startswith("-"):
-        from plimsoll.recipes.registry import presets
+        from plimsoll.recipes.registered import presets
 
         raise RecipeError(
             f"plimsoll {command} needs a recipe first, like `plimsoll {command} code`: {names_in_words(presets())}"
@@ -158,7 +181,8 @@ def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe,
 
 def recipe_named(name: str) -> Recipe:
     """Returns a recipe by its name, or from a file, whose code must not take the accelerator."""
-    from plimsoll.recipes.registry import PRESETS, preset
+    from plimsoll.recipes.registered import PRESETS
+    from plimsoll.recipes.registry import preset
 
     if name in PRESETS:
         return preset(name)
@@ -270,7 +294,8 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
         known += ALIASES
         from plimsoll.recipes.registry import recipes_with
 
-        if others := recipes_with(flag[2:].replace("-", "_")):
+        others = recipes_with(flag[2:].replace("-", "_"))
+        if others and " ".join(recipe) not in others:  # unless its parts were exchanged
             return f"the recipe {' '.join(recipe)} has no option {flag}, which is one of {names_in_words(others)}:"
     near = did_you_mean(flag, known, most=2, like=0.7)
     if not near and (others := commands_with(flag)):

@@ -14,7 +14,7 @@ from plimsoll.options import options_of
 from plimsoll.processes import environment
 from plimsoll.processes.request import ask
 from plimsoll.recipes.family import Preparation
-from plimsoll.recipes.registry import broken_packages, preparations
+from plimsoll.recipes.registered import broken_packages, preparations
 from plimsoll.recipes.verbs import resolved
 
 USAGE = """plimsoll prepare WHAT [options]

@@ -21,7 +21,7 @@ from plimsoll.options import options_of
 
 if TYPE_CHECKING:
     from plimsoll.api.jobs import Scheduler
-    from plimsoll.recipes.base import Recipe
+    from plimsoll.recipes.recipe import Recipe
 
 OFTEN_RESUMED = (
     "max_steps",
@@ -88,10 +88,11 @@ def resume(arguments: Sequence[str], *, here: str | None = None) -> int:
     from plimsoll.api.follow import begun
     from plimsoll.files.bucket import fetched
     from plimsoll.files.run_folder import RunFolder
+    from plimsoll.recipes.flat import rows as rows_of
 
     run, *words = arguments
     name, recipe = begun(RunFolder(here or fetched(run)))
-    of_recipe = options_of(recipe)
+    of_recipe = rows_of(recipe)
     values = typed((*of_recipe, *rows), [run, *words], program="plimsoll resume")
 
     # Options by whose they are.

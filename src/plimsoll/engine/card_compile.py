@@ -71,7 +71,7 @@ class CardCompiler(CrossCompiler):
         return [seconds[number] for number in range(len(plans))]
 
     def _timed(self, plans: Sequence[Plan]) -> list[float]:
-        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        spec = self.recipe.spec.batch(self.recipe.effective_batch)
         every = [self.functions(plan) for plan in plans]
         steps = [self.executable(functions.step(spec)[0], plan) for functions, plan in zip(every, plans, strict=True)]
         held = {"state": self.executable(every[0].init(), plans[0])(np.uint32(0))}

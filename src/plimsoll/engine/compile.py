@@ -34,7 +34,6 @@ from plimsoll.planner.hlo.packed import packed_bytes
 from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, Rates, Static
 from plimsoll.processes import environment
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.initial_weights import twice_at_first
@@ -115,7 +114,7 @@ class LocalCompiler:
         carry = program.tree_bytes(state["carry"]) // devices  # split by examples, as the batch is
         trees = state["params"], state["optimizer"], state.get("ema", {}), state | {"carry": None}
         parameters, optimizer, ema, others = (sharding.device_bytes(tree, fsdp=fsdp) for tree in trees)
-        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        batch = program.shapes(self.recipe.spec.batch(self.recipe.effective_batch))
         return Static(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(state["params"])),
             parameter_bytes=parameters,
@@ -126,8 +125,8 @@ class LocalCompiler:
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(batch) // devices,
             whole_state_bytes=program.tree_bytes(state),
-            given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.frozen_is_given else 0,
-            initial_bytes=0 if type(self.recipe).begin is Recipe.begin else twice_at_first(state["params"]),
+            given_bytes=program.tree_bytes(state["params"]["frozen"]) if self.recipe.hints.frozen_given else 0,
+            initial_bytes=twice_at_first(state["params"]) if self.recipe.hints.begins_with else 0,
             movable=offload.movable_bytes(state, fsdp=fsdp),
         )
 
@@ -150,7 +149,7 @@ class LocalCompiler:
         if (traced := self._traced.pop(plan, None)) is not None:
             step, jaxpr = traced.lower(), traced.jaxpr
         else:
-            step, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
+            step, jaxpr = self.functions(plan).step(self.recipe.spec.batch(self.recipe.effective_batch))
         counted, compiled = dots(jaxpr), program.compiled(step, deterministic=plan.deterministic)
         self._analysed.add(plan)
         analysis = analysis_of(compiled, flops=counted.flops, dots=counted.number)
@@ -165,7 +164,7 @@ class LocalCompiler:
         """Returns what the traced step says of its bytes and its work."""
         self.warm_up()
         self._compile_init(plan)
-        batch = self.recipe.batch_spec(self.recipe.effective_batch)
+        batch = self.recipe.spec.batch(self.recipe.effective_batch)
         if self._devices == 1:
             traced = self.functions(plan).traced(batch)
             self._traced = dict([*self._traced.items()][1 - KEPT_TRACES :]) | {plan: traced}
@@ -207,7 +206,7 @@ class LocalCompiler:
         The plans take turns, A B A B, so that other work on the machine affects all of them alike, until their order is
         clear or the time is over; never are there two states. The median counts.
         """
-        spec = self.recipe.batch_spec(self.recipe.effective_batch)
+        spec = self.recipe.spec.batch(self.recipe.effective_batch)
         random = np.random.default_rng(0)
         batch = {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
         every = [self._loaded(plan) for plan in plans]
@@ -230,7 +229,7 @@ class LocalCompiler:
         """Returns how a plan begins and its step, compiled; the last few stay, for one is timed beside several."""
         if plan not in self._steps:
             functions = self.functions(plan)
-            spec = self.recipe.batch_spec(self.recipe.effective_batch)
+            spec = self.recipe.spec.batch(self.recipe.effective_batch)
             lowered = functions.init(), functions.step(spec)[0]
             init, step = (program.compiled(each, deterministic=plan.deterministic) for each in lowered)
             memory.trim()
@@ -273,9 +272,9 @@ class LocalCompiler:
     def _fill_cache(self, plan: Plan) -> None:
         """Compiles for the cache what a run of the plan loads and this process has not compiled yet."""
         functions = self.functions(plan)
-        missing = [functions.init(), functions.evaluate(self.recipe.evaluation_spec(plan.micro_batch))]
+        missing = [functions.init(), functions.evaluate(self.recipe.spec.validation_batch(plan.micro_batch))]
         if plan not in self._analysed:
-            missing.append(functions.step(self.recipe.batch_spec(self.recipe.effective_batch))[0])
+            missing.append(functions.step(self.recipe.spec.batch(self.recipe.effective_batch))[0])
         if self._compiling_init is not None:
             self._compiling_init.join()
         for each in missing:

@@ -85,7 +85,7 @@ class CrossCompiler(LocalCompiler):
         if not self.compiled:
             return self.estimated(plan)
         self.warm_up()
-        lowered, jaxpr = self.functions(plan).step(self.recipe.batch_spec(self.recipe.effective_batch))
+        lowered, jaxpr = self.functions(plan).step(self.recipe.spec.batch(self.recipe.effective_batch))
         with ThreadPoolExecutor(1) as beside:
             compiling = beside.submit(self.executable, lowered, plan)
             flops, moved = self._flops(plan), dots(jaxpr).moved_bytes
@@ -142,7 +142,7 @@ class CrossCompiler(LocalCompiler):
         options: dict[str, Any] = {"frozen_bits": full.frozen_bits, "precision": full.precision}
         init = make_init(self._task(full), self.rule(full.storage), **options, examples=self.examples)
         starting = liveness.temporary_bytes(jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr)
-        batch = self.recipe.batch_spec(full.micro_batch)
+        batch = self.recipe.spec.batch(full.micro_batch)
         if self.compiled:
             functions = self.functions(full)
             if full.offload != "none":
@@ -190,7 +190,7 @@ class CrossCompiler(LocalCompiler):
                 state, plan.offload, AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
             )
             state = sharding.with_shardings(state, shardings)
-        share = self.share(self.recipe.batch_spec(self.recipe.effective_batch))
+        share = self.share(self.recipe.spec.batch(self.recipe.effective_batch))
         jaxpr = self.traced(plan, self._task(plan), state, share)
         whole = program.tree_bytes(state["params"]["trainable"])
         split = whole - whole // plan.fsdp
@@ -212,7 +212,7 @@ class CrossCompiler(LocalCompiler):
     def _flops(self, plan: Plan) -> float:
         """Counts the whole step in its plain form: a chip's attention kernel shows no dots, and a CPU has no TF32."""
         task = self.recipe.task(dataclasses.replace(plan.compute("cpu"), precision="float32"))
-        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        batch = program.shapes(self.recipe.spec.batch(self.recipe.effective_batch))
         return dot_flops(self.traced(plan, task, self.state(plan.storage, plan.precision), batch))
 
     def _task(self, plan: Plan) -> Any:

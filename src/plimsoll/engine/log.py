@@ -11,8 +11,9 @@ from typing import Any
 
 from plimsoll.engine.options import TrainOptions
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.base import Prepared, Recipe
 from plimsoll.recipes.own.pickled import is_pickled
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.metrics import LogFile, MetricsLog, read_rows, with_tables
 from plimsoll.report.progress import Progress
@@ -168,14 +169,14 @@ class SessionLog:
         seconds, waiting = sum(self.window) / steps, (waited - self.waited_before) / steps
         self.waited_before = waited
         self.window.clear()
-        rate = self.recipe.effective_batch * self.recipe.rate_per_example / seconds if seconds else 0.0
+        rate = self.recipe.effective_batch * self.prepared.spec.rate_per_example / seconds if seconds else 0.0
         device = allocator.device_bytes()
         row = {
             **metrics,
             "step_seconds": seconds,
             "data_seconds": waiting,
             "elapsed_seconds": self._elapsed(),
-            f"{self.recipe.rate_unit}_per_second": rate,
+            f"{self.prepared.spec.rate_unit}_per_second": rate,
             "resident_bytes": memory.resident_bytes(),
             "peak_resident_bytes": memory.peak_resident_bytes(),
             **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
@@ -204,7 +205,7 @@ class SessionLog:
         self.step_ended = time.monotonic()
 
     def _track(self, done: int, row: Mapping[str, float]) -> None:
-        self.metrics.log(done, with_tables(row, self.recipe.tables))
+        self.metrics.log(done, with_tables(row, self.recipe.model.uses.tables))
         for tracker in list(self.trackers):
             try:
                 tracker.log(done, row)
@@ -252,7 +253,7 @@ class SessionLog:
             )
             self.say(final_summary(outcome))
             self.say(ledger_table(ledger))
-            uses = [part.command for part in self.recipe.shown if part.command]
+            uses = [part.command for part in self.recipe.model.uses.shown if part.command]
             of_functions = is_pickled(to_dict(self.recipe))
             self.say(where_and_next(self._run, outcome, uses=uses, of_functions=of_functions))
         if (written := self.profile.close()) is not None:

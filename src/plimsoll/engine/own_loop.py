@@ -18,8 +18,8 @@ from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan, plain_compute
 from plimsoll.planner.chips import BACKEND
 from plimsoll.recipes.own.functions import BatchForm
-from plimsoll.recipes.own.recipe import OwnRecipe
-from plimsoll.recipes.own.task import require_sound
+from plimsoll.recipes.own.task import GivenTask, require_sound
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.training import distributed
 from plimsoll.training.program import Functions, compiled
 from plimsoll.types import LossSum
@@ -28,7 +28,7 @@ from plimsoll.types import LossSum
 class OwnLoop:
     """State and step of a plan, compiled when they are first needed."""
 
-    def __init__(self, recipe: OwnRecipe, plan: Plan, form: BatchForm, *, platform: str, steps: int) -> None:
+    def __init__(self, recipe: Recipe, plan: Plan, form: BatchForm, *, platform: str, steps: int) -> None:
         """Looks at nothing but where JAX runs.
 
         Args:
@@ -57,7 +57,7 @@ class OwnLoop:
         self._steps = steps
         self._is_checked = False
 
-    def start(self, recipe: OwnRecipe, seed: int) -> Any:
+    def start(self, recipe: Recipe, seed: int) -> Any:
         """Returns the state before the first step.
 
         Args:
@@ -100,12 +100,12 @@ class OwnLoop:
     @cached_property
     def _step(self) -> Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]:
         functions = self._functions_of(self._recipe)
-        lowered = functions.step(self._recipe.batch_spec(self._recipe.effective_batch))[0]
+        lowered = functions.step(self._recipe.spec.batch(self._recipe.effective_batch))[0]
         step = compiled(lowered, deterministic=self._plan.deterministic)
         put = functions.put if self._plan.devices > 1 else jax.device_put
         return lambda state, batch: step(state, put(batch))
 
-    def _functions_of(self, recipe: OwnRecipe) -> Functions:
+    def _functions_of(self, recipe: Recipe) -> Functions:
         plan = self._plan
         devices = distributed.devices(plan.devices) if plan.devices > 1 else None
         rule = recipe.update_rule(self._steps, plan.storage)
@@ -115,7 +115,7 @@ class OwnLoop:
         params = _params(state)
         if self._recipe.effective_batch > 1 and self._plan.devices == 1:
             first = {name: leaf[:2] for name, leaf in batch.items()}
-            require_sound(self._recipe.task(plain_compute()), first, params=params)
+            require_sound(GivenTask(self._recipe.origin, plain_compute()), first, params=params)
         self._is_checked = True
 
 

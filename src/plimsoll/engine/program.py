@@ -12,7 +12,7 @@ import numpy as np
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Rehearsal
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoints import Checkpoints
 
@@ -22,7 +22,7 @@ def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
     from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
 
     trackers = [] if tracker == "none" else [tracker]
-    for name in ("grain", "tensorboardX", "tokenizers", *recipe.imports(), *trackers):
+    for name in ("grain", "tensorboardX", "tokenizers", *recipe.data.imports(), *trackers):
         importlib.import_module(name)
 
 
@@ -33,8 +33,8 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
         task,
         rule,
         plan,
-        batch=recipe.batch_spec(recipe.effective_batch),
-        evaluation_batch=recipe.evaluation_spec(plan.micro_batch),
+        batch=recipe.spec.batch(recipe.effective_batch),
+        evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
         devices=distributed.devices(plan.devices) if plan.devices > 1 else None,
     )
 

@@ -29,7 +29,7 @@ from plimsoll.files.run_folder import RunFolder, note_holder
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.processes.interruption import Interruption
-from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.report.metrics import read_rows
 from plimsoll.training import allocator, distributed, memory, program
@@ -106,10 +106,10 @@ class _Training:
         checkpoints = Checkpoints(
             self.folder,
             in_background=self.plan.async_save,
-            frozen=not self.recipe.frozen_is_given,
+            frozen=not self.recipe.hints.frozen_given,
             plan=self.planned["plan"],
         )
-        loader = self.recipe.source(self.folder.path, prefetch=self.plan.prefetch)
+        loader = self.recipe.open(self.folder.path).source(prefetch=self.plan.prefetch)
         distributed.barrier("data")  # a host without the tokenised text has made it: minutes
         if jax.default_backend() != "cpu":
             loader = OnDevice(loader, executables.put)
@@ -134,7 +134,7 @@ class _Training:
 
             def evaluate(params: Any) -> Mapping[str, float]:
                 self.measured.evaluated = True
-                batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+                batches = self.recipe.open(self.folder.path).validation(examples=self.plan.micro_batch)
                 return summed(iter(batches), executables.evaluate, params, signal)
 
             ended, lost = None, False
@@ -219,7 +219,7 @@ class _Training:
         task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         step = make_step(task, rule, **program.of_plan(self.plan))
-        batch = program.shapes(self.recipe.batch_spec(self.recipe.effective_batch))
+        batch = program.shapes(self.recipe.spec.batch(self.recipe.effective_batch))
         lowered = jax.jit(step).lower(executables.state, batch)
         compiled = program.compiled(lowered, deterministic=self.plan.deterministic)
         return dataclasses.replace(executables, step=stopping_at_nan(step, compiled, self.folder.path / "nan.txt"))
@@ -228,7 +228,7 @@ class _Training:
         self, executables: program.Executables, checkpoints: Checkpoints, loader: Source
     ) -> tuple[Any, int | None]:
         has_saved = distributed.of_first("has-saved", lambda: bool(self.folder.saved_steps()))
-        frozen = self._frozen(executables) if self.recipe.frozen_is_given and has_saved else {}
+        frozen = self._frozen(executables) if self.recipe.hints.frozen_given and has_saved else {}
         loaded, notes = checkpoints.newest(executables.state)
         self.notes += notes
         if loaded is None:
@@ -252,7 +252,7 @@ class _Training:
 
     def _first(self, executables: program.Executables) -> Any:
         """Returns the state as it is drawn."""
-        return jax.block_until_ready(executables.init(np.uint32(self.recipe.seed % 2**32)))
+        return jax.block_until_ready(executables.init(np.uint32(self.recipe.length.seed % 2**32)))
 
     def _frozen(self, executables: program.Executables) -> dict[str, Any]:
         """Returns the frozen weights of the parameters, which the checkpoints leave out, as a dictionary with them."""
@@ -260,15 +260,19 @@ class _Training:
         drawn = state["params"].pop("frozen")
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        return {"frozen": own_copies(self.recipe.given_frozen(drawn), drawn)}
+        return {"frozen": own_copies(self.recipe.open(self.folder.path).weights().load_frozen(drawn), drawn)}
 
     def _given(self, state: Any) -> dict[str, Any]:
         """Returns the entries of the state that begin with the recipe's own parameters, if it has some."""
+        options = self.recipe.hints.begins_with
+        if not options:
+            return {}
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        entries = with_initial(state, self.recipe.begin, rule.average)
+        weights = self.recipe.open(self.folder.path).weights()
+        entries = with_initial(state, weights.load, rule.average)
         if entries is None:
             return {}
-        self.notes.append(f"the run began with weights that were given to it ({self.recipe.begins_with})")
+        self.notes.append(f"the run began with weights that were given to it ({options})")
         return entries
 
     def _schedule(self) -> Schedule:
@@ -282,7 +286,7 @@ class _Training:
             evaluate_every=every if session.eval_every is None else session.eval_every,
             save_every=max(1, min(1000, steps // 4)) if session.save_every is None else session.save_every,
             save_by_clock=session.save_every is None,
-            best_by=self.recipe.best_by,
+            best_by=self.recipe.model.uses.best_by,
             patience=session.patience,
         )
 
@@ -290,18 +294,18 @@ class _Training:
         """Raises RecipeError for --patience without a held-out set."""
         if schedule.patience is None:
             return
-        batches = self.recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+        batches = self.recipe.open(self.folder.path).validation(examples=self.plan.micro_batch)
         if next(iter(batches), None) is None:
             raise RecipeError(
                 f"--patience {schedule.patience} needs a validation loss, and {self.folder.path} has no held-out set:"
-                f" {self.recipe.without_validation}; or leave --patience out"
+                f" {self.recipe.data.no_validation}; or leave --patience out"
             )
 
     def _best(self) -> Best:
         """Returns the best evaluation so far; of several processes only the first one removes what is not kept."""
         if distributed.process() != 0:
-            return Best(self.recipe.best_by)
-        return best_of(read_rows(self.folder.metrics), self.folder.saved_steps(), self.recipe.best_by)
+            return Best(self.recipe.model.uses.best_by)
+        return best_of(read_rows(self.folder.metrics), self.folder.saved_steps(), self.recipe.model.uses.best_by)
 
     def _last_evaluated(self) -> int:
         """Returns the last step whose evaluation was logged."""

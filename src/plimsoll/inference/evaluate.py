@@ -12,7 +12,7 @@ from typing import Any
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained, newest_whole
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import name_of
 from plimsoll.recipes.verbs import Verb, resolved
 from plimsoll.training.checkpoints import read_leaves
@@ -25,7 +25,7 @@ UNSUPPORTED = {
     "keep_seen": "--keep-seen is for runs of recommend, and {run} is one of {recipe}: leave it out",
     "closed_loop": "--closed-loop drives the systems of the recipe control, and this is a run of another",
 }
-"""Refusals of options that a run's recipe does not support (`Recipe.evaluation_options`)."""
+"""Refusals of options that a run's recipe does not support (`Verb.options`)."""
 
 
 def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,13 +41,14 @@ def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     trained = Trained(request["run"], step=request["step"])
     recipe: Recipe = trained.recipe
-    recipe.data_changed(trained.prepared)
+    verb = recipe.model.uses.verbs.get("evaluate", Verb())
+    supported = {*verb.options, *(["raw"] if recipe.optimizer.ema_decay else [])}
+    recipe.open(trained.folder.path).require_same(trained.prepared, training=False)
     for option, refusal in UNSUPPORTED.items():
-        if request.get(option) and option not in recipe.evaluation_options:
+        if request.get(option) and option not in supported:
             raise RecipeError(refusal.format(run=trained.folder.path, recipe=name_of(recipe)))
     answer = {"run": request["run"], "step": trained.step}
-    own = recipe.verbs.get("evaluate", Verb()).answer
-    answer |= resolved(own)(trained, request) if own else trained.means()
+    answer |= resolved(verb.answer)(trained, request) if verb.answer else trained.means()
     if request.get("raw") and "raw" not in answer:
         means = trained.means(average=False)
         answer["raw"] = {name: value for name, value in means.items() if isinstance(value, float)}

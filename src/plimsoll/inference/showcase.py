@@ -17,7 +17,8 @@ import psutil
 from plimsoll.errors import PlimsollError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.inference.trained import Trained
-from plimsoll.recipes.base import Prepared, Recipe
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.verbs import resolved
 from plimsoll.units import format_bytes
@@ -53,8 +54,9 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
             limit = format_bytes(request["limit_bytes"])
             left_out.append(f"{what}: it takes more than the {limit} that it may use here")
 
-    attempt("the last evaluation", lambda: recipe.exhibits(request["metrics"], prepared.facts))
-    for part in recipe.shown:
+    uses, spec = recipe.model.uses, prepared.spec
+    attempt("the last evaluation", lambda: uses.exhibits(request["metrics"], spec))
+    for part in uses.shown:
         if part.takes_minutes and not request["closed_loop"]:
             left_out.append(f"{part.words}: ask for it with --closed-loop, it takes minutes")
             continue
@@ -83,7 +85,7 @@ def bound_memory(limit_bytes: int) -> None:
 
 def learning_rate(recipe: Recipe, steps: int) -> dict[str, list[float]] | None:
     """Returns the learning rate at some steps of a run; None for a recipe without a schedule."""
-    schedule = recipe.schedule(steps)
+    schedule = recipe.optimizer.schedule(steps)
     if schedule is None:
         return None
     chosen = sorted({round(part * (steps - 1) / (RATES - 1)) for part in range(RATES)})

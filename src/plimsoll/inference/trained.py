@@ -19,7 +19,8 @@ from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan
-from plimsoll.recipes.base import Prepared
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import with_spec
 from plimsoll.recipes.saved import from_dict, name_of
 from plimsoll.recipes.verbs import lacking, resolved
 from plimsoll.report.metrics import read_rows
@@ -45,13 +46,14 @@ class Trained:
 
     def __init__(self, run: str, *, step: str) -> None:
         self.folder = RunFolder(run)
-        self.recipe = from_dict(self.folder.read("recipe.json"))
+        recipe = from_dict(self.folder.read("recipe.json"))
         self.folder.require_sealed()
         with as_written(f"plan.json of {self.folder.path}"):
             self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
         self.prepared = Prepared.read(self.folder)
+        self.recipe = with_spec(recipe, self.prepared.spec)
         self.run = run
-        self.step = whole(self.folder, step, self.recipe.best_by)
+        self.step = whole(self.folder, step, self.recipe.model.uses.best_by)
         self.checkpoint = self.folder.checkpoint(self.step)
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
@@ -65,11 +67,11 @@ class Trained:
         init = make_init(task, rule, **how, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
         frozen = {}
-        if self.recipe.frozen_is_given:
+        if self.recipe.hints.frozen_given:
             like = without_frozen(like)
             if given:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
-                frozen = {"frozen": self.recipe.given_frozen(drawn)}
+                frozen = {"frozen": self.recipe.open(self.folder.path).weights().load_frozen(drawn)}
         if "ema" not in like or not average:
             loaded = load_arrays(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
         else:
@@ -104,14 +106,16 @@ class Trained:
             counted += float(sums["loss"].weight)
             return sums
 
-        batches = recipe.validation(self.folder.path, examples=self.plan.micro_batch)
+        batches = recipe.open(self.folder.path).validation(examples=self.plan.micro_batch)
         sums = summed(iter(batches), evaluate_and_count, self.params(average=average))
         if not sums:
-            raise RunError(f"{self.folder.path} has no held-out set to evaluate on: {recipe.without_validation}")
-        means = recipe.reported({name.removeprefix("validation_"): value for name, value in sums.items()})
-        if recipe.rate_unit == "tokens":
+            raise RunError(f"{self.folder.path} has no held-out set to evaluate on: {recipe.data.no_validation}")
+        means = {name.removeprefix("validation_"): value for name, value in sums.items()}
+        means = recipe.model.uses.reported(means, recipe.spec)
+        of_text = recipe.spec.tokens is not None
+        if of_text:
             means["perplexity"] = math.exp(min(means["loss"], 700.0))
-        unit = "tokens" if recipe.rate_unit == "tokens" else "weight"  # a user's loss may count anything
+        unit = "tokens" if of_text else "weight"  # a user's loss may count anything
         return {**means, unit: round(counted)}
 
 
@@ -152,9 +156,10 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: The run's recipe has no such verb.
     """
     trained = Trained(request["run"], step=request["step"])
-    if verb not in trained.recipe.verbs:
+    verbs = trained.recipe.model.uses.verbs
+    if verb not in verbs:
         raise lacking(verb, trained.folder.path, name_of(trained.recipe))
-    return resolved(trained.recipe.verbs[verb].answer)(trained, request)
+    return resolved(verbs[verb].answer)(trained, request)
 
 
 def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:

@@ -39,7 +39,7 @@ class Problem:
     """Rows of logits that an example has; None where that is not known."""
     numerics: str
     supported: tuple[str, ...]
-    """Levers that the recipe's code makes use of (`Recipe.supported_levers`)."""
+    """Levers that the recipe's code makes use of (`Hints.levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
     """True where all logits at once are tried before those."""
@@ -72,7 +72,7 @@ class Rung:
     words: str
     """Description of its effect; `{}` stands for the value."""
     value: Any
-    """Value of the lever; or a function of the recipe and of the levers so far that returns it, or raises LeftOut."""
+    """Value of the lever; or a function of the problem and of the levers so far that returns it, or raises LeftOut."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The task of predicting the next token with a `Decoder`: its parameters and its summed loss."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -9,11 +9,11 @@ from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
 from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.models.decoder import Decoder, Places, StackedBlock
 from plimsoll.models.shape import DecoderShape
-from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
+from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class NextToken:
-    """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length).
+    """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length), or `tokens` (`pairs`).
 
     They may hold `segments` and `positions` of documents in a row (`Decoder.hidden`), and `counted`, 0 at labels that
     are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Decoder`.
@@ -34,13 +34,13 @@ class NextToken:
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
         """Returns nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
-        weights: Any = params["trainable"]
+        weights, batch = cast(Any, params["trainable"]), pairs(batch)
         hidden = self.decoder.hidden(weights, batch["input_ids"], **_documents(batch))
         return self._summed(weights, hidden, batch), None, {}
 
     def enter(self, outer: dict, batch: Batch) -> Array:
         """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
-        return self.decoder.embedded(outer, batch["input_ids"])
+        return self.decoder.embedded(outer, pairs(batch)["input_ids"])
 
     def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
         places: Places = self.decoder.places(x.shape[1], **_documents(batch))
@@ -49,7 +49,7 @@ class NextToken:
         return self.decoder.block(layer, x, places)
 
     def leave(self, outer: dict, x: Array, batch: Batch) -> tuple[LossSum, Metrics]:
-        return self._summed(outer, self.decoder.normed(outer, x), batch), {}
+        return self._summed(outer, self.decoder.normed(outer, x), pairs(batch)), {}
 
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
         """Returns the nats of the labels that count, and their number."""
@@ -90,3 +90,18 @@ class NextToken:
 def _documents(batch: Batch) -> dict[str, Array]:
     """Returns numbers and positions of documents, where rows hold several."""
     return {name: batch[name] for name in ("segments", "positions") if name in batch}
+
+
+def pairs(batch: Batch) -> Batch:
+    """Returns ids and labels, int32: those of the batch, or each of its `tokens` and the one after it.
+
+    `tokens` are of (batch, length + 1) and any integer type, with booleans `counted` of (batch,) where some rows only
+    fill up the batch; their labels become `IGNORE`.
+    """
+    if "tokens" not in batch:
+        return batch
+    ids = batch["tokens"].astype(jnp.int32)
+    labels = ids[:, 1:]
+    if COUNTED in batch:
+        labels = jnp.where(batch[COUNTED][:, None], labels, IGNORE)
+    return {"input_ids": ids[:, :-1], "labels": labels}

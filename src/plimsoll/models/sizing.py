@@ -21,6 +21,13 @@ HEAD_WIDTHS = (64, 32, 128)
 INNER_RATIOS = (0.75, 1.34)
 """Lowest and highest inner width, as a share of 8/3 of the width."""
 MOST_WIDTH = 16_384
+VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
+"""Sizes of a tokenizer that is trained for a model, each for models of fewer parameters than the number before it."""
+
+
+def usual_vocabulary(parameters: int) -> int:
+    """Returns the size of a tokenizer that is trained for a model of so many parameters."""
+    return next(size for most, size in VOCABULARIES if parameters < most)
 
 
 def inner_width(width: int, multiple: int = 64) -> int:

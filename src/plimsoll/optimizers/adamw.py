@@ -43,7 +43,7 @@ class AdamW(Rates):
     epsilon: float = 1e-8
     """Constant added to the square root of the second moment."""
     clip_norm: Annotated[float | None, Interval(ge=0, lt=math.inf)] = 1.0
-    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 or None for no clipping."""
+    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
     @property
     def needs_norm(self) -> bool:

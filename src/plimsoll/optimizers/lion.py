@@ -43,7 +43,7 @@ class Lion(Rates):
     beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
     """Decay rate of the momentum."""
     clip_norm: Annotated[float | None, Interval(ge=0, lt=math.inf)] = 1.0
-    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 or None for no clipping."""
+    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
     @property
     def needs_norm(self) -> bool:

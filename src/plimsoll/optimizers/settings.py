@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -52,9 +52,16 @@ class Optimizer(Options):
     group: ClassVar[str] = "optimizer"
     name: ClassVar[str] = ""
     """Name in recipe.json and on the command line, like "adamw"."""
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options that say the same in other words: an option's name maps to the options that are reset when a user gives
+    that option, with the values they are reset to."""
     levers: ClassVar[tuple[str, ...]] = ()
     """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
     `layerwise`."""
+
+    ema_decay: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
+    use the EMA weights. 0 disables it."""
 
     @property
     def needs_norm(self) -> bool:
@@ -125,8 +132,8 @@ class Rates(Optimizer):
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
     default_warmup_steps: Annotated[int | None, Ge(0)] = 100
-    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. None for --warmup-fraction in any
-    run."""
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, --warmup-fraction of
+    any run."""
     warmup_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     """Most of the run that is warm-up, if --warmup-steps is not given."""
     decay: Decay = "cosine"

@@ -15,12 +15,17 @@ T = TypeVar("T")
 
 
 class Preset(NamedTuple):
-    """Name of one complete recipe: what makes it, and a line about it."""
+    """One complete recipe by its name: what makes it, or its parts and options, and a line about it."""
 
-    make: str
-    """"module:function", called without arguments, or "module:Class"."""
     purpose: str
     """Line of `plimsoll recipes`."""
+    make: str = ""
+    """"module:function" or "module:Class", called without arguments, which returns the recipe; empty where `parts` name
+    it."""
+    parts: Mapping[str, str] = {}
+    """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}."""
+    options: Mapping[str, Any] = {}
+    """Options that differ from the defaults of the parts."""
     example: str = ""
     """Options with which `plimsoll train NAME` runs, for its help: those without which it does not, and --memory."""
     often: tuple[str, ...] = ()
@@ -61,9 +66,11 @@ class Inspection:
 class Family:
     """Folder, or package, of recipes: all that plimsoll is told of it."""
 
-    kinds: Mapping[str, str]
-    """Name in `recipe.json` to "module:Class": each class has that `kind`."""
-    presets: Mapping[str, Preset]
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Name in `recipe.json` to "module:Class" of a model, of data, or of an optimizer: each class has that `name`."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """Name in `recipe.json` to "module:Class" of an `OwnRecipe`: each class has that `kind`."""
+    presets: Mapping[str, Preset] = field(default_factory=dict)
     prepares: Mapping[str, Preparation] = field(default_factory=dict)
     inspects: tuple[Inspection, ...] = ()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError, as_written
-from plimsoll.recipes.base import FROM_FILE, Recipe
+from plimsoll.recipes.flat import chosen
 from plimsoll.recipes.own import files, pickled
-from plimsoll.recipes.registry import KINDS, code_of, recipe_class
+from plimsoll.recipes.parts import Uses
+from plimsoll.recipes.recipe import FROM_FILE, Recipe
+from plimsoll.recipes.registered import PARTS, ROLES, name_of_part, part_class
+from plimsoll.recipes.registry import code_of, of_parts, recipe_class, swapped
 
 SAVED = "recipe.json of the run"
 
@@ -19,52 +21,56 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     """Returns what `recipe.json` holds, and what the planner's answers are kept by.
 
     Raises:
-        RecipeError: A field of a user's recipe is not a number, a string, a boolean or None.
+        RecipeError: An option of a user's recipe is not a number, a string, a boolean or None.
     """
-    fields = dataclasses.asdict(recipe)
-    if recipe.kind != FROM_FILE:
-        code = {} if recipe.kind in KINDS else {"code": code_of(type(recipe))}
-        return {"kind": recipe.kind, "fields": fields, **code}
+    fields = recipe.options
     for name, value in fields.items():
         if not isinstance(value, bool | int | float | str | None):
+            owner = type(recipe.origin or recipe).__name__
             raise RecipeError(
-                f"the field {name} of {type(recipe).__name__} is a {type(value).__name__}: fields are options, and"
-                " kept as JSON: numbers, strings, booleans or None"
+                f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
+                " numbers, strings, booleans or None"
             )
-    return {"kind": recipe.kind, **files.describe(recipe), "fields": fields}
+    if recipe.origin is not None:
+        if recipe.kind != FROM_FILE:
+            return {"kind": recipe.kind, "fields": fields, "code": code_of(type(recipe.origin))}
+        return {"kind": FROM_FILE, **files.describe(recipe), "fields": fields}
+
+    # A part that is registered nowhere stands in a file of the user's.
+    names = {role: name_of_part(recipe.parts[role]) for role in ROLES}
+    parts = {role: name for role, name in names.items() if name is not None}
+    if len(parts) < len(names):
+        return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
+    foreign = {parts[role]: code_of(type(recipe.parts[role])) for role in ROLES if parts[role] not in PARTS}
+    return {"kind": recipe.kind, "parts": parts, "fields": fields, **({"code": foreign} if foreign else {})}
 
 
 def name_of(recipe: Recipe) -> str:
     """Returns what to call a recipe that the user has not named: its kind, or the name of its file."""
-    return recipe.kind if recipe.kind != FROM_FILE else name_in({"kind": FROM_FILE, **files.describe(recipe)})
-
-
-def class_of(saved: Mapping[str, Any]) -> type[Recipe]:
-    """Returns the class of a saved recipe. Of a file's it is `Recipe` itself: the file is run only where it is needed.
-
-    Raises:
-        RecipeError: It is of a kind that nobody has registered.
-    """
-    with as_written(SAVED):
-        kind = saved["kind"]
-    return Recipe if kind == FROM_FILE else recipe_class(kind)
+    return name_in(to_dict(recipe))
 
 
 def is_from_file(saved: Mapping[str, Any]) -> bool:
     """Returns whether a saved recipe stands in a user's file, which is run only where that is needed."""
-    return class_of(saved).kind == FROM_FILE
+    with as_written(SAVED):
+        return saved["kind"] == FROM_FILE
 
 
 def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `to_dict` wrote.
 
     Raises:
-        RecipeError: The kind or a field is unknown, or a user's file is not the one with that SHA-256.
+        RecipeError: A kind, a part or an option is unknown, or a user's file is not the one with that SHA-256.
     """
-    if is_from_file(saved):
-        return files.from_saved(saved)
     with as_written(SAVED):
-        return class_of(saved)(**saved["fields"])
+        kind, fields, parts = saved["kind"], saved["fields"], saved.get("parts", {})
+    if kind == FROM_FILE:
+        recipe = files.from_saved(saved)
+        now = {role: name_of_part(recipe.parts[role]) for role in parts}
+        other = {role: name for role, name in parts.items() if name != now[role]}
+        return (swapped(recipe, other) if other else recipe).replace(**fields)
+    with as_written(SAVED):
+        return of_parts(parts, fields) if parts else recipe_class(kind)(**fields).composed()
 
 
 def name_in(saved: Mapping[str, Any]) -> str:
@@ -77,30 +83,32 @@ def name_in(saved: Mapping[str, Any]) -> str:
     return files.short_name(f"{saved['file']}{name}")
 
 
-def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
-    """Returns the fields that are not as in `base`, or as by default. Of a user's file it returns all of them: only
-    running it would say its defaults."""
+def uses_of(saved: Mapping[str, Any]) -> Uses:
+    """Returns what is done with the trained model of a saved recipe.
+
+    Of a user's file nothing special: it is run only where it is needed.
+    """
     if is_from_file(saved):
-        return dict(saved["fields"])
-    recipe = from_dict(saved)
-    before = dataclasses.asdict(type(recipe)() if base is None else base)
-    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
+        return Uses()
+    with as_written(SAVED):
+        kind, parts = saved["kind"], saved.get("parts")
+        return part_class("model", parts["model"]).uses if parts else recipe_class(kind).uses
+
+
+def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
+    """Returns the options that are not as in `base`, or as by default. Of a user's file it returns all of them: only
+    running it would say its defaults."""
+    return dict(saved["fields"]) if is_from_file(saved) else chosen(from_dict(saved), base)
 
 
 def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields that differ, each with its two values."""
-    if first.kind != other.kind:
-        return {"kind": (first.kind, other.kind)}
-    if first.kind == FROM_FILE:
-        left, right = files.describe(first), files.describe(other)
-        places = {
-            name: (left.get(name), right.get(name))
-            for name in ("file", "name", "code")
-            if left.get(name) != right.get(name)
-        }
+    """Returns what differs, each with its two values: kinds, files, parts or options."""
+    left, right = to_dict(first), to_dict(other)
+    for names in (("kind",), ("file", "name", "code"), ("parts",)):
+        places = {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
         if places:
             return places
-    left, right = dataclasses.asdict(first), dataclasses.asdict(other)
+    left, right = left["fields"], right["fields"]
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
 
 
@@ -113,7 +121,7 @@ def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe
     if not pickled.is_pickled(saved):
         return from_dict(saved)
     pickled.require_same(saved, to_dict(recipe), run=run)
-    return dataclasses.replace(recipe, **saved["fields"])
+    return recipe.replace(**saved["fields"])
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:

@@ -23,6 +23,8 @@ class Verb:
     ask: str = ""
     """`function(recipe, run, text) -> dict`: fields of the request, from what the user typed (a puzzle, a history). It
     runs in the command's process without JAX, so that bad input is refused at once."""
+    options: tuple[str, ...] = ()
+    """Options of the command that only some recipes support, like "closed_loop" of `evaluate`."""
     text: str = ""
     """`function(answer) -> str`: what the command prints without --json."""
 

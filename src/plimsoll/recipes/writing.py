@@ -27,12 +27,11 @@ def write(trained: TrainedRun, request: Mapping[str, Any], continued: Continue) 
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
         continued: Samples ids after the prompt's.
     """
-    trained.recipe = trained.recipe.without_data(trained.prepared)
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
     options = {name: request[name] for name in ("tokens", "temperature", "top_k", "seed")}
-    options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.recipe.rate_per_example}
+    options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.prepared.spec.length}
     ids = list(continued(task, readable(trained.params()["trainable"]), prompt, **options))
     return written(trained, request, ids, tokenizer.decode(ids))
 

@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 
 from control_files import FAMILIES, places, write_control
 from hypotheses import examples
+from making import made
 from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks
 from plimsoll.data.hdf5.survey import describe, is_hdf5
 from plimsoll.errors import DataError
-from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.rows import ControlRows, is_held_out
+
+
+def advice(path):
+    recipe = made("control", data=str(path))
+    return recipe.data.memory(None, recipe.reading, prefetch=0).advice
 
 
 def epoch_of(rows, *, batch_size=50, mix=3, count=None, **how):
@@ -142,8 +147,8 @@ def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):
     assert "4 of them are held" in Hdf5Rows(path, {"x": "x"}).warning(mix=4)
     assert Hdf5Rows(path, {"x": "x"}).has_huge_chunks
     small = write_control(tmp_path / "w.h5")
-    assert Control(data=str(small)).data_advice() == "a smaller --mix-chunks"
+    assert advice(small) == "a smaller --mix-chunks"
     large = np.zeros((600, 400, 19), np.float32)
     wide = write_control(tmp_path / "wide.h5", chunk=600, input_sequences=large)
-    assert "docs/control.md" in Control(data=str(wide)).data_advice()
+    assert "docs/control.md" in advice(wide)
     assert "docs/control.md" in describe(path)["warnings"][0]

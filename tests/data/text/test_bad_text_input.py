@@ -11,9 +11,9 @@ import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from making import made
 from plimsoll.data.text.opening import open_documents, require_named
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.text.recipe import Text
 from programs import printed
 
 
@@ -107,8 +107,9 @@ def test_a_file_that_is_missing_is_not_taken_for_a_stream(name, tmp_path, monkey
     (tmp_path / "here").mkdir()
     with pytest.raises(DataError, match=r"^there is no such path: '.* is no file or folder here .*Check the path\.$"):
         require_named(name)
+    recipe = made("stories", dataset_id=name, vocab_size=300, steps=9)
     with pytest.raises(DataError, match=r"^there is no such path: "):
-        Text(dataset_id=name, vocab_size=300, steps=9).host_bytes(None, prefetch=0)
+        recipe.data.memory(None, recipe.reading, prefetch=0)
 
 
 def test_what_is_here_and_what_looks_like_an_id_is_named(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import plimsoll
+from making import made
 from plimsoll.data.loader_bytes import loader_bytes, tokenizer_bytes
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.text.recipe import Text
 from plimsoll.units import MIB
 
 
@@ -22,8 +22,10 @@ def test_the_guides_own_example():
 
 
 def test_ours_is_what_a_plan_charges_for_the_same_data():
-    recipe = Text(seq_len=128, batch_size=32, vocab_size=10_000, target_params=5_000_000, validation_tokens=0)
-    charged = recipe.host_bytes(None, prefetch=2)["data"]
+    recipe = made(
+        "stories", seq_len=128, batch_size=32, vocab_size=10_000, target_params=5_000_000, validation_tokens=0
+    )
+    charged = recipe.data.memory(None, recipe.reading, prefetch=2).bytes["data"]
     assert plimsoll.estimate_memory_usage(100_000, 128, 32)["plimsoll_streaming_mb"] == charged / MIB
 
 

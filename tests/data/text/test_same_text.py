@@ -1,6 +1,5 @@
 """A run goes on with the text it began with, whatever its time of writing says; with another it is refused."""
 
-import dataclasses
 import os
 
 import pytest
@@ -30,7 +29,7 @@ def flip(path, at):
 
 
 def begun(text, folder):
-    recipe = dataclasses.replace(preset("stories"), dataset_id=str(text), **SIZES)
+    recipe = preset("stories").replace(dataset_id=str(text), **SIZES)
     folder.create()
     prepare_data(folder, recipe, lambda words: None)
     folder.write("plan.json", {})

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from making import made
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.control import closed_loop, prepare, prepare_options
 from plimsoll.recipes.control.lqr import systems
-from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.systems import FAMILIES
 from plimsoll.recipes.control.tables import evaluation
 from plimsoll.types import Compute
@@ -46,13 +46,13 @@ def trained(tmp_path_factory):
             patched.setattr(module, "systems", partial(systems, names=tuple(FEW)))
         sizes = {"samples": 200, "variants": 2, "held_out": 0.5, "window": 16, "stride": 100}
         prepare.prepare(prepare_options.ControlSet(horizon=4.0, **sizes), file)
-        yield Untrained(Control(data=str(file), width=16, heads=1, layers=1, batch_size=8, steps=2))
+        yield Untrained(made("control", data=str(file), width=16, heads=1, layers=1, batch_size=8, steps=2))
 
 
 def test_driving_is_an_option_of_the_evaluation_and_a_part_of_a_report(trained, monkeypatch):
     monkeypatch.setattr(closed_loop, "SECONDS", 0.4)
     monkeypatch.setattr(closed_loop, "STARTS", 1)
-    assert "closed_loop" in trained.recipe.evaluation_options
+    assert "closed_loop" in trained.recipe.model.uses.verbs["evaluate"].options
     assert closed_loop.evaluate(trained, {}) == {"loss": 1.0}
     answer = {"run": "runs/x", "step": 7} | closed_loop.evaluate(trained, {"closed_loop": True})
     driven = answer["closed_loop"]
@@ -71,7 +71,7 @@ def test_driving_is_an_option_of_the_evaluation_and_a_part_of_a_report(trained, 
 
 
 def test_a_file_that_does_not_say_how_it_was_made_cannot_be_driven(trained, monkeypatch):
-    monkeypatch.delitem(trained.recipe.rows.attributes, closed_loop.MADE_WITH)
+    monkeypatch.delitem(trained.recipe.data.rows.attributes, closed_loop.MADE_WITH)
     with pytest.raises(RecipeError, match=r"windows\.h5 does not say which systems it was simulated with"):
         closed_loop.closed_loop(trained)
 

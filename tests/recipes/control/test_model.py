@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.model import GAIN_UNIT, Imitator, ImitatorShape, token_features
+from plimsoll.recipes.control.imitator import GAIN_UNIT, Imitating, ImitatorShape, token_features
 from plimsoll.types import Compute
 
 STRICT = True
@@ -18,7 +18,7 @@ SIZES = {"features": 19, "outputs": 6, "families": 35}
 @cache
 def task_of(**changed):
     sizes = {"width": 16, "heads": 2, "layers": 2, "inner": 32} | changed
-    return Imitator(ImitatorShape(**SIZES, **sizes), Compute())
+    return Imitating(ImitatorShape(**SIZES, **sizes), Compute())
 
 
 @cache

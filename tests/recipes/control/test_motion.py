@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.recipes.control.model import CHANGE_LEVEL, LEVEL_WIDTH, STATE_LEVEL, motion_tokens, token_features
+from plimsoll.recipes.control.imitator import CHANGE_LEVEL, LEVEL_WIDTH, STATE_LEVEL, motion_tokens, token_features
 
 STRICT = True
 

@@ -5,8 +5,8 @@ import jax
 import pytest
 
 from control_files import write_control
+from making import made
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.rows import ControlRows
 from plimsoll.types import Compute
 
@@ -27,27 +27,27 @@ def parameters(recipe):
 
 
 def test_the_published_network_is_one_option_away(file):
-    assert parameters(Control(data=file, network="published")) == 208_774
-    assert parameters(Control(data=file, network="published", width=32, heads=2, layers=2)) == 30_086
+    assert parameters(made("control", data=file, network="published")) == 208_774
+    assert parameters(made("control", data=file, network="published", width=32, heads=2, layers=2)) == 30_086
 
 
 def test_by_default_it_says_a_gain_for_the_states_that_the_file_names(file):
-    shape = Control(data=file).task(Compute()).shape
+    shape = made("control", data=file).task(Compute()).shape
     assert (shape.gain_states, shape.patch, shape.error_floor) == (12, 4, 0.1)
     # enter: 3 x 4 x 12 + 7 + 24 features instead of 19; leave: 6 x 12 outputs instead of 6
-    assert parameters(Control(data=file)) == 208_774 + (175 - 19) * 64 + (72 - 6) * 65
+    assert parameters(made("control", data=file)) == 208_774 + (175 - 19) * 64 + (72 - 6) * 65
 
 
 def test_a_window_that_is_no_whole_number_of_tokens_is_refused(file):
     with pytest.raises(RecipeError, match=r"32 states .* --patch 5: .* 1, 2, 4, 8"):
-        Control(data=file, patch=5).task(Compute())
-    Control(data=file, patch=5, network="published").task(Compute())
+        made("control", data=file, patch=5).task(Compute())
+    made("control", data=file, patch=5, network="published").task(Compute())
 
 
 @pytest.mark.parametrize("floor", [-0.1, float("inf")])
 def test_an_error_floor_is_a_number_from_zero_on(floor):
     with pytest.raises(RecipeError, match=f"--error-floor must be 0 or more and finite, got {floor}"):
-        Control(error_floor=floor)
+        made("control", error_floor=floor)
 
 
 def test_all_features_are_states_where_the_file_does_not_say(tmp_path):

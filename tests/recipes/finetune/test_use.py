@@ -38,11 +38,11 @@ class Tuned(SimpleNamespace):
     def __init__(self, tmp_path, *, moved=0.05, **changed):
         recipe, run = small(tmp_path, **changed), tmp_path / "run"
         run.mkdir()
-        made = recipe.prepare(run, lambda _: None)
+        made = recipe.open(run).prepare(lambda _: None)
         plan = SimpleNamespace(compute=lambda platform: Compute())
         super().__init__(recipe=recipe, run=str(run), step=6, plan=plan, prepared=made)
         self.task = recipe.task(Compute())
-        params, draw = recipe.begin(zeros(self.task)), np.random.default_rng(3)
+        params, draw = recipe.open(None).weights().load(zeros(self.task)), np.random.default_rng(3)
         move = lambda leaf: leaf + jnp.asarray(moved * draw.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
         self.all = params | {"trainable": jax.tree.map(move, params["trainable"])}
 
@@ -50,7 +50,7 @@ class Tuned(SimpleNamespace):
         return self.all if given else {name: part for name, part in self.all.items() if name != "frozen"}
 
     def logits(self):
-        rank = self.recipe.lora_rank
+        rank = self.recipe.options["lora_rank"]
         weights = self.task.adapted(self.all) if rank else self.all["trainable"]
         return logits(self.task.task.decoder if rank else self.task.decoder, weights)
 
@@ -69,7 +69,7 @@ def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begin
     tuned = Tuned(tmp_path, lora_targets="q,down", rslora=True)
     answer = export(tuned, {"adapter": str(tmp_path / "out")})
     learned, settings = read_adapter(tmp_path / "out", SHAPE, rank=4)
-    assert settings == tuned.recipe.adapter
+    assert settings == tuned.recipe.model.adapter
     assert learned.keys() == tuned.all["trainable"].keys()
     jax.tree.map(np.testing.assert_array_equal, learned, tuned.all["trainable"])
     assert answer["adapter"]["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(learned))
@@ -77,12 +77,13 @@ def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begin
     assert names >= {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert "model.safetensors" not in names
 
-    again = replace(tuned.recipe, init_from=str(tmp_path / "out"))
-    again.prepare(tmp_path / "again", lambda _: None)
-    batch = next(again.source(tmp_path / "again", prefetch=0))
+    again = tuned.recipe.replace(init_from=str(tmp_path / "out"))
+    opened = again.open(tmp_path / "again")
+    opened.prepare(lambda _: None)
+    batch = next(opened.source(prefetch=0))
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     loss = jax.jit(lambda params: tuned.task.loss(params, None, batch, keys, train=True)[0].total)
-    assert loss(again.begin(zeros(tuned.task))) == loss(tuned.all)
+    assert loss(opened.weights().load(zeros(tuned.task))) == loss(tuned.all)
 
 
 @pytest.mark.parametrize("options", [{"rslora": True, "lora_targets": "v,down"}, {"lora_rank": 0}], ids=str)

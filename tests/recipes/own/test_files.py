@@ -1,7 +1,6 @@
 # ruff: noqa: E501 (a case is a line)
 """Recipes in a user's files: which one is meant, how it comes back in another process, what is refused."""
 
-import dataclasses
 import importlib
 import json
 import os
@@ -43,32 +42,32 @@ class Mine(plimsoll.OwnRecipe):
 
 def test_the_only_recipe_needs_no_name_and_of_several_the_one_called_recipe_is_meant(tmp_path):
     recipe = preset(write(tmp_path, SMALL + "spirals = plimsoll.recipe(**GIVEN, **FIELDS)"))
-    assert (recipe.batch_size, recipe.steps) == (8, 5)
+    assert (recipe.length.batch_size, recipe.length.steps) == (8, 5)
     assert name_of(recipe) == "mine-spirals"
     path = write(tmp_path, TWO + "recipe = large")
-    assert preset(path).batch_size == 20
+    assert preset(path).length.batch_size == 20
     small, large = preset(path + ":small"), preset(path + ":large")
-    assert small.batch_size == 4
-    assert differences(small, dataclasses.replace(large, batch_size=4)) == {"name": ("small", "large")}
+    assert small.length.batch_size == 4
+    assert differences(small, large.replace(batch_size=4)) == {"name": ("small", "large")}
 
 
 def test_a_file_may_change_a_recipe_of_ours(tmp_path):
-    text = "import plimsoll, dataclasses\nmine = dataclasses.replace(plimsoll.preset('code'), seed=3)"
+    text = "import plimsoll\nmine = plimsoll.preset('code').replace(seed=3)"
     recipe = preset(write(tmp_path, text))
-    assert recipe == dataclasses.replace(preset("code"), seed=3)
+    assert recipe == preset("code").replace(seed=3)
     assert to_dict(recipe)["kind"] == "stories"
 
 
 def test_the_fields_of_a_class_are_options_and_survive_json(tmp_path):
-    recipe = dataclasses.replace(preset(write(tmp_path, CLASS + "recipe = Mine(steps=5)")), rate=0.25, batch_size=2)
+    recipe = preset(write(tmp_path, CLASS + "recipe = Mine(steps=5)")).replace(rate=0.25, batch_size=2)
     saved = json.loads(json.dumps(to_dict(recipe)))
     assert saved["fields"] == {
-        "batch_size": 2, "gradient_accumulation_steps": 1, "steps": 5, "epochs": None, "seed": 42, "ema_decay": 0.0,
-        "norm_group": None, "shuffle": True, "rate": 0.25,
+        "batch_size": 2, "gradient_accumulation_steps": 1, "steps": 5, "epochs": None, "default_epochs": None,
+        "seed": 42, "ema_decay": 0.0, "norm_group": None, "shuffle": True, "rate": 0.25,
     }  # fmt: skip
     assert from_dict(saved) == recipe
     assert is_saved_as(saved, recipe)
-    assert differences(from_dict(saved), dataclasses.replace(recipe, rate=0.5)) == {"rate": (0.25, 0.5)}
+    assert differences(from_dict(saved), recipe.replace(rate=0.5)) == {"rate": (0.25, 0.5)}
     other = CLASS.replace("rate: float = 0.1", "rate: tuple = (1,)") + "recipe = Mine()"
     with pytest.raises(RecipeError, match="the field rate of Mine is a tuple: fields are options"):
         to_dict(preset(write(tmp_path, other, "other.py")))
@@ -84,7 +83,7 @@ print(json.dumps(to_dict(from_dict(json.load(sys.stdin)))))
 def test_another_process_finds_the_same_recipe_and_what_lies_beside_it(tmp_path):
     write(tmp_path, "RATE = 0.5\n", "rates.py")
     path = write(tmp_path, "import rates\n" + ONE + "print('imported')")
-    saved = to_dict(dataclasses.replace(preset(path), steps=9))
+    saved = to_dict(preset(path).replace(steps=9))
     assert saved["file"] == path
     assert saved["name"] == "recipe"
     assert set(saved["sources"]) == {"mine.py", "rates.py"}
@@ -181,7 +180,7 @@ def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_eith
     exec(ONE, names)
     monkeypatch.setitem(sys.modules, "__main__", importlib.import_module("plimsoll.worker"))
     assert "code" in to_dict(names["recipe"])
-    assert names["recipe"].called == "OwnRecipe"
-    with pytest.raises(RecipeError) as refused, names["recipe"].guard("loss"):
+    assert names["recipe"].origin.called == "OwnRecipe"
+    with pytest.raises(RecipeError) as refused, names["recipe"].origin.guard("loss"):
         raise ValueError("no")
     assert "user_code.py" not in str(refused.value)  # without lines of ours

@@ -125,7 +125,7 @@ def test_an_init_that_fails_is_told_by_its_line():
 def test_parameters_of_64_bits_and_a_partial_function_are_what_jax_and_its_function_make_of_them():
     wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape), PARAMS)
     assert functions(params=wide).params == functions().params
-    assert functions(partial(loss)).recipe(init).short_name == "own_functions"
+    assert functions(partial(loss)).recipe(init).origin.short_name == "own_functions"
 
 
 def test_an_init_of_other_parameters_is_refused():
@@ -252,7 +252,7 @@ def test_data_is_arrays_of_the_batch_s_pytree_or_what_has_a_place(tmp_path):
     mapped = np.load(tmp_path / "points.npy", mmap_mode="r")
     for given_data in ((points, values), (mapped, jnp.asarray(values)), lambda: {"0": points, "1": values}):
         recipe = functions().recipe(init, given_data)
-        batch = next(iter(recipe.source(tmp_path, prefetch=0)))
+        batch = next(iter(recipe.open(tmp_path).source(prefetch=0)))
         assert {name: leaf.shape for name, leaf in batch.items()} == {"0": (8, 3), "1": (8,)}
     with pytest.raises(DataError, match=r"data is a generator: give arrays"):
         functions().recipe(init, (each for each in points))

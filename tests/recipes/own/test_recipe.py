@@ -1,7 +1,6 @@
 # ruff: noqa: E501 (a case is a line)
 """What a user's recipe must keep to: scalar sums, finite, of arrays; said before anything is trained."""
 
-import dataclasses
 import sys
 
 import h5py
@@ -14,6 +13,7 @@ import toy_lever
 from own_files import with_, write
 from plimsoll.api.plan import plan
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.registry import preset
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
@@ -32,7 +32,7 @@ def trace(recipe):
     """What the compile child does first: shapes only."""
     task = recipe.task(Compute())
     state = jax.eval_shape(make_init(task, optax.sgd(0.1)), jax.ShapeDtypeStruct((), "uint32"))
-    batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in recipe.batch_spec(8).items()}
+    batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in recipe.spec.batch(8).items()}
     jax.eval_shape(make_step(task, optax.sgd(0.1), accumulation=2), state, batch)
 
 
@@ -83,7 +83,7 @@ def test_what_would_go_wrong_is_refused_before_the_first_step(tmp_path, case):
 
     def begin():
         recipe = own(tmp_path, **functions)
-        recipe.optimizer(recipe.prepare(tmp_path / "run", lambda text: None).steps)
+        recipe.optimizer.rule(recipe.open(tmp_path / "run").prepare(lambda text: None).steps)
 
     with pytest.raises((RecipeError, DataError)) as refused:
         begin()
@@ -99,7 +99,7 @@ def test_what_is_frozen_reaches_the_loss_and_stays(tmp_path):
     )
     task, sgd = recipe.task(Compute()), optax.sgd(0.1)
     state = make_init(task, sgd)(np.uint32(0))
-    batch = next(recipe.source(tmp_path, prefetch=0))
+    batch = next(recipe.open(tmp_path).source(prefetch=0))
     after = make_step(task, sgd, accumulation=2)(state, batch)[0]["params"]
     np.testing.assert_array_equal(after["frozen"]["count"], [0, 1, 2])
     assert (after["trainable"] != state["params"]["trainable"]).tolist() == [False, True, True]
@@ -107,13 +107,13 @@ def test_what_is_frozen_reaches_the_loss_and_stays(tmp_path):
 
 def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
     said = []
-    recipe = dataclasses.replace(
-        own(tmp_path, validation_data="lambda: {'x': np.ones((3, 3)), 'y': np.ones(3)}"), steps=None, epochs=2.0
-    )
-    prepared = recipe.prepare(tmp_path / "run", said.append)
+    recipe = own(tmp_path, validation_data="lambda: {'x': np.ones((3, 3)), 'y': np.ones(3)}")
+    recipe = recipe.replace(steps=None, epochs=2.0)
+    prepared = recipe.open(tmp_path / "run").prepare(said.append)
     assert (prepared.steps, prepared.steps_per_epoch) == (10, 5.0)
     assert prepared.facts["description"] == "40 examples, 3 for validation"
     assert said == ["data: 40 examples, 3 for validation; 10 steps are 2 epochs"]
+    keep_source(recipe, tmp_path / "run")
     assert (tmp_path / "run/source/mine.py").read_text() == (tmp_path / "mine.py").read_text()
 
 
@@ -129,8 +129,8 @@ def test_an_hdf5_file_beside_the_recipe_is_found_from_any_folder_before_one_wher
     data = "lambda: plimsoll.Hdf5('rows.h5', {'x': 'x', 'y': 'y'})"
     written(elsewhere, 4)
     written(home, 3)
-    assert own(home, data=data).batch_spec(8)["x"] == ((8, 3), "float32")
-    assert own(empty, data=data).batch_spec(8)["x"] == ((8, 4), "float32")
+    assert own(home, data=data).spec.batch(8)["x"] == ((8, 3), "float32")
+    assert own(empty, data=data).spec.batch(8)["x"] == ((8, 4), "float32")
 
 
 def test_a_lever_of_its_own_is_off_while_its_loss_is_checked(tmp_path):
@@ -138,7 +138,7 @@ def test_a_lever_of_its_own_is_off_while_its_loss_is_checked(tmp_path):
     loss = f"lambda p, b, compute: (jnp.sum(({cast}) ** 2), b['y'].size)"
     with toy_lever.registered():
         recipe = own(tmp_path, loss=loss, supported="('norms',)")
-        assert recipe.prepare(tmp_path / "run", print).steps == 5
+        assert recipe.open(tmp_path / "run").prepare(print).steps == 5
 
 
 def test_a_lever_that_the_loss_ignores_cannot_be_pinned(tmp_path):
@@ -153,7 +153,7 @@ def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
         loss="lambda p, b, *, compute: (jnp.sum(p['bias'] * b['y'].astype(compute.precision)), b['y'].size)",
         supported="('precision',)",
     )
-    assert recipe.supported == ("precision",)
-    task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.source(tmp_path, prefetch=0))
+    assert recipe.hints.levers == ("precision",)
+    task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.open(tmp_path).source(prefetch=0))
     params, keys = jax.jit(task.init)(jax.random.key(0)), jax.random.split(jax.random.key(0), 8)
     assert "bf16" in str(jax.make_jaxpr(lambda p: task.loss(p, None, batch, keys, train=True)[0])(params))

@@ -1,6 +1,5 @@
 """A model with state (batch norm): its own loop learns the same, no plan changes it, and a run keeps it."""
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -34,7 +33,7 @@ def recipe():
 
 @pytest.fixture(scope="module")
 def batches(recipe):
-    images = recipe._sets[0]
+    images = recipe.origin.sets[0]
     rows = [[images[step * EXAMPLES + n] for n in range(EXAMPLES)] for step in range(STEPS)]
     return [{name: np.stack([row[name] for row in batch]) for name in batch[0]} for batch in rows]
 
@@ -55,7 +54,7 @@ def test_it_learns_what_its_own_loop_learns(recipe, batches):
     state, losses = learned(recipe, batches)
 
     # The loop that Flax shows: one model, its statistics updated where they are.
-    made = sys.modules[recipe.loss.__module__].Reader
+    made = sys.modules[recipe.origin.loss.__module__].Reader
     model = made(nnx.Rngs(jax.random.split(jax.random.key(np.uint32(3)))[0]))
     optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
 
@@ -77,7 +76,7 @@ def test_it_learns_what_its_own_loop_learns(recipe, batches):
 
 @pytest.mark.parametrize(("group", "accumulations"), [(4, (1, 2, 4)), (8, (1, 2))])
 def test_no_plan_changes_what_is_learned(recipe, batches, group, accumulations):
-    grouped = dataclasses.replace(recipe, norm_group=group)
+    grouped = recipe.replace(norm_group=group)
     whole, *split = [learned(grouped, batches, accumulation=accumulation)[0] for accumulation in accumulations]
     for state in split:
         assert relative_distance(state["params"], whole["params"]) < 1e-4
@@ -153,7 +152,7 @@ def test_a_state_that_is_not_kept_is_refused_from_its_shapes(tmp_path, case):
 def test_norm_groups_are_of_models_with_state(tmp_path):
     recipe = preset(write(tmp_path, with_()), norm_group=2)
     with pytest.raises(RecipeError, match="--norm-group 2 is of a model with state"):
-        _ = recipe.normalised_together
+        _ = recipe.hints.normalised_together
 
 
 def test_a_run_keeps_its_state_and_continues_to_the_same_bits(tmp_path):

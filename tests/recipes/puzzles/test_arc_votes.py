@@ -123,9 +123,10 @@ def run(tmp_path):
 
     task.evaluated = evaluated
     (tmp_path / "test_puzzles.json").write_text(json.dumps({"t": {"test": pairs((ASKED, RIGHT))}}))
+    test_set = SimpleNamespace(names=lambda: ["<blank>", "t", "u"])
+    data = SimpleNamespace(arc_tasks=tmp_path / "test_puzzles.json", test_set=test_set)
     recipe = SimpleNamespace(
-        arc_tasks=tmp_path / "test_puzzles.json", task=lambda compute: task,
-        test_set=SimpleNamespace(names=lambda: ["<blank>", "t", "u"]),
+        data=data, task=lambda compute: task,
     )  # fmt: skip
     batch = {
         "inputs": np.stack([placed(ASKED)] * 4), "puzzle_identifiers": np.array([1, 1, 2, 1]),
@@ -149,5 +150,5 @@ def test_an_evaluation_counts_the_votes_of_the_examples_that_count(run):
     assert (found["loss"], found["accuracy"], found["tasks"]) == (3.0, 0.5, 1)
     assert (found["pass@1"], found["pass@1000"]) == (1.0, 1.0)
     assert found["submission"] == {"t": [{"attempt_1": RIGHT.tolist(), "attempt_2": WRONG.tolist()}]}
-    run.recipe.arc_tasks.unlink()
+    run.recipe.data.arc_tasks.unlink()
     assert arc_votes.evaluate(run, {}) == {"loss": 7.0}  # a data set without tasks has its means alone

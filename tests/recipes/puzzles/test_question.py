@@ -1,7 +1,6 @@
 """Puzzles as they are typed: read, written, refused; and the rules that an answer is held to."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,8 @@ from plimsoll.recipes.puzzles.arc_grids import placed
 from plimsoll.recipes.puzzles.question import question, verdict
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES, random_grids
 from plimsoll.recipes.puzzles.text import Form, form_of, rows_of, tokens_of
-from plimsoll.recipes.registry import PRESETS, preset
+from plimsoll.recipes.registered import PRESETS
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.types import IGNORED_LABEL
 from puzzle_files import write_split
@@ -35,7 +35,7 @@ def tokens(rows, form=MAZE):
 def test_the_form_of_every_preset_of_puzzles_is_known_and_of_other_sizes_none():
     recipes = {name: recipe for name in PRESETS if (recipe := preset(name)).kind == "puzzles"}
     for name, recipe in recipes.items():
-        form = form_of(seq_len=recipe.seq_len, vocab_size=recipe.vocab_size)
+        form = form_of(seq_len=recipe.options["seq_len"], vocab_size=recipe.options["vocab_size"])
         assert form is not None
         assert name.startswith(form.kind)
     for seq_len, vocab_size in ((80, 11), (81, 10), (900, 11), (16, 11)):
@@ -132,7 +132,7 @@ def test_a_file_is_read_and_named_in_what_it_is_refused_for(tmp_path):
 def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_path):
     for split in ("train", "test"):
         arrays = write_split(tmp_path / split, groups=[[2, 1]], seq_len=16, vocab_size=6, identifiers=4)
-    recipe = replace(preset("sudoku-4x4"), data=str(tmp_path), identifiers=4)
+    recipe = preset("sudoku-4x4").replace(data=str(tmp_path), identifiers=4)
     found = question(recipe, "runs/x", "test:2")
     assert found["inputs"] == arrays["inputs"][2].tolist()
     assert found["identifier"] == arrays["puzzle_identifiers"][1]
@@ -141,7 +141,7 @@ def test_an_example_of_the_test_split_comes_with_its_answer_and_identifier(tmp_p
         with pytest.raises(DataError, match=rf"'test:{number}' in .* test:0 to test:2"):
             question(recipe, "runs/x", f"test:{number}")
     with pytest.raises(DataError, match="has puzzles of --seq-len 16"):
-        question(replace(preset("sudoku-6x6"), data=str(tmp_path)), "runs/x", "test:0")
+        question(preset("sudoku-6x6").replace(data=str(tmp_path)), "runs/x", "test:0")
 
 
 def test_arc_is_asked_by_number_and_other_runs_not_at_all(tmp_path):
@@ -151,4 +151,4 @@ def test_arc_is_asked_by_number_and_other_runs_not_at_all(tmp_path):
     with pytest.raises(RecipeError, match=f"{tmp_path} is a run of stories, which solves no puzzles"):
         solve([str(tmp_path), "test:0"])
     with pytest.raises(RecipeError, match="16 tokens from a vocabulary of 7: neither Sudoku nor a maze nor ARC"):
-        question(replace(preset("sudoku-4x4"), vocab_size=7), "runs/x", "test:0")
+        question(preset("sudoku-4x4").replace(vocab_size=7), "runs/x", "test:0")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from interaction_files import write_random, write_small
+from making import made
 from plimsoll.errors import RunError
+from plimsoll.recipes.recipe import Opened, Recipe
 from plimsoll.recipes.recommend import baselines
 from plimsoll.recipes.recommend import rank as ranked
 from plimsoll.recipes.recommend.ranking import mean_metrics
-from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.recommend.rows import padded
 
 ITEMS = 9
@@ -50,7 +51,7 @@ def run(tmp_path, monkeypatch, asked):
 
         def score(histories):
             assert len(histories) <= users
-            ids = padded(histories, length=trained.recipe.seq_len)
+            ids = padded(histories, length=trained.recipe.options["seq_len"])
             return known(ids) if average else -known(ids)
 
         return score
@@ -58,24 +59,24 @@ def run(tmp_path, monkeypatch, asked):
     monkeypatch.setattr(ranked, "scorer", scorer)
     monkeypatch.setattr(ranked, "mixture", model_alone)
     return SimpleNamespace(
-        run="runs/x", step=1_234, prepared="as it was", recipe=Recommend(data=str(folder), seq_len=4)
+        run="runs/x", step=1_234, prepared="as it was", recipe=made("recommend", data=str(folder), seq_len=4)
     )
 
 
 @pytest.fixture(autouse=True)
 def _same_data(monkeypatch):
-    monkeypatch.setattr(Recommend, "data_changed", lambda self, prepared: None)
+    monkeypatch.setattr(Opened, "require_same", lambda self, prepared, *, training: None)
 
 
 def test_the_data_is_compared_with_that_of_the_run_before_anything_is_read(run, monkeypatch):
     class OtherData(Exception):
         pass
 
-    def changed(self, prepared):
+    def changed(self, prepared, *, training):
         assert prepared == "as it was"
         raise OtherData
 
-    monkeypatch.setattr(Recommend, "data_changed", changed)
+    monkeypatch.setattr(Opened, "require_same", changed)
     for asked_for in (
         lambda: ranked.rank(run, {"history": [5, 6], "top": 9, "keep_seen": True}),
         lambda: ranked.evaluate(run, {}),
@@ -128,9 +129,9 @@ def test_a_report_says_place_probability_and_what_was_taken(run):
 
 def metrics(recipe, split, score=known, *, keep_seen=False):
     return mean_metrics(
-        recipe.interactions,
+        recipe.data.interactions,
         split,
-        lambda histories: [("all", score(padded(histories, length=recipe.seq_len)))],
+        lambda histories: [("all", score(padded(histories, length=recipe.options["seq_len"])))],
         users=100,
         keep_seen=keep_seen,
     )["all"]
@@ -154,7 +155,7 @@ def test_an_evaluation_is_of_both_splits_with_baselines_beside_them(run, asked):
 @pytest.mark.parametrize(("scored_bytes", "block"), [(10**6, 30), (335, 3), (1, 1)])
 def test_users_are_scored_in_blocks_of_so_many_bytes(run, tmp_path, monkeypatch, asked, scored_bytes, block):
     """Four bytes for each of 20 items and padding; never fewer than one user, nor more than there are."""
-    run.recipe = Recommend(data=str(write_random(tmp_path / "more", users=30, items=20, shortest=4)), seq_len=4)
+    run.recipe = made("recommend", data=str(write_random(tmp_path / "more", users=30, items=20, shortest=4)), seq_len=4)
     monkeypatch.setattr(ranked, "BLOCK_BYTES", scored_bytes)
     monkeypatch.setattr(
         ranked, "mean_metrics", lambda *_, users, keep_seen: asked.append(users) or {"mixed": 1, "model": 2}
@@ -174,9 +175,9 @@ def test_a_block_that_is_not_full_is_filled_and_what_fills_it_is_not_answered(mo
         return params["trainable"] * ids.sum(axis=1, keepdims=True)
 
     task = SimpleNamespace(log_probabilities=log_probabilities)
-    monkeypatch.setattr(Recommend, "task", lambda self, compute: task)
+    monkeypatch.setattr(Recipe, "task", lambda self, compute: task)
     trained = SimpleNamespace(
-        recipe=Recommend(seq_len=3, num_items=9), prepared=None,
+        run="runs/x", recipe=made("recommend", seq_len=3, num_items=9), prepared=None,
         plan=SimpleNamespace(compute=lambda backend: None),
         params=lambda *, average: {"trainable": np.float32(2 if average else 3)},
     )  # fmt: skip
@@ -190,7 +191,7 @@ def test_a_block_that_is_not_full_is_filled_and_what_fills_it_is_not_answered(mo
 
 
 def test_a_run_without_a_held_out_set_is_refused(run, tmp_path):
-    run.recipe = Recommend(data=str(write_small(tmp_path / "short", [[1], [2, 3]], items=ITEMS)), seq_len=4)
+    run.recipe = made("recommend", data=str(write_small(tmp_path / "short", [[1], [2, 3]], items=ITEMS)), seq_len=4)
     with pytest.raises(RunError, match="runs/x has no held-out set to evaluate on"):
         ranked.evaluate(run, {})
     with pytest.raises(RunError, match="runs/x has no held-out set to rank for"):

@@ -9,11 +9,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from making import made
 from plimsoll.data.loader_bytes import MOST_THREADS, THREAD_BYTES
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.text.opening import text_bytes
 from plimsoll.errors import DataError
-from plimsoll.recipes.text.recipe import KEPT, WINDOWS, Text
+from plimsoll.recipes.text.data import KEPT, WINDOWS
 
 WORDS = list("abcdefghijklmnop")
 
@@ -24,15 +25,19 @@ def recipe(tmp_path, monkeypatch):
     texts = [f"{' '.join(WORDS[i % 9 :])} {i}" for i in range(600)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     sizes = {"seq_len": 16, "batch_size": 4, "vocab_size": 300, "width": 16, "layers": 1, "heads": 1}
-    return Text(dataset_id=str(tmp_path / "a.txt"), steps=2000, shuffle_buffer_size=50, **sizes)
+    return made("stories", dataset_id=str(tmp_path / "a.txt"), steps=2000, shuffle_buffer_size=50, **sizes)
 
 
 def prepared(recipe, folder):
     """Prepares a folder as `api.train.prepare_data` leaves it."""
     folder.mkdir()
-    found = recipe.prepare(folder, lambda words: None)
-    (folder / "data.json").write_text(json.dumps(dataclasses.asdict(found)))
+    found = recipe.open(folder).prepare(lambda words: None)
+    (folder / "data.json").write_text(json.dumps(found.to_json()))
     return found
+
+
+def memory(recipe, prepared):
+    return recipe.data.memory(prepared, recipe.reading, prefetch=2)
 
 
 def taken(source, count):
@@ -44,7 +49,7 @@ def taken(source, count):
 
 def test_a_run_reads_from_the_cache_all_windows_of_its_text(recipe, tmp_path):
     facts = prepared(recipe, tmp_path / "run").facts
-    source = recipe.source(tmp_path / "run", prefetch=2)
+    source = recipe.open(tmp_path / "run").source(prefetch=2)
     assert source.state()["facts"]["tokens"] > 600
     rows = np.concatenate(taken(source, facts[WINDOWS] // 4)).tolist()
     packed = open_packed(next((tmp_path / "cache/tokens").glob("*/meta.json")).parent)
@@ -56,53 +61,53 @@ def test_a_run_reads_from_the_cache_all_windows_of_its_text(recipe, tmp_path):
 @pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2.0, "steps": None}])
 def test_a_text_of_fewer_windows_than_a_batch_is_refused_however_few_steps_are_asked_for(recipe, tmp_path, length):
     with pytest.raises(DataError, match=r"fewer than the 5,000 of one batch.*--batch-size"):
-        prepared(dataclasses.replace(recipe, batch_size=5_000, **length), tmp_path / "run")
+        prepared(recipe.replace(batch_size=5_000, **length), tmp_path / "run")
 
 
 def test_tokens_that_were_removed_from_the_cache_are_made_again(recipe, tmp_path):
     prepared(recipe, tmp_path / "run")
-    before = taken(recipe.source(tmp_path / "run", prefetch=0), 20)
+    before = taken(recipe.open(tmp_path / "run").source(prefetch=0), 20)
     shutil.rmtree(tmp_path / "cache")
-    assert taken(recipe.source(tmp_path / "run", prefetch=0), 20) == before
+    assert taken(recipe.open(tmp_path / "run").source(prefetch=0), 20) == before
     assert list((tmp_path / "cache/tokens").glob("*/meta.json"))
 
 
 @pytest.mark.parametrize("length", [{"steps": 2000}, {"epochs": 2.0, "steps": None}])
 def test_a_cache_that_cannot_be_written_to_makes_a_run_stream_and_it_is_said_once(recipe, tmp_path, length):
-    recipe = dataclasses.replace(recipe, **length)
+    recipe = recipe.replace(**length)
     (tmp_path / "cache").write_text("a file")
     said = []
     (tmp_path / "other").mkdir()
-    found = recipe.prepare(tmp_path / "other", said.append)
-    (tmp_path / "other/data.json").write_text(json.dumps(dataclasses.asdict(found)))
+    found = recipe.open(tmp_path / "other").prepare(said.append)
+    (tmp_path / "other/data.json").write_text(json.dumps(found.to_json()))
     assert KEPT not in found.facts
     (line,) = (words for words in said if words.startswith("tokens: "))
     assert "as training reads it" in line
     assert str(tmp_path / "cache") in line
-    source = recipe.source(tmp_path / "other", prefetch=0)
+    source = recipe.open(tmp_path / "other").source(prefetch=0)
     assert source.state()["facts"]["shuffle_buffer_size"] == 50
     assert len(taken(source, 20)) == 20
 
 
 def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_kept(recipe, tmp_path):
-    short = dataclasses.replace(recipe, steps=3)
+    short = recipe.replace(steps=3)
     assert KEPT not in prepared(short, tmp_path / "short").facts
     by_steps = prepared(recipe, tmp_path / "run")
-    epochs = prepared(dataclasses.replace(recipe, steps=None, epochs=2.0), tmp_path / "epochs")
+    epochs = prepared(recipe.replace(steps=None, epochs=2.0), tmp_path / "epochs")
     assert epochs.facts[KEPT] == by_steps.facts[KEPT]
-    streamed = dataclasses.replace(recipe, steps=None, epochs=2.0, use_streaming=False)
+    streamed = recipe.replace(steps=None, epochs=2.0, use_streaming=False)
     assert KEPT not in (counted := prepared(streamed, tmp_path / "memory")).facts
     assert (epochs.steps, epochs.facts["tokens"]) == (counted.steps, counted.facts["tokens"])
 
 
 def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_beside_a_card(recipe, tmp_path):
-    wide = dataclasses.replace(recipe, shuffle_buffer_size=100_000)
+    wide = recipe.replace(shuffle_buffer_size=100_000)
     kept = prepared(wide, tmp_path / "run")
-    bytes_kept = wide.host_bytes(kept, prefetch=2)["data"]
-    not_held_out = wide.validation_tokens - kept.facts["validation_tokens"]  # known once the text was read
-    estimated = text_bytes(wide._documents()) // 4 // 16 - kept.facts[WINDOWS]
-    assert wide.host_bytes(None, prefetch=2)["data"] == bytes_kept + 4 * not_held_out + 8 * estimated
-    assert wide.host_bytes_beside_accelerator(kept) == 0
+    bytes_kept = memory(wide, kept).bytes["data"]
+    not_held_out = wide.data.validation_tokens - kept.facts["validation_tokens"]  # known once the text was read
+    estimated = text_bytes(wide.data.documents) // 4 // 16 - kept.facts[WINDOWS]
+    assert memory(wide, None).bytes["data"] == bytes_kept + 4 * not_held_out + 8 * estimated
+    assert memory(wide, kept).beside_accelerator == 0
     old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
-    assert wide.host_bytes(old, prefetch=2)["data"] > bytes_kept + 100_000 * 2 * 17
-    assert wide.host_bytes_beside_accelerator(old) == (MOST_THREADS - 1) * THREAD_BYTES
+    assert memory(wide, old).bytes["data"] > bytes_kept + 100_000 * 2 * 17
+    assert memory(wide, old).beside_accelerator == (MOST_THREADS - 1) * THREAD_BYTES

@@ -5,8 +5,8 @@ from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 FAMILY = Family(
     kinds={"waves": "plimsoll_waves.recipe:Waves"},
     presets={
-        "waves": Preset("plimsoll_waves.recipe:Waves", "the frequency of a noisy wave"),
-        "waves-wide": Preset("plimsoll_waves.recipe:wide", "the same, 256 wide"),
+        "waves": Preset("the frequency of a noisy wave", make="plimsoll_waves.recipe:Waves"),
+        "waves-wide": Preset("the same, 256 wide", make="plimsoll_waves.recipe:wide"),
     },
     prepares={
         "waves": Preparation(

@@ -1,11 +1,11 @@
 """The recipe: a network of one hidden layer. Fields are options, their docstrings the help."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import plimsoll
+from plimsoll.recipes.parts import Uses
 from plimsoll.recipes.verbs import Shown, Verb
 
 
@@ -14,10 +14,10 @@ class Waves(plimsoll.OwnRecipe):
     """Reads the frequency of a noisy wave. JAX is imported inside the methods: help and listings need none."""
 
     kind: ClassVar[str] = "waves"
-    verbs: ClassVar[Mapping[str, Verb]] = {
-        "evaluate": Verb(answer="plimsoll_waves.results:evaluate", text="plimsoll_waves.results:text"),
-    }
-    shown: ClassVar[tuple[Shown, ...]] = (Shown(words="what it reads", make="plimsoll_waves.results:shown"),)
+    uses: ClassVar[Uses] = Uses(
+        verbs={"evaluate": Verb(answer="plimsoll_waves.results:evaluate", text="plimsoll_waves.results:text")},
+        shown=(Shown(words="what it reads", make="plimsoll_waves.results:shown"),),
+    )
     supported: ClassVar[tuple[str, ...]] = ("optimizer_bits", "weight_bits")
 
     file: str = ""

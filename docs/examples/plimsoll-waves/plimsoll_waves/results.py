@@ -32,8 +32,9 @@ def shown(trained):
 
 
 def _errors(trained):
-    held_out = trained.recipe.validation_data()
-    read = trained.recipe.predicted(trained.params()["trainable"], held_out["samples"])
+    waves = trained.recipe.origin
+    held_out = waves.validation_data()
+    read = waves.predicted(trained.params()["trainable"], held_out["samples"])
     errors = np.abs(np.asarray(read) - held_out["frequency"])
     bands = held_out["frequency"].astype(int)
     return {low: errors[bands == low] for low in set(bands.tolist())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Values
 
@@ -11,9 +10,9 @@ PREFETCH = (2, 1, 0)
 """Depths of prefetching that are tried, the fastest first."""
 
 
-def _near_the_root(recipe: Any, _levers: Values) -> int:
+def _near_the_root(problem: Problem, _levers: Values) -> int:
     """Returns the divisor of the effective batch nearest to its root: as many times as examples at a time."""
-    whole, together = recipe.effective_batch, recipe.normalised_together
+    whole, together = problem.effective_batch, problem.normalised_together
     between = [n for n in range(2, whole) if whole % n == 0 and n % together == 0]
     if not between:
         of = f" that is a multiple of {together}" if together > 1 else ""
@@ -21,9 +20,9 @@ def _near_the_root(recipe: Any, _levers: Values) -> int:
     return min(between, key=lambda n: abs(math.log(n / math.sqrt(whole))))
 
 
-def _single(recipe: Any, levers: Values) -> int:
-    if recipe.normalised_together > 1:
-        raise LeftOut(f"{recipe.normalised_together} examples are normalised together")
+def _single(problem: Problem, levers: Values) -> int:
+    if problem.normalised_together > 1:
+        raise LeftOut(f"{problem.normalised_together} examples are normalised together")
     if levers["micro_batch"] == 1:
         raise LeftOut("the micro-batch is 1 already")
     return 1

@@ -111,18 +111,18 @@ def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bo
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
 
-def _largest_chunk(recipe: Any, levers: Values) -> int:
+def _largest_chunk(problem: Problem, levers: Values) -> int:
     """Returns the largest of the recipe's chunks that a micro-batch has more tokens than.
 
     None is made up for smaller micro-batches: a chunk of 64, where 256 tokens were left, took 11 MiB more and not less
     (notes, "The ladder").
     """
-    chunks = sorted(recipe.loss_chunks)
+    chunks = sorted(problem.loss_chunks)
     if not chunks:
         raise LeftOut("the recipe names no chunks worth trying (`loss_chunks`)")
-    if recipe.rate_unit != "tokens":  # nobody knows how many rows of logits an example has
+    if problem.loss_rows is None:
         return chunks[0]
-    tokens = levers["micro_batch"] * recipe.rate_per_example
+    tokens = levers["micro_batch"] * problem.loss_rows
     smaller = [chunk for chunk in chunks if chunk < tokens]
     if not smaller:
         raise LeftOut(f"a micro-batch has {tokens:,} tokens, no more than its smallest chunk of {chunks[0]:,}")
@@ -180,10 +180,10 @@ def without_cudnn(*, precision: str, chunk: int, width: int) -> str:
     return ""
 
 
-def _smallest_block(recipe: Any, _levers: Values) -> int:
-    if not recipe.attention_chunks:
+def _smallest_block(problem: Problem, _levers: Values) -> int:
+    if not problem.attention_chunks:
         raise LeftOut("its scores are small: the recipe names no blocks worth trying (`attention_chunks`)")
-    return min(recipe.attention_chunks)
+    return min(problem.attention_chunks)
 
 
 ATTENTION_CHUNK = Lever(

@@ -77,17 +77,17 @@ def _is_whole(levers: Mapping[str, Any]) -> bool:
     return all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
 
 
-def _passes(recipe: Any, levers: Values) -> int:
-    if not recipe.layerwise_passes:
+def _passes(problem: Problem, levers: Values) -> int:
+    if not problem.layerwise:
         raise LeftOut("the recipe's optimizer has no update in parts: it is not plimsoll.AdamW")
-    if levers["micro_batch"] != recipe.effective_batch:
+    if levers["micro_batch"] != problem.effective_batch:
         raise LeftOut(
-            f"it takes the whole effective batch of {recipe.effective_batch} at once, and there are micro-batches of"
+            f"it takes the whole effective batch of {problem.effective_batch} at once, and there are micro-batches of"
             f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
         )
     if levers["remat"] not in RECOMPUTES:
         raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
-    return recipe.layerwise_passes
+    return problem.layerwise
 
 
 IN_WORDS: Mapping[Passes, str] = {

@@ -37,12 +37,12 @@ def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
     return not levers["mlp_chunk"] or levers["remat"] in RECOMPUTES
 
 
-def _largest(recipe: Any, levers: Values) -> int:
-    if not recipe.mlp_chunks:
+def _largest(problem: Problem, levers: Values) -> int:
+    if not problem.mlp_chunks:
         raise LeftOut("its sequences are short: the recipe names no chunks worth trying (`mlp_chunks`)")
     if levers["remat"] not in RECOMPUTES:
         raise LeftOut("chunks are computed again in the backward pass: name the rung remat, too")
-    return max(recipe.mlp_chunks)
+    return max(problem.mlp_chunks)
 
 
 MLP_CHUNK = Lever(

@@ -15,10 +15,10 @@ import numpy as np
 from plimsoll.data.hdf5.writer import MADE_WITH
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
+from plimsoll.recipes.control.data import Windows
+from plimsoll.recipes.control.imitator import Imitating
 from plimsoll.recipes.control.lqr import systems
-from plimsoll.recipes.control.model import Imitator
 from plimsoll.recipes.control.prepare_options import ControlSet
-from plimsoll.recipes.control.recipe import Control
 from plimsoll.recipes.control.simulate import compare_costs, journeys, simulate_journeys
 from plimsoll.recipes.control.tables import cost_ratio, variants_driven
 from plimsoll.types import TrainedRun
@@ -38,14 +38,14 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a chart."""
-    recipe: Control = trained.recipe
-    task = recipe.task(trained.plan.compute(jax.default_backend()))
-    assert isinstance(task, Imitator)
-    rows = recipe.rows
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    assert isinstance(task, Imitating)
+    data: Windows = trained.recipe.data
+    rows = data.rows
     made_with = rows.attributes.get(MADE_WITH)
     if made_with is None:
         raise RecipeError(
-            f"{recipe.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
+            f"{data.data} does not say which systems it was simulated with: --closed-loop needs a file of `plimsoll"
             " prepare control`"
         )
     made_with_options = json.loads(str(made_with))["options"]

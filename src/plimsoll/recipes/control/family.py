@@ -1,18 +1,11 @@
 """Controllers imitated from windows of states: what this folder registers."""
 
-from plimsoll.recipes.family import Family, Preparation, Preset
+from plimsoll.recipes.family import Family, Preparation
 
 FAMILY = Family(
-    kinds={
-        "control": "plimsoll.recipes.control.recipe:Control",
-    },
-    presets={
-        "control": Preset(
-            "plimsoll.recipes.control.recipe:Control",
-            "optimal controllers imitated from windows of states in HDF5",
-            example="--data windows.h5 --memory 1GiB",
-            often=("data", "epochs", "batch_size", "width", "layers", "learning_rate", "validation_rows"),
-        ),
+    parts={
+        "imitator": "plimsoll.recipes.control.model:Imitator",
+        "windows": "plimsoll.recipes.control.data:Windows",
     },
     prepares={
         "control": Preparation(

@@ -1,227 +1,143 @@
-"""A small causal transformer that reads a window of states and predicts the control that follows its last one.
+"""Imitate the optimal controllers of thirty-five linear systems, from windows of states in an HDF5 file.
 
-Post-norm, as in Vaswani et al. 2017, https://arxiv.org/abs/1706.03762: x = norm(x + sub(x)); a learned table of
-positions, attention without biases, a feed-forward of GELU, LayerNorm with scale and bias. The loss is the squared
-error over the controls that a system has, each in units of its family's own spread: of a predictor that says zero it
-is 1, whatever the family, so that families count alike.
+    plimsoll prepare control --samples 1M --out windows.h5
+    plimsoll train   control --data windows.h5 --memory 512MiB
 
-Two forms. The published one reads the states as they are, one time step a token, and its last layer says the control.
-In the other the last layer says a gain, a matrix, and the control is its product with the last state, as it is of every
-linear controller: what is left to learn is which system it is. It reads the motion at every size, some time steps a
-token (`motion_tokens`).
+The network is not told which system it looks at: it has to recognise it from the motion in the window.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from annotated_types import Ge, Interval
 
-from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.precision import dot
-from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
-from plimsoll.levers.sharding import by_rows
-from plimsoll.models.dropout import dropped
-from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
+from plimsoll.errors import RecipeError
+from plimsoll.recipes.parts import Hints, Model, Uses
+from plimsoll.recipes.specs import Spec, WindowSpec
+from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.types import Compute
 
-NORM_EPSILON = 1e-6
-POSITION_SCALE = 0.02
-GAIN_UNIT = 64.0
-"""Gain of a 1 of the last layer: those of the 35 families reach 2 to 154 in units of states and controls."""
-GAIN_START = 1 / 64
-"""Factor of the last layer's first weights where they say a gain: gains begin at about 1, and controls near zero."""
-LEAST = 1e-7
-"""Root mean square below which a state does not move at all: filling, whose every view is zero."""
-STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
+if TYPE_CHECKING:
+    from plimsoll.recipes.control.imitator import Imitating
+
+LONGEST = 128
+"""States of a window for which the network has positions at least."""
 
 
-@dataclass(frozen=True)
-class ImitatorShape:
-    """Sizes of the network; `positions` is the most that a window may have."""
-
-    features: int
-    outputs: int
-    families: int
-    width: int
-    heads: int
-    layers: int
-    inner: int
-    positions: int = 128
-    dropout: float = 0.0
-    gain_states: int = 0
-    """States that the network says a gain for: the first of the features. 0 is the published form, which says the
-    control itself."""
-    patch: int = 1
-    """Time steps of a token, where the network says a gain."""
-    error_floor: float = 0.0
-    """Size of controls above which their errors count less in training; 0 for the squared error as it is."""
+def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
+    """Returns R^2 of each family, about zero, and their mean."""
+    assert isinstance(spec, WindowSpec)
+    r2 = {
+        family: 1 - metrics[f"unexplained_{number}"]
+        for number, family in enumerate(spec.families)
+        if metrics.get(f"unexplained_{number}") is not None
+    }
+    rest = {name: value for name, value in metrics.items() if not name.startswith("unexplained_")}
+    return rest | {"macro_r2": sum(r2.values()) / len(r2), "r2": r2}
 
 
-class Imitator:
-    """A `Task`. Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family`
-    (batch,) int32."""
-
-    stacked = "blocks"
-
-    def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
-        self._unrolls = unrolls(compute, layers=shape.layers)
-
-    def init(self, key: Array) -> Params:
-        """Returns float32 parameters; blocks have a leading axis of layers. Kernels are LeCun normal, biases zero."""
-        shape, (first, place, blocks, last) = self.shape, jax.random.split(key, 4)
-        states = shape.gain_states
-        leave = _linear(last, shape.width, shape.outputs * max(1, states))
-        features = token_features(shape.features, states=states, patch=shape.patch) if states else shape.features
-        return {
-            "trainable": {
-                "enter": _linear(first, features, shape.width),
-                "positions": POSITION_SCALE * jax.random.normal(place, (shape.positions, shape.width)),
-                "blocks": jax.vmap(self._block)(jax.random.split(blocks, shape.layers)),
-                "leave": jax.tree.map(lambda leaf: GAIN_START * leaf, leave) if states else leave,
-            }
-        }
-
-    def _block(self, key: Array) -> dict[str, Any]:
-        d, f = self.shape.width, self.shape.inner
-        keys = jax.random.split(key, 6)
-        return {
-            **{name: _kernel(keys[i], d, d) for i, name in enumerate(("query", "key", "value", "out"))},
-            "up": _linear(keys[4], d, f),
-            "down": _linear(keys[5], f, d),
-            "attention_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
-            "feed_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
-        }
-
-    def predicted(
-        self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
-    ) -> Float[Array, "batch outputs"]:
-        """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
-        drop, states = partial(dropped, keys=keys, share=self.shape.dropout), self.shape.gain_states
-        tokens = motion_tokens(inputs, states=states, patch=self.shape.patch) if states else inputs
-        x = self._dot(tokens, weights["enter"]) + weights["positions"][: tokens.shape[1]]
-        x = by_rows(drop(x, place=0))
-        numbered = weights["blocks"]
-        if keys is not None:
-            layer = jnp.arange(self.shape.layers)
-            numbered = (
-                [(block, layer[i]) for i, block in enumerate(numbered)]
-                if isinstance(numbered, list)
-                else (numbered, layer)
-            )
-
-        def apply(x: Array, block: Any) -> Array:
-            block, number = block if keys is not None else (block, 0)
-            heads = (*x.shape[:2], self.shape.heads, -1)
-            query, key, value = (
-                keep(self._dot(x, block[name])).reshape(heads).swapaxes(1, 2) for name in ("query", "key", "value")
-            )
-            mixed = causal_attention(query, key, value, compute=self.compute)
-            mixed = keep(self._dot(mixed.swapaxes(1, 2).reshape(x.shape), block["out"]))
-            x = layer_norm(x + drop(mixed, place=2 * number + 1), **block["attention_norm"])
-            inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
-            return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
-
-        x = scan_blocks(apply, x, numbered, layers=self.shape.layers, compute=self.compute)
-        if not states:
-            return self._dot(x[:, -1], weights["leave"])
-        exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below
-        said = exact(x[:, -1], weights["leave"]["kernel"]) + weights["leave"]["bias"]
-        gains = GAIN_UNIT * said.reshape(-1, self.shape.outputs, states)
-        return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)
-
-    def _dot(self, x: Array, kernel: Any) -> Array:
-        weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)
-        return dot(x, weights, precision=self.compute.precision, platform=self.compute.platform) + bias
-
-    def loss(
-        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
-    ) -> tuple[LossSum, None, Metrics]:
-        """Returns squared errors over the controls there are; evaluating, also each family's errors over squares.
-
-        `unexplained_12` is the share of family 12's controls that is not explained: 1 - R^2 about zero. In training,
-        the squared errors of a window are divided by the size of its controls, and of the floor (the root of both
-        squares): else the few windows with the largest controls, one in a hundred, would be most of the loss.
-        """
-        weights, masks = params["trainable"], batch["masks"]
-        squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
-        loss = LossSum(jnp.sum(squared), jnp.sum(masks))
-        if train:
-            return (LossSum(self._softened(squared, batch), loss.weight) if self.shape.error_floor else loss), None, {}
-        families = self.shape.families
-        errors, powers = (
-            jax.ops.segment_sum(jnp.sum(x, axis=1), batch["family"], num_segments=families)
-            for x in (squared, masks * batch["controls"] ** 2)
-        )
-        return loss, None, {f"unexplained_{i}": LossSum(errors[i], powers[i]) for i in range(families)}
-
-    def _softened(self, squared: Float[Array, "batch outputs"], batch: Batch) -> Float[Array, ""]:
-        powers = jnp.sum(batch["masks"] * batch["controls"] ** 2, axis=1)
-        size = jnp.sqrt(powers / jnp.maximum(jnp.sum(batch["masks"], axis=1), 1) + self.shape.error_floor**2)
-        return jnp.sum(jnp.sum(squared, axis=1) / size)
-
-    def unstack(self, trainable: dict) -> dict:
-        """Returns the weights with a list of blocks where they are unrolled; see `types.Unstacks`."""
-        if not self._unrolls:
-            return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.shape.layers)}
-
-    def stack(self, gradient: dict) -> dict:
-        """Returns the gradient of such weights with the blocks stacked again."""
-        return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
+def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
+    """Returns a table of R^2 by system."""
+    assert isinstance(spec, WindowSpec)
+    unexplained = metrics.get("unexplained", {})
+    rows = []
+    for number, name in enumerate(spec.families):
+        share = unexplained.get(str(number))
+        if share is not None:
+            rows.append((name, 1 - share))
+    if not rows:
+        return []
+    table = {
+        "kind": "table",
+        "title": "How much of each system's control it explains",
+        "caption": "R^2 about zero, of held-out windows at the last evaluation: 1 is the optimal controller itself, 0"
+        " is no better than doing nothing. The best first.",
+        "header": ["system", "R^2"],
+        "rows": [[name, f"{r2:.3f}"] for name, r2 in sorted(rows, key=lambda row: -row[1])],
+    }
+    return [table]
 
 
-def token_features(features: int, *, states: int, patch: int) -> int:
-    """Returns the numbers in a token of `motion_tokens`."""
-    return 3 * patch * states + features - states + 2 * states
+@dataclass(frozen=True, kw_only=True)
+class Imitator(Model):
+    """A small causal transformer over windows of states."""
 
-
-def motion_tokens(
-    inputs: Float[Array, "batch length features"], *, states: int, patch: int
-) -> Float[Array, "batch tokens wide"]:
-    """Returns a token for every `patch` time steps: the states, their views, what is no state, the logarithms.
-
-    A system is recognised from how its state changes from step to step, and close to rest these changes are some
-    thousandths of the states' unit: below what a network's first layer tells apart. So each state comes a second time,
-    and its change from step to step besides, both divided by their root mean squares over the window; the logarithms of
-    these roots say how large they were.
-
-    Args:
-        inputs: Windows, whose first features are states; the others (a system's code) are the same at all times.
-        states: Number of states among the features.
-        patch: Time steps of a token; divides the length.
-    """
-    batch, length, _ = inputs.shape
-    tokens = length // patch
-    x, constant = inputs[..., :states], inputs[:, ::patch, states:]
-    change = jnp.diff(x, axis=1, prepend=x[:, :1])
-    views, levels = [x], []
-    for values, level in ((x, STATE_LEVEL), (change, CHANGE_LEVEL)):
-        root = jnp.sqrt(jnp.mean(values**2, axis=1, keepdims=True) + LEAST**2)
-        moves = root > 2 * LEAST
-        views.append(jnp.where(moves, values / root, 0))
-        levels.append(jnp.where(moves, (jnp.log(root) - level) / LEVEL_WIDTH, 0))
-    shown = [view.reshape(batch, tokens, patch * states) for view in views]
-    return jnp.concatenate(
-        [*shown, constant, *(jnp.broadcast_to(one, (batch, tokens, states)) for one in levels)], axis=-1
+    name: ClassVar = "imitator"
+    reads: ClassVar = WindowSpec
+    uses: ClassVar = Uses(
+        verbs={
+            "evaluate": Verb(
+                answer="plimsoll.recipes.control.closed_loop:evaluate",
+                text="plimsoll.recipes.control.tables:evaluation",
+                options=("closed_loop",),
+            ),
+        },
+        shown=(
+            Shown(
+                words="how it drives",
+                make="plimsoll.recipes.control.closed_loop:shown",
+                command="plimsoll evaluate {run} --closed-loop",
+                takes_minutes=True,
+            ),
+        ),
+        tables=("unexplained",),
+        reported=reported,
+        exhibits=exhibits,
     )
 
+    width: Annotated[int, Ge(1)] = 64
+    """Width of the hidden states, a multiple of --heads."""
+    heads: Annotated[int, Ge(1)] = 4
+    """Number of attention heads."""
+    layers: Annotated[int, Ge(1)] = 4
+    """Number of transformer blocks."""
+    inner: Annotated[int | None, Ge(1)] = None
+    """Width of the feed-forward part. By default 4 x --width."""
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Share of activations that is dropped in training. The published recipe has 0.1."""
+    network: Literal["gain", "published"] = "gain"
+    """What the network reads and says: the motion at every size and a gain, whose product with the last state is the
+    control; or, as published, the states alone and the control itself."""
+    patch: Annotated[int, Ge(1)] = 4
+    """Time steps of a token of --network gain, a divisor of the window. As published it is 1."""
+    error_floor: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    """Size of controls, in units of their family's root mean square, above which their errors count less in training.
+    0 is the squared error as published."""
 
-def layer_norm(
-    x: Float[Array, "... width"], scale: Float[Array, " width"], bias: Float[Array, " width"]
-) -> Float[Array, "... width"]:
-    """Returns layer normalisation (Ba et al. 2016, https://arxiv.org/abs/1607.06450), in float32."""
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + NORM_EPSILON) * scale + bias
+    def check_options(self) -> None:
+        if self.width % self.heads:
+            raise RecipeError(f"--width {self.width} cannot be divided among --heads {self.heads}")
 
+    def hints(self, spec: WindowSpec) -> Hints:
+        return Hints(levers=("precision", "unroll", "remat", "remat_offload"))
 
-def _kernel(key: Array, inner: int, cols: int) -> Array:
-    return jax.random.normal(key, (inner, cols)) / math.sqrt(inner)
+    def task(self, spec: WindowSpec, compute: Compute) -> Imitating:
+        from plimsoll.recipes.control.imitator import Imitating, ImitatorShape
 
-
-def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
-    return {"kernel": _kernel(key, inner, cols), "bias": jnp.zeros(cols)}
+        (length, features), (outputs,) = spec.arrays["inputs"][0], spec.arrays["controls"][0]
+        says_gain = self.network == "gain"
+        if says_gain and length % self.patch:
+            divisors = ", ".join(str(size) for size in range(1, length + 1) if length % size == 0)
+            raise RecipeError(
+                f"a window of {length} states cannot be divided into tokens of --patch {self.patch}: it can into those"
+                f" of {divisors}"
+            )
+        shape = ImitatorShape(
+            features=features,
+            outputs=outputs,
+            families=len(spec.families),
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+            inner=self.inner or 4 * self.width,
+            positions=max(LONGEST, length),
+            dropout=self.dropout,
+            gain_states=spec.states if says_gain else 0,
+            patch=self.patch,
+            error_floor=self.error_floor,
+        )
+        return Imitating(shape, compute)

@@ -29,6 +29,7 @@ from plimsoll.models.pretrained.safetensors_folder import (
 from plimsoll.models.pretrained.weights import published_tensor
 from plimsoll.recipes.exported import exported, require_written
 from plimsoll.recipes.finetune.data import TOKENIZER
+from plimsoll.recipes.finetune.model import Pretrained
 from plimsoll.types import TrainedRun
 
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
@@ -47,22 +48,23 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         DataError: The model is not that of the run any more.
         RecipeError: A place is taken, or there are no adapters.
     """
-    recipe, own = trained.recipe, readable(trained.params(given=False)["trainable"])
+    model: Pretrained = trained.recipe.model
+    own = readable(trained.params(given=False)["trainable"])
     learned = None
-    if recipe.lora_rank:
+    if model.lora_rank:
         learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
     run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
 
     def adapter(folder: Path) -> int:
         assert learned is not None
-        base = find_folder(recipe.pretrained)
-        write_adapter(folder, learned, recipe.adapter, pictures=sees_pictures(read_config(base)[0]))
+        base = find_folder(model.pretrained)
+        write_adapter(folder, learned, model.adapter, pictures=sees_pictures(read_config(base)[0]))
         save_chat_tokenizer(run_tokenizer, folder)
         return sum(matrix.size for pair in learned.values() for matrix in pair.values())
 
     def merged(folder: Path) -> int:
-        count = _write_model(folder, recipe, own, learned)
-        require_written(folder, read_shape(find_folder(recipe.pretrained)))
+        count = _write_model(folder, model, own, learned)
+        require_written(folder, read_shape(find_folder(model.pretrained)))
         save_chat_tokenizer(run_tokenizer, folder)
         return count
 
@@ -73,16 +75,16 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             )
 
     def can_merged() -> None:
-        recipe.data_changed(trained.prepared)
+        trained.recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
 
     writers = {"adapter": adapter, "merged": merged}
     return exported(trained, request, writers, {"adapter": can_adapter, "merged": can_merged})
 
 
-def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:
+def _write_model(folder: Path, model: Pretrained, own: Any, learned: Any) -> int:
     """Writes config and weights, a piece of a tensor in memory at a time; returns the number of weights."""
-    base = find_folder(recipe.pretrained)
-    tensors = checked(base, recipe.shape)
+    base = find_folder(model.pretrained)
+    tensors = checked(base, model.shape)
     (folder / "config.json").write_text(json.dumps(_config(base), indent=2) + "\n")
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", folder / "generation_config.json")
@@ -97,7 +99,7 @@ def _write_model(folder: Path, recipe: Any, own: Any, learned: Any) -> int:
     with open(folder / SINGLE, "wb") as file:
         file.write(len(words).to_bytes(8, "little") + words)
         for name, tensor in tensors.items():
-            for rows in _pieces(name, tensor, recipe, own, learned):
+            for rows in _pieces(name, tensor, model, own, learned):
                 file.write((rows.astype(jnp.bfloat16) if NAMES[tensor.kind] == "BF16" else rows).tobytes())
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
@@ -108,10 +110,10 @@ def _config(base: Path) -> dict[str, Any]:
     return text_settings(config) | ({"architectures": ["Gemma3ForCausalLM"]} if sees_pictures(config) else {})
 
 
-def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> Iterator[np.ndarray]:
+def _pieces(name: str, tensor: Tensor, model: Pretrained, own: Any, learned: Any) -> Iterator[np.ndarray]:
     """Yields the rows of a published tensor as they were learned, in float32."""
     if learned is None:
-        whole = np.asarray(published_tensor(own, recipe.shape, name), np.float32)
+        whole = np.asarray(published_tensor(own, model.shape, name), np.float32)
         yield np.ascontiguousarray(whole.reshape(tensor.shape))
         return
     added = None
@@ -119,7 +121,7 @@ def _pieces(name: str, tensor: Tensor, recipe: Any, own: Any, learned: Any) -> I
         if path in learned and name.endswith(f".{published}.weight"):
             layer = int(name.split(".")[2])
             pair = learned[path]
-            added = recipe.adapter.scale * (pair["a"][layer] @ pair["b"][layer]).T
+            added = model.adapter.scale * (pair["a"][layer] @ pair["b"][layer]).T
     for first, last in pieces_of(tensor.shape, PIECE):
         rows = tensor.rows(first, last)
         rows = (rows.view(jnp.bfloat16) if tensor.kind == "BF16" else rows).astype(np.float32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll.recipes.base import OwnRung
+from plimsoll.recipes.parts import OwnRung
 
 BEGINS: dict[str, Any] = {
     "precision": "bfloat16", "activations": "bfloat16", "weight_bits": 16, "optimizer_bits": 16, "remat": "dots",
@@ -22,10 +22,16 @@ WHOLE: dict[str, Any] = {
 LOSS_CHUNK = 512
 
 
-def finetune_rungs(recipe: Any) -> tuple[OwnRung, ...]:
-    """Returns the rungs; of a recipe that learns the whole model, those without adapters."""
-    chunk = min(LOSS_CHUNK, recipe.effective_batch * recipe.seq_len // 2)
-    passes = 2 if recipe.clip_norm else 1
+def finetune_rungs(*, rank: int, tokens: int, needs_norm: bool) -> tuple[OwnRung, ...]:
+    """Returns the rungs; of a model that is learned whole, those without adapters.
+
+    Args:
+        rank: Rank of the adapters; 0 for none.
+        tokens: Tokens of a step.
+        needs_norm: Whether an update needs the norm of the whole gradient.
+    """
+    chunk = min(LOSS_CHUNK, tokens // 2)
+    passes = 2 if needs_norm else 1
     whole = (
         OwnRung("packed", "the whole model, weights and moments in bfloat16; products are kept", BEGINS, WHOLE),
         OwnRung("loss-chunk", f"the logits of {chunk:,} tokens at a time", {"loss_chunk": chunk}, WHOLE),
@@ -34,11 +40,11 @@ def finetune_rungs(recipe: Any) -> tuple[OwnRung, ...]:
         OwnRung("offload", "the inputs of blocks lie on the host", {"remat": "offload"}, WHOLE, host=True),
         OwnRung("optimizer-8", "moments in 8 bits", {"optimizer_bits": 8}, WHOLE),
     )
-    if not recipe.lora_rank:
+    if not rank:
         return whole
     beside = {"layerwise": 0, "optimizer_bits": 16, "frozen_bits": 16}
     return (
         *whole,
-        OwnRung("lora", f"adapters of rank {recipe.lora_rank} beside a model in bfloat16", beside, {}),
+        OwnRung("lora", f"adapters of rank {rank} beside a model in bfloat16", beside, {}),
         OwnRung("qlora", "the model in NF4", {"frozen_bits": 4}, {}),
     )

@@ -26,7 +26,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     del request
     means = trained.means()
     recipe = trained.recipe
-    if not recipe.lora_rank:
+    if not recipe.model.lora_rank:
         return means
     base: Any = recipe.task(trained.plan.compute(jax.default_backend())).task
     key = jax.random.key(0)  # of dropout, which it does not have
@@ -53,15 +53,15 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: The prompt is longer than what the model reads.
     """
     recipe = trained.recipe
-    recipe.data_changed(trained.prepared)
+    recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
     task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
     tokenizer = tokenizer_of_run(Path(trained.run).expanduser())
     prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
-    positions = recipe.shape.positions
+    positions = recipe.model.shape.positions
     if len(prompt) > positions:
         raise RecipeError(
-            f"--prompt has {len(prompt):,} tokens, and {recipe.pretrained} was made to read {positions:,} at once:"
-            " shorten it"
+            f"--prompt has {len(prompt):,} tokens, and {recipe.model.pretrained} was made to read {positions:,} at"
+            " once: shorten it"
         )
     params = trained.params()
     params = params | {"trainable": readable(params["trainable"])}

@@ -8,9 +8,9 @@ taken for another code's.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.util
+import shutil
 import sys
 from collections.abc import Mapping
 from modulefinder import ModuleFinder
@@ -19,14 +19,16 @@ from types import ModuleType
 from typing import Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.base import Recipe
 from plimsoll.recipes.own import pickled
+from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of, is_users
+from plimsoll.recipes.recipe import FROM_FILE, Recipe
+from plimsoll.recipes.registered import ROLES, name_of_part
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
 """Path to the sources a module was made from, and the module: the same code is run once in a process."""
-_homes: dict[type[Recipe], ModuleType] = {}
-"""Class of a recipe to the file that offers it, which may have imported it from elsewhere."""
+_homes: dict[type, ModuleType] = {}
+"""Class that stands for a recipe to the file that offers it, which may have imported it from elsewhere."""
 _being_imported: set[str] = set()
 
 
@@ -46,7 +48,7 @@ def load(name: str) -> Recipe:
     file, _, inside = name.partition(":")
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
-    recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe)}
+    recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe | OwnRecipe)}
     if not recipes:
         raise RecipeError(
             f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)`"
@@ -58,22 +60,43 @@ def load(name: str) -> Recipe:
         raise RecipeError(
             f"{file} has no recipe called {chosen!r}: name one of {', '.join(recipes)}, like {file}:{first}"
         )
-    recipe = recipes[chosen]
-    _homes[type(recipe)] = module
+    recipe = recipe_of(recipes[chosen])
+    cls = own_class(recipe)
+    if cls is not None:
+        _homes[cls] = module
     return recipe
+
+
+def own_class(recipe: Recipe) -> type | None:
+    """Returns the class by which the file of a recipe is known: that of the user's object, or of the first part.
+
+    None where all parts are registered.
+    """
+    if recipe.origin is not None:
+        return type(recipe.origin)
+    parts = (recipe.parts[role] for role in ROLES)
+    return next((type(part) for part in parts if name_of_part(part) is None), None)
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """Returns where the code of a recipe is, or what identifies it where it is in no file (a notebook, a prompt): what
     `saved.to_dict` holds besides its fields."""
-    module = _homes.get(type(recipe)) or sys.modules.get(type(recipe).__module__)
+    cls = own_class(recipe)
+    assert cls is not None, "of registered parts no file is needed"
+    module = _homes.get(cls) or sys.modules.get(cls.__module__)
     file = file_of(module)
-    if module is None or file is None or getattr(recipe, "in_no_file", False):
+    if recipe.origin is not None and (recipe.origin.in_no_file or file is None):
         return pickled.describe(recipe)
-    names = [name for name, value in vars(module).items() if type(value) is type(recipe)]
+    if module is None or file is None:
+        raise RecipeError(
+            f"{cls.__name__} is a part in no file, and the processes that compile and train look for it in one: write"
+            " it into a Python file, with the recipe at its top level"
+        )
+    offered = {name: value for name, value in vars(module).items() if isinstance(value, Recipe | OwnRecipe)}
+    names = [name for name, value in offered.items() if own_class(recipe_of(value)) is cls]
     if not names:
         raise RecipeError(
-            f"{file} has no recipe like this {type(recipe).__name__} at its top level, where the processes that compile"
+            f"{file} has no recipe like this {cls.__name__} at its top level, where the processes that compile"
             " and train look for it: assign it there, like `recipe = ...`"
         )
     path = str(file)
@@ -86,7 +109,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe from a file that `saved.to_dict` wrote.
+    """Returns the recipe from a file that `saved.to_dict` wrote, with the options that it has there.
 
     Raises:
         RecipeError: The code is not what it was, or was in no file and is not here.
@@ -103,7 +126,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
             " and with other code it would be another run: put the old content back (the run's folder `source` has a"
             " copy) to go on with it, or start anew with another --run"
         )
-    return dataclasses.replace(load(f"{path}:{saved['name']}"), **saved["fields"])
+    return load(f"{path}:{saved['name']}")
 
 
 def sources(path: Path) -> dict[str, str]:
@@ -153,3 +176,21 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
         _being_imported.discard(str(path))
     _loaded[str(path)] = made_from, module
     return module
+
+
+def keep_source(recipe: Recipe, folder: Path) -> None:
+    """Copies the file of a recipe into its run, to compare with: nothing is ever run from it.
+
+    A recipe of a package is known by the package, and functions in no file have none.
+    """
+    is_of_package = recipe.origin is not None and recipe.kind != FROM_FILE
+    if is_of_package or own_class(recipe) is None:
+        return
+    described = describe(recipe)
+    if "file" not in described:
+        return
+    beside = Path(described["file"]).parent
+    for name in described["sources"]:
+        kept = folder / "source" / name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(beside / name, kept)

@@ -18,6 +18,7 @@ from plimsoll.optimizers.settings import TYPICAL_STEPS, Optimizer
 from plimsoll.recipes.own.arrays import kept
 from plimsoll.recipes.own.recipe import OwnRecipe, class_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
 
 Reduction = Literal["sum", "mean"]
@@ -124,7 +125,7 @@ class Given:
 
     def recipe(
         self, init: Callable[..., Any] | None = None, data: Any = None, validation_data: Any = None, **fields: Any
-    ) -> OwnRecipe:
+    ) -> Recipe:
         """Returns the recipe; without `init` or `data` it has zeros of their shapes, which a plan cannot tell apart.
 
         Raises:
@@ -152,7 +153,7 @@ class Given:
             of_data=identity,
             __module__=getattr(self.loss, "func", self.loss).__module__,  # of what a functools.partial calls
         )
-        return cls(**{**self.fields, **fields})
+        return cls(**{**self.fields, **fields}).composed()
 
     @property
     def lacks_length(self) -> bool:
@@ -249,8 +250,7 @@ def require_sound(request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: The loss is no sum over examples, or not finite.
     """
     recipe = from_dict(request["recipe"])
-    assert isinstance(recipe, OwnRecipe)
-    recipe.require_sound()
+    recipe.origin.require_sound()
     return {}
 
 

@@ -26,7 +26,8 @@ from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.planned import plain_compute
-from plimsoll.recipes.base import Recipe
+from plimsoll.recipes.own.recipe import OwnRecipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.units import MIB, format_bytes
 
 VARIABLE = "PLIMSOLL_CODE"
@@ -40,24 +41,24 @@ OPAQUE = "pickle "
 COMPUTED = ("init", "loss", "optimizer")
 """Functions of a recipe that decide what is learned, beside its data."""
 
-_made: dict[str, type[Recipe]] = {}
+_made: dict[str, type[OwnRecipe]] = {}
 """Key of a pickle to the class in it."""
-_described: dict[tuple[type[Recipe], str], dict[str, Any]] = {}
+_described: dict[tuple[type[OwnRecipe], str], dict[str, Any]] = {}
 """Class and fields to what identifies them."""
 
 
-def describe(recipe: Any) -> dict[str, Any]:
+def describe(recipe: Recipe) -> dict[str, Any]:
     """Returns what identifies the code of an own recipe, after writing its pickle for the processes that need it.
 
     Raises:
         RecipeError: The functions hold too much, cannot be pickled, or are refused when they are traced.
     """
-    cls = type(recipe)
-    known = cls, _own(dataclasses.asdict(recipe))
+    cls = type(recipe.origin)
+    known = cls, _own(recipe.options)
     if known not in _described:
         pickle, program = _pickled(cls), _computed(recipe)
         data = cls.of_data or OPAQUE + hashlib.sha256(pickle).hexdigest()
-        _described[known] = {"name": recipe.short_name, "code": program, "data": data}
+        _described[known] = {"name": recipe.origin.short_name, "code": program, "data": data}
         beginning = json.dumps([path for path in sys.path if path] + [os.getcwd()]).encode() + b"\n"
         for key in _keys(_described[known]):
             _made[key] = cls
@@ -91,7 +92,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
         if cls is not None:
             _made[key] = cls
             _described[cls, _own(saved["fields"])] = {name: saved[name] for name in ("name", "code", "data")}
-            return cls(**saved["fields"])
+            return cls(**saved["fields"]).composed()
     raise RecipeError(
         "this run was trained by functions of a Python program or notebook, and no run holds their code: call"
         " plimsoll.plan(loss, ...).train(init, data, run=...) with the same functions and the same data first; in that"
@@ -141,7 +142,7 @@ def _keys(described: Mapping[str, Any]) -> list[str]:
     return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described['data']}", code)]
 
 
-def _read(key: str) -> type[Recipe] | None:
+def _read(key: str) -> type[OwnRecipe] | None:
     """Returns the class in a pickle that the process above has written; None if it has written none of that key."""
     path = Path(os.environ.get(VARIABLE, "")) / f"{key}.pickle"
     if not os.environ.get(VARIABLE) or not path.is_file():
@@ -212,11 +213,11 @@ def _begin(self: Any) -> None:
 
 def _own(fields: Mapping[str, Any]) -> str:
     """Returns the values of the fields that only this recipe has, on which its code may depend."""
-    every = {"shuffle", *(field.name for field in dataclasses.fields(Recipe))}
+    every = {field.name for field in dataclasses.fields(OwnRecipe)}
     return json.dumps({name: value for name, value in fields.items() if name not in every})
 
 
-def _computed(recipe: Any) -> dict[str, str]:
+def _computed(recipe: Recipe) -> dict[str, str]:
     """Returns the SHA-256 of what init, loss (with its gradient) and optimizer compute, from shapes alone."""
     import jax
 
@@ -234,11 +235,11 @@ def _computed(recipe: Any) -> dict[str, str]:
         return jax.value_and_grad(total, has_aux=True)(params["trainable"])
 
     params = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.batch_spec(2).items()}
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.spec.batch(2).items()}
     seeds, learned = jax.ShapeDtypeStruct((2,), "uint32"), params["trainable"]
     codes = {"init": _code(jax.make_jaxpr(init)(jax.ShapeDtypeStruct((), "uint32")))}
     codes["loss"] = _code(jax.make_jaxpr(gradient)(params, batch, seeds))
-    with recipe.guard("the optimizer, given the shapes of the parameters,"):
+    with recipe.origin.guard("the optimizer, given the shapes of the parameters,"):
         state = jax.eval_shape(rule.init, learned)
         codes["optimizer"] = _code(jax.make_jaxpr(rule.update)(learned, state, learned))
     return codes

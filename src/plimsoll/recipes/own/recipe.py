@@ -17,15 +17,16 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Interval
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
@@ -33,9 +34,10 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.planned import plain_compute
-from plimsoll.recipes.base import FROM_FILE, Prepared, Recipe, Say
-from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
+from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses
+from plimsoll.recipes.recipe import FROM_FILE, Recipe
+from plimsoll.recipes.specs import ArraySpec
 from plimsoll.types import COUNTED, STATE, Compute, Source
 from plimsoll.units import MIB
 
@@ -54,7 +56,7 @@ user's own")."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnRecipe(Recipe):
+class OwnRecipe(Length):
     """Base class for your own recipes: subclass it as a frozen dataclass with `init`, `loss`, `data` and `optimizer`.
 
     Fields of the subclass (numbers, strings, booleans or None) become command-line options. `plimsoll.recipe` builds a
@@ -68,18 +70,26 @@ class OwnRecipe(Recipe):
         ...     def loss(self, params, batch): return jnp.sum((batch["x"] @ params["w"]) ** 2), len(batch["x"])
         ...     def data(self): return {"x": np.ones((100, 2), np.float32)}
         ...     def optimizer(self, steps): return plimsoll.AdamW(learning_rate=1e-3)
-        >>> Spirals(steps=10, width=8).batch_spec(4)
+        >>> Spirals(steps=10, width=8).composed().spec.batch(4)
         {'x': ((4, 2), 'float32')}
     """
 
-    without_validation: ClassVar[str] = "its recipe gives none. Add validation_data to it, and train anew"
-    validates_with_fillers: ClassVar[bool] = True
+    group: ClassVar[str] = "recipe"
+    kind: ClassVar[str] = FROM_FILE
+    """Kind of a recipe in a package, as it is registered there; other recipes are known by their file."""
+    supported: ClassVar[tuple[str, ...]] = ()
+    """Levers (memory-saving options) that the loss supports, like "precision", "remat" or "loss_chunk"."""
+    uses: ClassVar[Uses] = Uses()
+    """What is done with the trained model: commands, the best checkpoint, the report."""
     in_no_file: ClassVar[bool] = False
     """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
 
-    norm_group: int | None = None
+    ema_decay: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
+    use the EMA weights. 0 disables it."""
+    norm_group: Annotated[int | None, Ge(1)] = None
     """Examples that a model with state, like batch norm, normalises together. By default the whole effective batch,
     which then goes through the model at once."""
     shuffle: bool = True
@@ -160,13 +170,14 @@ class OwnRecipe(Recipe):
 
     @property
     def normalised_together(self) -> int:
+        """Examples that the model looks at together; 1 if the loss is a sum over examples."""
         has_state, group = STATE in taken(self.loss, called=self.called), self.norm_group
         if group is not None and not has_state:
             raise RecipeError(
                 f"--norm-group {group} is of a model with state, and the loss of {self.called} takes no `state`: leave"
                 " it out"
             )
-        if group is not None and (group < 1 or self.effective_batch % group):
+        if group is not None and self.effective_batch % group:
             raise RecipeError(
                 f"--norm-group {group} does not divide the effective batch of {self.effective_batch} examples"
                 " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
@@ -186,29 +197,21 @@ class OwnRecipe(Recipe):
         """
         return "recipe"
 
-    def batch_spec(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self._sets[0].spec.items()}
+    @property
+    def hints(self) -> Hints:
+        """What the loss supports, and values worth trying. Override it to name chunks of the loss, for example."""
+        return Hints(levers=self.supported, normalised_together=self.normalised_together)
 
-    def task(self, compute: Compute) -> GivenTask:
-        from plimsoll.recipes.own.task import GivenTask
-
-        return GivenTask(self, compute)
-
-    def prepare(self, folder: Path, say: Say) -> Prepared:
-        examples, held_out = self._sets
-        count = len(examples)
-        steps, per_epoch = self.steps_over(count, called=examples.called)
-        validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
-        description = f"{count:,} examples, {validation}"
-        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
-        if warning := examples.warning:
-            say(warning)
-        if not self.in_no_file:  # else a process of its own has looked: this one may have an accelerator
-            self.require_sound()
-        self._keep_source(folder)
-        facts: dict[str, Any] = {"description": description, "examples": count}
-        facts |= {"validation_examples": len(held_out or ()), "files": self._file_facts().to_json()}
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+    def composed(self) -> Recipe:
+        """Returns the recipe that is planned and trained: these functions as its model, its data and its optimizer."""
+        length = {field.name: getattr(self, field.name) for field in fields(Length)}
+        return Recipe(
+            model=Functions(own=self),
+            data=Examples(own=self),
+            optimizer=OfLength(OptimizerOf(self), ema_decay=self.ema_decay),
+            length=Length(**length),
+            origin=self,
+        )
 
     def require_sound(self) -> None:
         """Checks on the first two training examples that the loss is a sum over examples, and that it is finite.
@@ -219,54 +222,17 @@ class OwnRecipe(Recipe):
             RecipeError: The loss of both examples differs from the sum of their losses, or loss or gradient is not
                 finite.
         """
-        examples = self._sets[0]
+        examples = self.sets[0]
         if len(examples) < 2:
             return
-        from plimsoll.recipes.own.task import require_sound
+        from plimsoll.recipes.own.task import GivenTask, require_sound
 
         batch = next(iter(examples.counted(2)))
         batch.pop(COUNTED)
-        require_sound(self.task(plain_compute()), batch, seed=self.seed)
-
-    def data_changed(self, prepared: Prepared) -> None:
-        require_same("the data", prepared.facts["files"], self._file_facts())
-
-    def _file_facts(self) -> Facts:
-        return facts_of([file.path for file in self._files])
-
-    def data_advice(self) -> str:
-        return "a smaller `mix` of plimsoll.Hdf5" if self._files else ""
-
-    def source(self, folder: Path, *, prefetch: int) -> Source:
-        return self._sets[0].loader(
-            batch_size=self.effective_batch, seed=self.seed, shuffle=self.shuffle, prefetch=prefetch
-        )
-
-    def validation(self, folder: Path, *, examples: int) -> Iterable[dict[str, Any]]:
-        held_out = self._sets[1]
-        return () if held_out is None else held_out.counted(examples)
-
-    def host_bytes(self, prepared: Prepared | None, *, prefetch: int) -> dict[str, int]:
-        """Returns the peak host memory of the data loader in bytes, under the key "data".
-
-        It consists of prefetched batches, memory-mapped arrays and the chunks of `plimsoll.Hdf5`. Ordinary arrays that
-        `data` returns are not included: the planner measures them with the rest of the process.
-
-        Args:
-            prepared: Not used by recipes of this kind.
-            prefetch: Number of batches that a background thread prepares in advance.
-        """
-        import numpy as np
-
-        spec = self.batch_spec(self.effective_batch).values()
-        batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
-        examples, held_out = self._sets
-        held = examples.held_bytes(training=True) + (held_out.held_bytes(training=False) if held_out is not None else 0)
-        # besides the prefetched, one waits, the consumer holds one, and one is put together from its examples
-        return {"data": LOADER_BYTES + (prefetch + 4) * batch + held}
+        require_sound(GivenTask(self, plain_compute()), batch, seed=self.seed)
 
     @cached_property
-    def _sets(self) -> tuple[ExampleSet, ExampleSet | None]:
+    def sets(self) -> tuple[ExampleSet, ExampleSet | None]:
         """Examples to learn from and to evaluate on, opened together, so that a rehearsal weighs both."""
         from plimsoll.data.examples import Examples, ExampleSet
 
@@ -291,12 +257,6 @@ class OwnRecipe(Recipe):
             )
         return examples, held_out
 
-    @property
-    def _files(self) -> list[Hdf5]:
-        from plimsoll.data.hdf5.columns import Hdf5
-
-        return [examples for examples in self._sets if isinstance(examples, Hdf5)]
-
     def guard(self, what: str) -> AbstractContextManager[None]:
         """Returns a context manager that turns exceptions raised by the user's own functions into RecipeError.
 
@@ -315,19 +275,135 @@ class OwnRecipe(Recipe):
         """File of the user's code; None for a notebook or a prompt."""
         return file_of(sys.modules.get(type(self).__module__))
 
-    def _keep_source(self, folder: Path) -> None:
-        """Copies the file of the recipe into the run, to compare with: nothing is ever run from it.
 
-        A recipe of a package has a kind of its own, and its code is where packages are installed.
+@dataclass(frozen=True)
+class OptimizerOf:
+    """Function of a run's length to the optimizer of a user's own. Those of equal objects are equal."""
+
+    own: OwnRecipe
+
+    def __call__(self, steps: int) -> Any:
+        return self.own.optimizer(steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functions(Model):
+    """Init and loss of a user's own."""
+
+    name: ClassVar = "functions"
+    reads: ClassVar = ArraySpec
+
+    own: OwnRecipe = field(metadata={"option": False})
+
+    @property
+    def uses(self) -> Uses:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.own.uses
+
+    def hints(self, spec: ArraySpec) -> Hints:
+        return self.own.hints
+
+    def task(self, spec: ArraySpec, compute: Compute) -> GivenTask:
+        from plimsoll.recipes.own.task import GivenTask
+
+        return GivenTask(self.own, compute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples(Data):
+    """Examples of a user's own."""
+
+    name: ClassVar = "examples"
+    gives: ClassVar = ArraySpec
+    spec_in_data: ClassVar = True
+    no_validation: ClassVar = "its recipe gives none. Add validation_data to it, and train anew"
+
+    own: OwnRecipe = field(metadata={"option": False})
+
+    @property
+    def files(self) -> list[Hdf5]:
+        """Sets of examples that are files."""
+        from plimsoll.data.hdf5.columns import Hdf5
+
+        return [examples for examples in self.own.sets if isinstance(examples, Hdf5)]
+
+    def facts(self) -> Facts:
+        """Returns what distinguishes one data set from another, where it is in files."""
+        return facts_of([file.path for file in self.files])
+
+    def spec(self, needs: Needs) -> ArraySpec:
+        return ArraySpec(arrays=self.own.sets[0].spec, filled=True)
+
+    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
+        """Returns the bytes of prefetched batches, memory-mapped arrays and the chunks of `plimsoll.Hdf5`.
+
+        Ordinary arrays that `data` returns are not included: the planner measures them with the rest of the process.
         """
-        described = files.describe(self) if self.kind == FROM_FILE else {}
-        if "file" not in described:
-            return
-        beside = Path(described["file"]).parent
-        for name in described["sources"]:
-            kept = folder / "source" / name
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(beside / name, kept)
+        import numpy as np
+
+        spec = self.spec(Needs()).batch(reading.batch_size).values()
+        batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
+        examples, held_out = self.own.sets
+        held = examples.held_bytes(training=True)
+        if held_out is not None:
+            held += held_out.held_bytes(training=False)
+
+        # Besides the prefetched, one waits, the consumer holds one, and one is put together from its examples.
+        return HostMemory(
+            bytes={"data": LOADER_BYTES + (prefetch + 4) * batch + held},
+            advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
+        )
+
+    def open(self, folder: Path, reading: Reading) -> OwnDataset:
+        return OwnDataset(self, folder, reading)
+
+
+@dataclass(frozen=True)
+class OwnDataset:
+    """The examples of one run."""
+
+    data: Examples
+    folder: Path
+    reading: Reading
+
+    def prepare(self, say: Say) -> Prepared:
+        own = self.data.own
+        examples, held_out = own.sets
+        count = len(examples)
+        steps, per_epoch = self.reading.length.steps_over(count, data=examples.called)
+        validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
+        description = f"{count:,} examples, {validation}"
+        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        if warning := examples.warning:
+            say(warning)
+        if not own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
+            own.require_sound()
+        facts = {
+            "description": description,
+            "examples": count,
+            "validation_examples": len(held_out or ()),
+            "files": self.data.facts().to_json(),
+        }
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        require_same("the data", prepared.facts["files"], self.data.facts())
+
+    def source(self, *, prefetch: int) -> Source:
+        return self.data.own.sets[0].loader(
+            batch_size=self.reading.batch_size,
+            seed=self.reading.seed,
+            shuffle=self.data.own.shuffle,
+            prefetch=prefetch,
+        )
+
+    def validation(self, *, examples: int) -> Iterable[Batch]:
+        held_out = self.data.own.sets[1]
+        return () if held_out is None else held_out.counted(examples)
+
+
+def recipe_of(given: Any) -> Recipe:
+    """Returns a recipe as it is planned and trained: it itself, or what an object of a user's class composes."""
+    return given.composed() if isinstance(given, OwnRecipe) else given
 
 
 def recipe(
@@ -338,8 +414,8 @@ def recipe(
     optimizer: optax.GradientTransformation | Optimizer | Callable[[int], optax.GradientTransformation | Optimizer],
     validation_data: Callable[[], Any] | None = None,
     supported: Sequence[str] = (),
-    **fields: Any,
-) -> OwnRecipe:
+    **options: Any,
+) -> Recipe:
     """Returns a recipe (a training problem) made from your own functions, for any JAX model.
 
     Args:
@@ -352,14 +428,14 @@ def recipe(
         validation_data: Function that returns the validation examples, like `data`. By default there are none.
         supported: Memory-saving options that your functions support, like "precision", "remat" or "loss_chunk". The
             planner leaves the others off, unless they work with any function. docs/your-own.md lists the names.
-        fields: Options of the recipe: `batch_size`, `steps` or `epochs`, `seed`, ... The command line overrides them.
+        options: Options of the recipe: `batch_size`, `steps` or `epochs`, `seed`, ... The command line overrides them.
 
     Returns:
         The recipe, which `plimsoll.plan` and `plimsoll.train` take. If it is in a file, the command `plimsoll train
         my_recipe.py` trains it, too.
 
     Raises:
-        RecipeError: An argument is not a function, or a field or a name in `supported` is unknown.
+        RecipeError: An argument is not a function, or an option or a name in `supported` is unknown.
 
     Example:
         >>> recipe = plimsoll.recipe(
@@ -370,12 +446,12 @@ def recipe(
         ...     batch_size=10,
         ...     steps=50,
         ... )
-        >>> recipe.batch_spec(10)
+        >>> recipe.spec.batch(10)
         {'x': ((10, 3), 'float32'), 'y': ((10,), 'float32')}
     """
     functions = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or _no_data}
     module = sys._getframe(1).f_globals["__name__"]  # whose file it is of
-    return class_of(OwnRecipe, functions, optimizer, supported, __module__=module)(**fields)
+    return class_of(OwnRecipe, functions, optimizer, supported, __module__=module)(**options).composed()
 
 
 def class_of(

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import Answers, RecursiveSolver
 from plimsoll.recipes.puzzles.arc_grids import Grid, Key, cropped, key_of, read_name
+from plimsoll.recipes.puzzles.data import PuzzleFolder
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS
-from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.types import COUNTED, Batch, LossSum, Metrics, Params, TrainedRun
 
 PASS_AT = (1, 2, 5, 10, 100, 1000)
@@ -35,13 +36,15 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Of a data set of ARC these are followed by what the votes give: `pass@K` where answers are known, the number of
     tasks, and the submission.
     """
-    recipe: Puzzles = trained.recipe
-    if not recipe.arc_tasks.is_file():
+    data: PuzzleFolder = trained.recipe.data
+    if not data.arc_tasks.is_file():
+        if request.get("submission"):
+            raise RecipeError(f"--submission writes answers to tasks of ARC, and {trained.run} has none: leave it out")
         return trained.means()
-    tasks = json.loads(recipe.arc_tasks.read_text("utf-8"))
-    names = recipe.test_set.names()
+    tasks = json.loads(data.arc_tasks.read_text("utf-8"))
+    names = data.test_set.names()
     votes = Votes()
-    task = recipe.task(trained.plan.compute(jax.default_backend()))
+    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, RecursiveSolver)
 
     @jax.jit

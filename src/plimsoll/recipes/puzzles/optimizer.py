@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Interval
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class TrmOptimizer(AdamATan2):
     """Adam-atan2 for the network, Sign-SGD for the rows of puzzles that a step reads. Defaults are the published."""
+
+    name: ClassVar[str] = "trm-optimizer"
 
     learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1e-4
     default_warmup_steps: Annotated[int | None, Ge(0)] = 2_000

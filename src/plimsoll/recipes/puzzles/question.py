@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.recipes.puzzles.data import PuzzleFolder
 from plimsoll.recipes.puzzles.dataset import IDENTIFIERS, INPUTS, LABELS
 from plimsoll.recipes.puzzles.maze_rules import fault
-from plimsoll.recipes.puzzles.recipe import Puzzles
 from plimsoll.recipes.puzzles.sudoku_grids import valid
 from plimsoll.recipes.puzzles.text import Form, Tokens, form_of, tokens_of
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import IGNORED_LABEL
 from plimsoll.units import whole_number
 
@@ -24,17 +26,20 @@ TEST = "test:"
 """Prefix of the number of an example of the test split, from 0."""
 
 
-def question(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
+def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
     """Returns what the network is given for a puzzle: its characters, a file with them, or `test:17`.
 
     These are `inputs` and `identifier`, and `labels`, the answer of the test split (IGNORED_LABEL where nothing is
     asked), or None where it is not known.
     """
-    form = solvable(recipe, run)
+    data = recipe.data
+    assert isinstance(data, PuzzleFolder)
+    assert isinstance(recipe.spec, PuzzleSpec)
+    form = solvable(recipe.spec, run)
 
     # An example of the test split.
     if puzzle.startswith(TEST):
-        tests = recipe.test_set
+        tests = data.test_set
         number = whole_number(puzzle.removeprefix(TEST))
         if number is None or number >= tests.examples:
             raise DataError(
@@ -59,16 +64,16 @@ def question(recipe: Puzzles, run: str, puzzle: str) -> dict[str, Any]:
     return {"inputs": tokens_of(text, form, source=source).tolist(), "identifier": 0, "labels": None}
 
 
-def solvable(recipe: Puzzles, run: str) -> Form:
+def solvable(spec: PuzzleSpec, run: str) -> Form:
     """Returns how the run's puzzles are written.
 
     Raises:
         RecipeError: They are of no form that is known.
     """
-    form = form_of(seq_len=recipe.seq_len, vocab_size=recipe.vocab_size)
+    form = form_of(seq_len=spec.length, vocab_size=spec.vocab)
     if form is None:
         raise RecipeError(
-            f"{run} has puzzles of {recipe.seq_len:,} tokens from a vocabulary of {recipe.vocab_size:,}: neither Sudoku"
+            f"{run} has puzzles of {spec.length:,} tokens from a vocabulary of {spec.vocab:,}: neither Sudoku"
             " nor a maze nor ARC, so it is not known how they are written. `plimsoll evaluate` says how many it solves"
         )
     return form

@@ -7,6 +7,7 @@ is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,8 +31,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         trained: A run of puzzles.
         request: What `question.question` returns.
     """
-    form = solvable(trained.recipe, trained.run)
-    trained.recipe = trained.recipe.without_data(trained.prepared)
+    form = solvable(trained.prepared.spec, trained.run)
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     assert isinstance(task, RecursiveSolver)
     params = trained.params()
@@ -63,7 +63,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     """Returns the exhibit of a report: the first puzzles of the test split, before and after."""
     recipe = trained.recipe
-    recipe.data_changed(trained.prepared)  # refuses another set
+    recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)  # refuses another set
     items = []
     for number in range(SHOWN):
         name = f"{TEST}{number}"

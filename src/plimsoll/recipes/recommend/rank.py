@@ -6,6 +6,7 @@ In a process that imports JAX. Scores are of the whole catalogue, a block of use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -13,11 +14,11 @@ import numpy as np
 
 from plimsoll.errors import RunError
 from plimsoll.levers.weight_bits import readable
+from plimsoll.recipes.recommend.data import Interactions
 from plimsoll.recipes.recommend.interactions import HeldOut
 from plimsoll.recipes.recommend.mixture import mixture
 from plimsoll.recipes.recommend.next_item import NextItem
 from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks
-from plimsoll.recipes.recommend.recipe import Recommend
 from plimsoll.recipes.recommend.rows import padded
 from plimsoll.types import TrainedRun
 from plimsoll.units import MIB
@@ -52,11 +53,10 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     from plimsoll.recipes.recommend.baselines import BASELINES, Baselines  # SciPy loads behind it
 
-    recipe = _recipe(trained)
-    data = recipe.interactions
+    data = _data(trained).interactions
     keep_seen = bool(request.get("keep_seen"))
     if not len(data.evaluated):
-        raise RunError(f"{trained.run} has no held-out set to evaluate on: {recipe.without_validation}")
+        raise RunError(f"{trained.run} has no held-out set to evaluate on: {Interactions.no_validation}")
 
     # The model, and its weights as they were trained where these are asked for.
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
@@ -86,14 +86,14 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
     """Returns the function that scores up to `users` histories at a time."""
-    recipe = _recipe(trained)
-    task = cast(NextItem, recipe.task(trained.plan.compute(jax.default_backend())))
+    length = _data(trained).seq_len
+    task = cast(NextItem, trained.recipe.task(trained.plan.compute(jax.default_backend())))
     params = trained.params(average=average)
     params = params | {"trainable": readable(params["trainable"])}
     run = jax.jit(task.log_probabilities)
 
     def score(histories: Sequence[np.ndarray]) -> np.ndarray:
-        ids = padded(histories, length=recipe.seq_len)
+        ids = padded(histories, length=length)
         filled = np.concatenate([ids, np.ones((users - len(ids), ids.shape[1]), ids.dtype)])  # one shape to compile
         return np.array(run(params, filled))[: len(ids)]
 
@@ -109,8 +109,8 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
-    recipe = _recipe(trained)
-    data = recipe.interactions
+    length = _data(trained).seq_len
+    data = _data(trained).interactions
     history = request["history"]
     items = np.array(history)
     counts = Baselines(data, None, asked=items)
@@ -119,7 +119,7 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         "run": trained.run,
         "step": trained.step,
         "history": [data.described(item) for item in history],
-        "read": min(len(history), recipe.seq_len),
+        "read": min(len(history), length),
         "items": [
             data.described(item) | {"probability": float(np.exp(scores[item])), "score": float(scores[item])}
             for item in best(scores, request["top"])
@@ -134,11 +134,11 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
     """
     from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
 
-    recipe = _recipe(trained)
-    data = recipe.interactions
+    length = _data(trained).seq_len
+    data = _data(trained).interactions
     chosen = data.evaluated[:users]
     if not len(chosen):
-        raise RunError(f"{trained.run} has no held-out set to rank for: {recipe.without_validation}")
+        raise RunError(f"{trained.run} has no held-out set to rank for: {Interactions.no_validation}")
     seen = [data.history(user, "test") for user in chosen.tolist()]
     targets = data.targets("test")[: len(chosen)]
     counts = Baselines(data, "test", asked=np.concatenate(seen))
@@ -146,7 +146,7 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
     places = ranks(scores, targets, seen=seen)
     return [
         {
-            "history": [data.described(int(item)) for item in items[-recipe.seq_len :]],
+            "history": [data.described(int(item)) for item in items[-length:]],
             "taken": data.described(int(target)),
             "place": int(place) + 1,
             "items": [
@@ -186,8 +186,7 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     return exhibits
 
 
-def _recipe(trained: TrainedRun) -> Recommend:
-    """Returns the run's recipe, whose data is there and is that of the run."""
-    assert isinstance(trained.recipe, Recommend)
-    trained.recipe.data_changed(trained.prepared)
-    return trained.recipe
+def _data(trained: TrainedRun) -> Interactions:
+    """Returns the run's data, which is there and is that of the run."""
+    trained.recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
+    return trained.recipe.data

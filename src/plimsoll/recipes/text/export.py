@@ -39,7 +39,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     assert isinstance(task, NextToken)
     shape = task.decoder.shape
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
-    length = trained.recipe.batch_spec(1)["input_ids"][0][1]
+    length = trained.prepared.spec.length
     params = readable(trained.params()["trainable"])
     tensors = {name: _float32(published_tensor(params, shape, name)) for name in shape.tensors()}
 

@@ -1,0 +1,127 @@
+"""Windows of states and controls in an HDF5 file, as data of a run.
+
+Validation is by held-out variants of the systems, or by trajectory; the two never share a trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from plimsoll.errors import RecipeError
+from plimsoll.files.facts import facts_of, require_same
+from plimsoll.options import Count, FilePath
+from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
+from plimsoll.recipes.specs import WindowSpec
+from plimsoll.types import Source
+from plimsoll.units import MIB
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.control.rows import ControlRows
+
+READER_BYTES = 12 * MIB
+"""The library, its cache, and what chunks and small arrays leave in the heap (notes, "The reader's share")."""
+BATCHES = 3
+"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows(Data):
+    """Windows of states of several systems, and the controls that follow."""
+
+    name: ClassVar = "windows"
+    gives: ClassVar = WindowSpec
+    spec_in_data: ClassVar = True
+    no_validation: ClassVar = "it was trained with --split none. Train with --split variant, or trajectory"
+
+    data: FilePath = ""
+    """HDF5 file with control windows: what `plimsoll prepare control` writes, or another file with the same datasets.
+    Planning needs none."""
+    split: Literal["variant", "trajectory", "none"] = "variant"
+    """Part that is held out for validation: variants of the systems, trajectories, or nothing."""
+    validation_rows: Annotated[Count, Ge(0)] = 20_000
+    """Most held-out windows to evaluate on, taken evenly from the held-out part."""
+    mix_chunks: Annotated[int, Ge(1)] = 16
+    """Chunks of the file whose rows are shuffled together. The order of the chunks is always shuffled."""
+    skip_bad: bool = False
+    """Skip rows that are not finite, and count them. By default such a row ends the run."""
+
+    @cached_property
+    def rows(self) -> ControlRows:
+        """The opened HDF5 file."""
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out"
+                " windows.h5` makes one"
+            )
+        from plimsoll.recipes.control.rows import ControlRows
+
+        return ControlRows(self.data, split=self.split)
+
+    def spec(self, needs: Needs) -> WindowSpec:
+        rows = self.rows
+        return WindowSpec(arrays=rows.spec, families=tuple(rows.families), states=rows.states)
+
+    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
+        rows = self.rows
+        batches = (prefetch + BATCHES) * reading.batch_size * rows.example_bytes
+
+        # Chunks in memory at most: those that are mixed, and one as it is read.
+        chunks = rows.chunk_rows * ((self.mix_chunks + 1) * rows.example_bytes + rows.row_bytes)
+        advice = "a smaller --mix-chunks"
+        if rows.has_huge_chunks:
+            advice += ', or smaller chunks (docs/control.md, "Huge chunks")'
+        return HostMemory(bytes={"data": READER_BYTES + chunks + batches}, advice=advice)
+
+    def open(self, folder: Path, reading: Reading) -> WindowDataset:
+        return WindowDataset(self, reading)
+
+    def imports(self) -> tuple[str, ...]:
+        return ("h5py",)
+
+
+@dataclass(frozen=True)
+class WindowDataset:
+    """The windows of one run."""
+
+    data: Windows
+    reading: Reading
+
+    def prepare(self, say: Say) -> Prepared:
+        rows, length = self.data.rows, self.reading.length
+        steps, per_epoch = length.steps_over(rows.training_rows, data=self.data.data)
+        description = (
+            f"{len(rows):,} windows of {len(rows.families)} systems in {self.data.data}, split by {self.data.split}"
+        )
+        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+        if warning := rows.warning(mix=self.data.mix_chunks):
+            say(warning)
+        facts = {
+            "description": description,
+            "rows": len(rows),
+            "training_rows": rows.training_rows,
+            "file": facts_of([rows.path]).to_json(),
+        }
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        require_same(self.data.data, prepared.facts["file"], facts_of([self.data.rows.path]))
+
+    def source(self, *, prefetch: int) -> Source:
+        return self.data.rows.loader(
+            batch_size=self.reading.batch_size,
+            seed=self.reading.seed,
+            mix=self.data.mix_chunks,
+            skip_bad=self.data.skip_bad,
+            prefetch=prefetch,
+        )
+
+    def validation(self, *, examples: int) -> Iterable[Batch]:
+        return self.data.rows.validation(
+            most=self.data.validation_rows, batch_size=examples, skip_bad=self.data.skip_bad
+        )

@@ -1,0 +1,227 @@
+"""A small causal transformer that reads a window of states and predicts the control that follows its last one.
+
+Post-norm, as in Vaswani et al. 2017, https://arxiv.org/abs/1706.03762: x = norm(x + sub(x)); a learned table of
+positions, attention without biases, a feed-forward of GELU, LayerNorm with scale and bias. The loss is the squared
+error over the controls that a system has, each in units of its family's own spread: of a predictor that says zero it
+is 1, whatever the family, so that families count alike.
+
+Two forms. The published one reads the states as they are, one time step a token, and its last layer says the control.
+In the other the last layer says a gain, a matrix, and the control is its product with the last state, as it is of every
+linear controller: what is left to learn is which system it is. It reads the motion at every size, some time steps a
+token (`motion_tokens`).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from plimsoll.levers.attention import causal_attention
+from plimsoll.levers.precision import dot
+from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
+from plimsoll.levers.sharding import by_rows
+from plimsoll.models.dropout import dropped
+from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
+
+NORM_EPSILON = 1e-6
+POSITION_SCALE = 0.02
+GAIN_UNIT = 64.0
+"""Gain of a 1 of the last layer: those of the 35 families reach 2 to 154 in units of states and controls."""
+GAIN_START = 1 / 64
+"""Factor of the last layer's first weights where they say a gain: gains begin at about 1, and controls near zero."""
+LEAST = 1e-7
+"""Root mean square below which a state does not move at all: filling, whose every view is zero."""
+STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
+"""Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
+
+
+@dataclass(frozen=True)
+class ImitatorShape:
+    """Sizes of the network; `positions` is the most that a window may have."""
+
+    features: int
+    outputs: int
+    families: int
+    width: int
+    heads: int
+    layers: int
+    inner: int
+    positions: int = 128
+    dropout: float = 0.0
+    gain_states: int = 0
+    """States that the network says a gain for: the first of the features. 0 is the published form, which says the
+    control itself."""
+    patch: int = 1
+    """Time steps of a token, where the network says a gain."""
+    error_floor: float = 0.0
+    """Size of controls above which their errors count less in training; 0 for the squared error as it is."""
+
+
+class Imitating:
+    """A `Task`. Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family`
+    (batch,) int32."""
+
+    stacked = "blocks"
+
+    def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
+        self.shape, self.compute = shape, compute
+        self._unrolls = unrolls(compute, layers=shape.layers)
+
+    def init(self, key: Array) -> Params:
+        """Returns float32 parameters; blocks have a leading axis of layers. Kernels are LeCun normal, biases zero."""
+        shape, (first, place, blocks, last) = self.shape, jax.random.split(key, 4)
+        states = shape.gain_states
+        leave = _linear(last, shape.width, shape.outputs * max(1, states))
+        features = token_features(shape.features, states=states, patch=shape.patch) if states else shape.features
+        return {
+            "trainable": {
+                "enter": _linear(first, features, shape.width),
+                "positions": POSITION_SCALE * jax.random.normal(place, (shape.positions, shape.width)),
+                "blocks": jax.vmap(self._block)(jax.random.split(blocks, shape.layers)),
+                "leave": jax.tree.map(lambda leaf: GAIN_START * leaf, leave) if states else leave,
+            }
+        }
+
+    def _block(self, key: Array) -> dict[str, Any]:
+        d, f = self.shape.width, self.shape.inner
+        keys = jax.random.split(key, 6)
+        return {
+            **{name: _kernel(keys[i], d, d) for i, name in enumerate(("query", "key", "value", "out"))},
+            "up": _linear(keys[4], d, f),
+            "down": _linear(keys[5], f, d),
+            "attention_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
+            "feed_norm": {"scale": jnp.ones(d), "bias": jnp.zeros(d)},
+        }
+
+    def predicted(
+        self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
+    ) -> Float[Array, "batch outputs"]:
+        """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
+        drop, states = partial(dropped, keys=keys, share=self.shape.dropout), self.shape.gain_states
+        tokens = motion_tokens(inputs, states=states, patch=self.shape.patch) if states else inputs
+        x = self._dot(tokens, weights["enter"]) + weights["positions"][: tokens.shape[1]]
+        x = by_rows(drop(x, place=0))
+        numbered = weights["blocks"]
+        if keys is not None:
+            layer = jnp.arange(self.shape.layers)
+            numbered = (
+                [(block, layer[i]) for i, block in enumerate(numbered)]
+                if isinstance(numbered, list)
+                else (numbered, layer)
+            )
+
+        def apply(x: Array, block: Any) -> Array:
+            block, number = block if keys is not None else (block, 0)
+            heads = (*x.shape[:2], self.shape.heads, -1)
+            query, key, value = (
+                keep(self._dot(x, block[name])).reshape(heads).swapaxes(1, 2) for name in ("query", "key", "value")
+            )
+            mixed = causal_attention(query, key, value, compute=self.compute)
+            mixed = keep(self._dot(mixed.swapaxes(1, 2).reshape(x.shape), block["out"]))
+            x = layer_norm(x + drop(mixed, place=2 * number + 1), **block["attention_norm"])
+            inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
+            return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
+
+        x = scan_blocks(apply, x, numbered, layers=self.shape.layers, compute=self.compute)
+        if not states:
+            return self._dot(x[:, -1], weights["leave"])
+        exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below
+        said = exact(x[:, -1], weights["leave"]["kernel"]) + weights["leave"]["bias"]
+        gains = GAIN_UNIT * said.reshape(-1, self.shape.outputs, states)
+        return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)
+
+    def _dot(self, x: Array, kernel: Any) -> Array:
+        weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)
+        return dot(x, weights, precision=self.compute.precision, platform=self.compute.platform) + bias
+
+    def loss(
+        self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
+    ) -> tuple[LossSum, None, Metrics]:
+        """Returns squared errors over the controls there are; evaluating, also each family's errors over squares.
+
+        `unexplained_12` is the share of family 12's controls that is not explained: 1 - R^2 about zero. In training,
+        the squared errors of a window are divided by the size of its controls, and of the floor (the root of both
+        squares): else the few windows with the largest controls, one in a hundred, would be most of the loss.
+        """
+        weights, masks = params["trainable"], batch["masks"]
+        squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
+        loss = LossSum(jnp.sum(squared), jnp.sum(masks))
+        if train:
+            return (LossSum(self._softened(squared, batch), loss.weight) if self.shape.error_floor else loss), None, {}
+        families = self.shape.families
+        errors, powers = (
+            jax.ops.segment_sum(jnp.sum(x, axis=1), batch["family"], num_segments=families)
+            for x in (squared, masks * batch["controls"] ** 2)
+        )
+        return loss, None, {f"unexplained_{i}": LossSum(errors[i], powers[i]) for i in range(families)}
+
+    def _softened(self, squared: Float[Array, "batch outputs"], batch: Batch) -> Float[Array, ""]:
+        powers = jnp.sum(batch["masks"] * batch["controls"] ** 2, axis=1)
+        size = jnp.sqrt(powers / jnp.maximum(jnp.sum(batch["masks"], axis=1), 1) + self.shape.error_floor**2)
+        return jnp.sum(jnp.sum(squared, axis=1) / size)
+
+    def unstack(self, trainable: dict) -> dict:
+        """Returns the weights with a list of blocks where they are unrolled; see `types.Unstacks`."""
+        if not self._unrolls:
+            return trainable
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.shape.layers)}
+
+    def stack(self, gradient: dict) -> dict:
+        """Returns the gradient of such weights with the blocks stacked again."""
+        return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
+
+
+def token_features(features: int, *, states: int, patch: int) -> int:
+    """Returns the numbers in a token of `motion_tokens`."""
+    return 3 * patch * states + features - states + 2 * states
+
+
+def motion_tokens(
+    inputs: Float[Array, "batch length features"], *, states: int, patch: int
+) -> Float[Array, "batch tokens wide"]:
+    """Returns a token for every `patch` time steps: the states, their views, what is no state, the logarithms.
+
+    A system is recognised from how its state changes from step to step, and close to rest these changes are some
+    thousandths of the states' unit: below what a network's first layer tells apart. So each state comes a second time,
+    and its change from step to step besides, both divided by their root mean squares over the window; the logarithms of
+    these roots say how large they were.
+
+    Args:
+        inputs: Windows, whose first features are states; the others (a system's code) are the same at all times.
+        states: Number of states among the features.
+        patch: Time steps of a token; divides the length.
+    """
+    batch, length, _ = inputs.shape
+    tokens = length // patch
+    x, constant = inputs[..., :states], inputs[:, ::patch, states:]
+    change = jnp.diff(x, axis=1, prepend=x[:, :1])
+    views, levels = [x], []
+    for values, level in ((x, STATE_LEVEL), (change, CHANGE_LEVEL)):
+        root = jnp.sqrt(jnp.mean(values**2, axis=1, keepdims=True) + LEAST**2)
+        moves = root > 2 * LEAST
+        views.append(jnp.where(moves, values / root, 0))
+        levels.append(jnp.where(moves, (jnp.log(root) - level) / LEVEL_WIDTH, 0))
+    shown = [view.reshape(batch, tokens, patch * states) for view in views]
+    return jnp.concatenate(
+        [*shown, constant, *(jnp.broadcast_to(one, (batch, tokens, states)) for one in levels)], axis=-1
+    )
+
+
+def layer_norm(
+    x: Float[Array, "... width"], scale: Float[Array, " width"], bias: Float[Array, " width"]
+) -> Float[Array, "... width"]:
+    """Returns layer normalisation (Ba et al. 2016, https://arxiv.org/abs/1607.06450), in float32."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + NORM_EPSILON) * scale + bias
+
+
+def _kernel(key: Array, inner: int, cols: int) -> Array:
+    return jax.random.normal(key, (inner, cols)) / math.sqrt(inner)
+
+
+def _linear(key: Array, inner: int, cols: int) -> dict[str, Array]:
+    return {"kernel": _kernel(key, inner, cols), "bias": jnp.zeros(cols)}

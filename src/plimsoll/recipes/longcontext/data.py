@@ -1,0 +1,181 @@
+"""Packed text, which was tokenised once, as data of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Ge, Interval
+
+from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.facts import Facts, facts_of, require_same
+from plimsoll.options import Count, FolderPath
+from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
+from plimsoll.recipes.specs import TokenSpec
+from plimsoll.types import COUNTED, Source
+
+if TYPE_CHECKING:
+    from plimsoll.data.packed.packed import Packed as PackedFolder
+
+GPT2_VOCABULARY = 50_257
+LARGEST_VOCABULARY = 2**31
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(Data):
+    """Windows of packed text."""
+
+    name: ClassVar = "packed"
+    gives: ClassVar = TokenSpec
+    no_validation: ClassVar = (
+        "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
+        " a smaller --seq-len"
+    )
+
+    data: FolderPath = ""
+    """Folder with packed tokens, which `plimsoll prepare longcontext` writes. Planning needs none."""
+    vocab_size: Annotated[Count | None, Interval(ge=1, le=LARGEST_VOCABULARY)] = None
+    """Rows of the embedding. By default what --data was packed with; 50,257 (GPT-2) to plan without data."""
+    seq_len: Annotated[Count, Ge(1)] = 1024
+    """Tokens of a training sequence."""
+    validation_tokens: Annotated[Count, Ge(0)] = 1_000_000
+    """Most held-out tokens to evaluate on, in whole sequences, at least one. 0 for none."""
+    workers: Annotated[int, Ge(0)] = 0
+    """Threads that read data in parallel."""
+
+    @cached_property
+    def packed(self) -> PackedFolder:
+        """The opened folder of packed text."""
+        if not self.data:
+            raise RecipeError(
+                "--data is missing: name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out"
+                " packed/` makes one"
+            )
+        from plimsoll.data.packed.packed import open_packed
+
+        return open_packed(self.data)
+
+    @property
+    def vocab(self) -> int:
+        """Number of different tokens that a model has to know."""
+        if not self.data:
+            return self.vocab_size or GPT2_VOCABULARY
+        packed = self.packed.vocab_size
+        if self.vocab_size is not None and self.vocab_size < packed:
+            raise RecipeError(
+                f"{self.data} was packed with a vocabulary of {packed:,}, but --vocab-size {self.vocab_size:,} gives"
+                f" the model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {packed:,}"
+            )
+        return self.vocab_size or packed
+
+    @property
+    def dtype(self) -> str:
+        """Type of the ids; without data the smallest that holds them."""
+        if self.data:
+            return self.packed.dtype
+        return "uint16" if self.vocab <= 2**16 else "uint32"
+
+    def spec(self, needs: Needs) -> TokenSpec:
+        return TokenSpec(
+            arrays={"tokens": ((self.seq_len + 1,), self.dtype)},
+            tokens=self.seq_len,
+            filled=True,
+            vocab=self.vocab,
+            length=self.seq_len,
+        )
+
+    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
+        from plimsoll.data.loader_bytes import READ_PACKED
+        from plimsoll.data.packed.packed import packed_bytes
+
+        read = packed_bytes(
+            windows=self.packed.windows(self.seq_len) if self.data else 0,
+            seq_len=self.seq_len,
+            batch_size=reading.batch_size,
+            itemsize={"uint16": 2, "uint32": 4}[self.dtype],
+            prefetch=prefetch,
+        )
+        return HostMemory(bytes={"data": READ_PACKED + read}, advice="a smaller --batch-size")
+
+    def facts(self) -> Facts:
+        """Returns what distinguishes one packed folder from another."""
+        return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)
+
+    def open(self, folder: Path, reading: Reading) -> PackedDataset:
+        return PackedDataset(self, folder, reading)
+
+
+@dataclass(frozen=True)
+class PackedDataset:
+    """The packed text of one run."""
+
+    data: Packed
+    folder: Path
+    reading: Reading
+
+    def prepare(self, say: Say) -> Prepared:
+        data, packed, batch = self.data, self.data.packed, self.reading.batch_size
+        _ = data.vocab  # whether it is enough
+
+        # Length.
+        windows = packed.windows(data.seq_len)
+        per_epoch = windows / batch
+        if per_epoch < 1:
+            raise DataError(
+                f"{data.data} has {packed.tokens:,} tokens to train on, {windows:,} windows of {data.seq_len:,}: fewer"
+                f" than the {batch:,} of one batch. Lower --seq-len or --batch-size, or pack more text"
+            )
+        steps, per_epoch = self.reading.length.steps_over(windows, data=data.data)
+
+        # The tokenizer is kept in the run, as every run of text has it.
+        (self.folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())
+
+        # Facts.
+        description = f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {data.data}"
+        say(
+            f"data: {description}; {windows:,} windows of {data.seq_len:,}, {self.validation_windows:,} held out;"
+            f" {steps:,} steps are {steps / per_epoch:.3g} epochs"
+        )
+        if not self.validation_windows and data.validation_tokens:
+            say("validation: none, the held-out documents have fewer tokens than one window")
+        facts = {"description": description, "packed": data.facts().to_json()}
+        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+
+    def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        require_same(self.data.data, prepared.facts["packed"], self.data.facts())
+
+    def source(self, *, prefetch: int) -> Source:
+        from plimsoll.data.packed.windows import packed_loader
+
+        return packed_loader(
+            self.data.data,
+            seq_len=self.data.seq_len,
+            batch_size=self.reading.batch_size,
+            seed=self.reading.seed,
+            prefetch=prefetch,
+            workers=self.data.workers,
+        )
+
+    @property
+    def validation_windows(self) -> int:
+        """Windows to evaluate on."""
+        if not self.data.validation_tokens:
+            return 0
+        windows = max(0, self.data.packed.validation_tokens - 1) // self.data.seq_len
+        return min(windows, max(1, self.data.validation_tokens // self.data.seq_len))
+
+    def validation(self, *, examples: int) -> Iterator[Batch]:
+        import numpy as np
+
+        from plimsoll.data.packed.windows import packed_validation
+
+        windows = self.validation_windows
+        batches = packed_validation(self.data.data, seq_len=self.data.seq_len, batch_size=examples)
+        for number, batch in enumerate(islice(batches, -(-windows // examples))):
+            wanted = np.arange(examples) < windows - number * examples
+            yield batch | {COUNTED: batch[COUNTED] & wanted}

@@ -1,0 +1,164 @@
+"""A language model that reads 32,768 tokens at the price per token of 2,048: linear recurrences over text.
+
+    plimsoll prepare longcontext --dataset-id python:standard-library --out packed/
+    plimsoll train longcontext --data packed/ --memory 1GiB --run runs/long
+    plimsoll plan  longcontext-small-32k --chip h200
+
+Defaults are a model for a laptop; docs/longcontext.md says what to expect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Interval
+
+from plimsoll.errors import RecipeError
+from plimsoll.models.sizing import HEAD_WIDTHS, usual_vocabulary
+from plimsoll.options import Count
+from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
+from plimsoll.recipes.longcontext.positions import BY_POSITION, PREFIX, by_position
+from plimsoll.recipes.parts import Hints, Model, Needs, Uses
+from plimsoll.recipes.specs import Spec, TokenSpec
+from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.types import Compute
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.longcontext.task import LongTokens
+
+LEVERS = (
+    "precision",
+    "activations",
+    "unroll",
+    "remat",
+    "remat_offload",
+    "loss_chunk",
+    "layerwise",
+)
+
+
+def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
+    """Returns the loss, and a table of it by position."""
+    assert isinstance(spec, TokenSpec)
+    rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
+    return rest | {BY_POSITION: by_position(metrics, spec.length)}
+
+
+def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
+    """Returns a plot of the loss by position."""
+    assert isinstance(spec, TokenSpec)
+    losses = by_position(metrics, spec.length)
+    if len(losses) < 2:
+        return []
+    plot = {
+        "kind": "curves",
+        "title": "Loss by position",
+        "caption": "Does a token gain from what lies far before it? Where the curve still falls, it does. Means over"
+        " stretches of positions, at the last evaluation.",
+        "x_label": "position in the window, counted from 1 (logarithmic)",
+        "y_label": "loss, nats per token",
+        "x": [int(stretch.split(" to ")[0]) + 1 for stretch in losses],
+        "y": {"held-out documents": list(losses.values())},
+        "logarithmic": True,
+    }
+    return [plot]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eigen(Model):
+    """Diagonal complex linear recurrences between SwiGLUs, without a table of positions."""
+
+    name: ClassVar = "eigen"
+    reads: ClassVar = TokenSpec
+    uses: ClassVar = Uses(
+        verbs={
+            "evaluate": Verb(text="plimsoll.recipes.longcontext.tables:evaluation"),
+            "sample": Verb(answer="plimsoll.recipes.longcontext.streaming:sample"),
+        },
+        shown=(
+            Shown(
+                words="what it writes",
+                make="plimsoll.recipes.longcontext.streaming:shown",
+                command="plimsoll sample {run}",
+            ),
+        ),
+        reported=reported,
+        exhibits=exhibits,
+    )
+
+    width: Annotated[int, Ge(1)] = 128
+    """Width of the hidden states."""
+    layers: Annotated[int, Ge(1)] = 4
+    """Number of blocks: a recurrence, or attention, and a SwiGLU."""
+    states: Annotated[int, Ge(1)] = 64
+    """Complex numbers in the recurrent state of a layer."""
+    inner: Annotated[int | None, Ge(1)] = None
+    """Width of the SwiGLU. By default 7/3 of --width, which with its gate costs as much as a plain part of 4 x
+    --width."""
+    tied: bool = True
+    """Use the token embedding's weights for the output layer, too."""
+    r_min: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    """Least share of a recurrent state that a token leaves, at initialisation; see --r-max."""
+    r_max: Annotated[float, Interval(ge=0, lt=1)] = 0.9999
+    """Largest share of a recurrent state that a token leaves, at initialisation: after n tokens r^n is left. r^2 is
+    spread evenly from --r-min^2 to --r-max^2."""
+    max_phase: float = 2 * math.pi
+    """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
+    attention_every: Annotated[int, Ge(0)] = 0
+    """Every how many layers one is attention instead of a recurrence; 0 for none."""
+    attention_window: Annotated[Count, Ge(0)] = 0
+    """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
+    heads: Annotated[int | None, Ge(1)] = None
+    """Number of heads in attention layers. By default --width / 64."""
+    form: Mixing = "auto"
+    """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
+    chunk_size: Annotated[int, Ge(1)] = 256
+    """Tokens that are computed side by side. Affects only speed and memory."""
+
+    def check_options(self) -> None:
+        _ = self.sizes(vocab=1)  # its own checks
+        if self.heads is not None and not self.attention_every:
+            raise RecipeError(
+                f"--heads {self.heads} is of layers that attend, and there are none: give --attention-every, or leave"
+                " it out"
+            )
+
+    def sizes(self, *, vocab: int) -> EigenShape:
+        """Returns the sizes of the network for so many different tokens."""
+        head_width = next((size for size in HEAD_WIDTHS if self.width % size == 0), self.width)
+        return EigenShape(
+            vocab=vocab,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads or self.width // head_width,
+            inner=self.inner or eigen_inner(self.width),
+            tied=self.tied,
+            window=self.attention_window,
+            states=self.states,
+            r_min=self.r_min,
+            r_max=self.r_max,
+            max_phase=self.max_phase,
+            attention_every=self.attention_every,
+            mixing=self.form,
+            chunk_size=self.chunk_size,
+        )
+
+    def needs(self) -> Needs:
+        return Needs(vocabulary=usual_vocabulary(12 * self.layers * self.width**2))
+
+    def hints(self, spec: TokenSpec) -> Hints:
+        attends = bool(self.attention_every)
+        return Hints(
+            levers=(*LEVERS, "attention_chunk") if attends else LEVERS,
+            loss_chunks=(2048, 256),
+            loss_whole=False,
+            attention_chunks=(256,) if attends and spec.length > 512 else (),
+        )
+
+    def task(self, spec: TokenSpec, compute: Compute) -> LongTokens:
+        from plimsoll.recipes.longcontext.task import LongTokens
+
+        return LongTokens(self.sizes(vocab=spec.vocab), compute)

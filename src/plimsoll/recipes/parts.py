@@ -1,0 +1,436 @@
+"""What a recipe is put together from, and the values that pass between its parts. Imports neither JAX nor NumPy.
+
+    model.needs()  --Needs-->    data.spec(needs)  --Spec-->  model.task(spec, compute)
+    length         --Reading-->  data.open(folder, reading)   -> Dataset: prepare, source, validation
+
+A model and a data part that share a spec (specs.py) go together in any recipe.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+
+from annotated_types import Ge, Interval
+
+from plimsoll.errors import DataError, RecipeError, as_written
+from plimsoll.optimizers.settings import Optimizer
+from plimsoll.options import Count, Options, Seed
+from plimsoll.recipes.specs import Spec, spec_of
+from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.types import Compute, Source, Task
+
+if TYPE_CHECKING:
+    from plimsoll.files.run_folder import RunFolder
+
+Say = Callable[[str], None]
+Batch = Mapping[str, Any]
+
+NO_SPEC = Spec(arrays={})
+MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
+"""The number of a step, and that of an example in its batch, are int32 on the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Options):
+    """Options of one part of a recipe. No option is in two parts, so that all of a recipe's have one name."""
+
+    name: ClassVar[str] = ""
+    """Name in recipe.json and on the command line, like "decoder"."""
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options that say the same in other words: an option's name maps to the options of this part that are reset when
+    a user gives that option, with the values they are reset to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length(Part):
+    """Examples per step, and how long a run is."""
+
+    group: ClassVar[str] = "length"
+    gives_way: ClassVar = {"steps": {"epochs": None}, "epochs": {"steps": None}}
+
+    batch_size: Annotated[int, Ge(1)] = 32
+    """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
+    same."""
+    gradient_accumulation_steps: Annotated[int, Ge(1)] = 1
+    """Multiplies --batch-size, as in other trainers. --micro-batch fixes how many examples go through at a time."""
+    steps: Annotated[Count | None, Interval(ge=1, le=MOST_STEPS)] = None
+    """Optimizer steps of the whole run, over which the learning rate is scheduled. By default --epochs decides."""
+    epochs: Annotated[float | None, Interval(gt=0, lt=math.inf)] = None
+    """Passes over the data, instead of --steps. By default --default-epochs."""
+    default_epochs: Annotated[float | None, Interval(gt=0, lt=math.inf)] = None
+    """Passes over the data of a run without --steps and --epochs."""
+    seed: Seed = 42
+    """Seed for the initial parameters, the order of the data, and dropout."""
+
+    def check_options(self) -> None:
+        if self.effective_batch > MOST_EXAMPLES:
+            raise RecipeError(
+                f"an effective batch of {self.effective_batch:,} examples (--batch-size x"
+                f" --gradient-accumulation-steps) is more than {MOST_EXAMPLES:,}: the number of an example is an int32"
+                " on the device. Take a smaller one"
+            )
+        if self.steps is not None and self.epochs is not None:
+            raise RecipeError(
+                f"--steps {self.steps} and --epochs {self.epochs:g} both set the length of the run: give one of them"
+                " (--max-steps only stops early)"
+            )
+
+    @property
+    def effective_batch(self) -> int:
+        """Examples per optimizer step, over all devices."""
+        return self.batch_size * self.gradient_accumulation_steps
+
+    def epochs_of(self, data: str) -> float:
+        """Returns the passes over the data, where no steps are given.
+
+        Args:
+            data: Name of the data, for messages.
+
+        Raises:
+            RecipeError: Nothing says how long the run is.
+        """
+        epochs = self.epochs or self.default_epochs
+        if epochs is None:
+            raise RecipeError(f"nothing says how long to train on {data}: give --steps or --epochs")
+        return epochs
+
+    def steps_over(self, examples: int, *, data: str) -> tuple[int, float]:
+        """Returns the optimizer steps of the whole run, and those of an epoch.
+
+        Args:
+            examples: Number of examples to train on.
+            data: Name of the data, for messages.
+
+        Raises:
+            DataError: There are fewer examples than a batch has.
+            RecipeError: Nothing says how long the run is.
+        """
+        if examples < self.effective_batch:
+            raise DataError(
+                f"{data} has {examples:,} examples to train on, fewer than the {self.effective_batch:,} of one batch:"
+                " lower --batch-size or --gradient-accumulation-steps, or give it more"
+            )
+        per_epoch = examples / self.effective_batch
+        if self.steps is not None:
+            return self.steps, per_epoch
+        return max(1, int(self.epochs_of(data) * per_epoch)), per_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a model asks of its data before any is opened."""
+
+    vocabulary: int | None = None
+    """Tokens of a tokenizer that is trained for it."""
+    tokenizer: str | None = None
+    """Published model whose tokenizer the text is read with."""
+    longest: int | None = None
+    """Tokens that it can read at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the data of a run is read."""
+
+    needs: Needs
+    length: Length
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a batch, over all devices."""
+        return self.length.effective_batch
+
+    @property
+    def seed(self) -> int:
+        return self.length.seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Length of the run and facts about the data, found before training and saved in the run as `data.json`."""
+
+    steps: int
+    """Optimizer steps of the whole run, over which the learning rate is scheduled."""
+    steps_per_epoch: float | None
+    """Optimizer steps per pass over the data; None if its size is unknown, as of a stream with `--steps`."""
+    evaluate_every: float | None = None
+    """Optimizer steps between evaluations without `--eval-every`; None for each epoch, or each quarter of the run."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    """Facts about the weights that the run began with (`Model.check`). JSON."""
+    spec: Spec = NO_SPEC
+    """What an example looks like, which the recipe fills in: a trained model is built by it without its data."""
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Prepared:
+        """Reads what was prepared for a run. Raises PlimsollError if its data.json is not as it was written."""
+        with as_written(f"data.json of {folder.path}"):
+            saved: dict[str, Any] = dict(folder.read("data.json"))
+            spec = spec_of(saved.pop("spec"))
+            return cls(**saved, spec=spec)
+
+    def __post_init__(self) -> None:
+        if self.steps > MOST_STEPS:
+            raise RecipeError(
+                f"so many --epochs are {self.steps:,} steps, and a run has at most {MOST_STEPS:,}: lower --epochs, or"
+                " give --steps"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what data.json keeps."""
+        return asdict(self) | {"spec": self.spec.to_json()}
+
+
+@dataclass(frozen=True)
+class OwnRung:
+    """Configuration that `plimsoll ladder` compares, in a list of the recipe's own (`Recipe.ladder`)."""
+
+    name: str
+    words: str
+    """Description of what it adds to the configuration before, for the table."""
+    levers: Mapping[str, Any]
+    """Memory-saving options that it adds, by name, to those of the configurations before."""
+    fields: Mapping[str, Any]
+    """Fields of the recipe that it changes."""
+    host: bool = False
+    """Whether it moves bytes to host memory, so that it is left out on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemory:
+    """Host memory that reading the training data takes."""
+
+    bytes: Mapping[str, int]
+    """Bytes at the peak by component, like {"data": 31457280}."""
+    beside_accelerator: int = 0
+    """Bytes besides these on a GPU or TPU: the host's cores are free there, and may run more threads."""
+    advice: str = ""
+    """Option that makes it less, like "a smaller --batch-size", for refusals. Empty if nothing helps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What the code of a recipe supports, and values that are worth trying for it."""
+
+    levers: tuple[str, ...] = ()
+    """Levers (memory-saving options) that the code supports. Those of the loss are `precision`, `remat`, `loss_chunk`,
+    and `remat_offload` if it wraps its blocks by `levers.remat`; those of the optimizer are `optimizer_bits`,
+    `weight_bits` and `offload`. Both are needed for `layerwise`, which requires `remat`."""
+    layerwise: int = 0
+    """Backward passes of a layer-by-layer training step: 1 or 2; 0 if there is no such step. The second one is for the
+    norm of the whole gradient, where gradients are clipped by it."""
+    loss_chunks: tuple[int, ...] = ()
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
+    are some, it tries sizes of its own on an NVIDIA GPU."""
+    loss_whole: bool = True
+    """Whether the planner also tries the loss with all logits at once. Users can fix either choice."""
+    loss_rows: int | None = None
+    """Rows of logits per example, which a chunked loss splits: tokens of a language model. None if unknown."""
+    attention_chunks: tuple[int, ...] = ()
+    """Block sizes that the planner tries for blockwise attention, in tokens, like (256,). Empty if it should only try
+    the fastest attention kernel."""
+    mlp_chunks: tuple[int, ...] = ()
+    """Chunk sizes that the planner tries for feed-forward (MLP) layers, in tokens of a sequence, like (2048, 512).
+    Empty if it should only try the whole sequence at once."""
+    head_width: int | None = None
+    """Size of one attention head (`head_dim`), like 64; None if the model has no attention or it is unknown."""
+    normalised_together: int = 1
+    """Examples that the model looks at together, like batch norm: a micro-batch of each device is a multiple of it. 1
+    if the loss is a sum over examples; the effective batch if it has to go through the model at once."""
+    begins_with: str = ""
+    """Options that name the weights that a run begins with, like "--pretrained"; empty if they are random."""
+    frozen_given: bool = False
+    """True if all frozen (not trained) weights come from files that the recipe names, like a pretrained model.
+    Checkpoints then leave them out, and they are loaded from those files again."""
+
+
+def as_they_are(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
+    """Returns the metrics themselves."""
+    return dict(metrics)
+
+
+def none_besides(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
+    """Returns no exhibits."""
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uses:
+    """What is done with a trained model."""
+
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
+    """Functions behind `plimsoll evaluate`, `sample`, `export`, `solve` and `rank`, by command. Without an entry,
+    `evaluate` reports mean metrics of the validation set, and the other commands refuse the recipe's runs."""
+    shown: tuple[Shown, ...] = ()
+    """Parts of the HTML report that are made by the trained model, like sample texts."""
+    best_by: str = "loss"
+    """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
+    tables: tuple[str, ...] = ()
+    """Names of metrics with a number at their end, like `unexplained_12`, that a logged row has as one dict."""
+    reported: Callable[[Mapping[str, float], Spec], dict[str, Any]] = as_they_are
+    """From the mean of each metric over the validation set to what `plimsoll evaluate` reports."""
+    exhibits: Callable[[Mapping[str, Any], Spec], list[dict[str, Any]]] = none_besides
+    """From the metrics of the last evaluation to further tables and plots of the HTML report.
+
+    Each is a dict, like {"kind": "table", "title": "...", "caption": "...", "header": ["system", "R^2"], "rows":
+    [["pendulum", "0.98"]]}. All have a title and a caption. "curves" has `x_label`, `y_label`, `x` (list of numbers)
+    and `y` (dict from names to lists of numbers). "texts" has `items` with `prompt` and `text`. "grids" has `items`
+    with `name`, `before`, `after` and `said`, each of the last three a list of lines.
+    """
+
+
+class Weights(Protocol):
+    """Weights that a run begins with, from files or from its data."""
+
+    def load(self, params: Any) -> Any:
+        """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete."""
+        ...
+
+    def load_frozen(self, frozen: Any) -> Any:
+        """Returns the frozen weights in the tree, shapes and storage of `frozen`, whose arrays it may delete."""
+        ...
+
+
+class Dataset(Protocol):
+    """The opened data of one run."""
+
+    def prepare(self, say: Say) -> Prepared:
+        """Does the one-time work before training, such as training a tokenizer and holding validation data out.
+
+        Raises:
+            DataError: The data cannot be read, or has too few examples.
+        """
+        ...
+
+    def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        """Raises DataError if the data is not what `prepare` has seen, as far as can be told without reading it all.
+
+        Args:
+            prepared: Result of `prepare` at the start of the run.
+            training: Whether files that only training reads are looked at, too.
+        """
+        ...
+
+    def source(self, *, prefetch: int) -> Source:
+        """Returns an endless iterator over training batches, starting with the first one.
+
+        Args:
+            prefetch: Number of batches that a background thread prepares in advance.
+
+        Returns:
+            The iterator. `state()` returns its position in the data as a JSON-serialisable dict, and `restore(state)`
+            continues from there.
+        """
+        ...
+
+    def validation(self, *, examples: int) -> Iterable[Batch]:
+        """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Part):
+    """The network and its loss. `task` has to be written, and `reads` to be set."""
+
+    group: ClassVar[str] = "model"
+    reads: ClassVar[type[Spec]] = Spec
+    """Examples that it understands, like TokenSpec."""
+    uses: ClassVar[Uses] = Uses()
+    """What is done with the trained model: commands, the best checkpoint, the report."""
+
+    @abstractmethod
+    def task(self, spec: Any, compute: Compute) -> Task:
+        """Returns the model and its loss as pure functions of parameters and a batch.
+
+        Args:
+            spec: What an example looks like, of the class `reads`.
+            compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
+
+        Raises:
+            RecipeError: The examples are none that the model can read.
+        """
+
+    def needs(self) -> Needs:
+        """Returns what it asks of its data, before any is opened. Nothing by default."""
+        return Needs()
+
+    def hints(self, spec: Any) -> Hints:
+        """Returns the levers that its code supports, and values worth trying. None by default."""
+        return Hints()
+
+    def most(self, option: str) -> tuple[int, str] | None:
+        """Returns the upper limit of an option's value, with an explanation; None, the default, if none is known.
+
+        `plimsoll plan --largest OPTION` searches for the largest value that fits into memory, up to this limit.
+
+        Args:
+            option: Name of an option of any part, like "seq_len".
+
+        Returns:
+            The limit and a phrase, like (2048, "the tokens that the model was made to read at once").
+        """
+        return None
+
+    def ladder(self, spec: Any, length: Length, optimizer: Optimizer) -> tuple[OwnRung, ...]:
+        """Returns the configurations that `plimsoll ladder` compares, in order; empty for the default list.
+
+        An entry adds memory-saving options (`levers`) to those of the entries before, and replaces options of the
+        recipe, like OwnRung(name="remat", words="recompute blocks", levers={"remat": "block"}, fields={}).
+        """
+        return ()
+
+    def weights(self, spec: Any, dataset: Any) -> Weights:
+        """Returns the weights that a run begins with, if `Hints.begins_with` names their options."""
+        raise NotImplementedError(f"{type(self).__name__} says where its weights are, and does not load them")
+
+    def check(self, spec: Any, say: Say) -> Mapping[str, Any]:
+        """Checks once, before training, the files of weights that a run begins with.
+
+        Returns:
+            What identifies them, as JSON. Nothing by default.
+        """
+        return {}
+
+    def require_same(self, facts: Mapping[str, Any]) -> None:
+        """Raises DataError if the files of weights are not those that `check` saw when the run began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Part):
+    """Where examples come from. Opens no file that a plan can do without."""
+
+    group: ClassVar[str] = "data"
+    gives: ClassVar[type[Spec]] = Spec
+    """Examples that it yields."""
+    spec_in_data: ClassVar[bool] = False
+    """Whether no spec can be made from the options alone, so that planning needs the data, too."""
+    no_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
+    """Clause for error messages: why a run may have no validation set, and what to do about it."""
+
+    @abstractmethod
+    def spec(self, needs: Needs) -> Spec:
+        """Returns what an example looks like; from the options alone where no data is named."""
+
+    @abstractmethod
+    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
+        """Returns the host memory that reading takes; an estimate before anything is prepared.
+
+        Args:
+            prepared: Result of `Dataset.prepare`; None if nothing is prepared yet.
+            reading: How the data is read.
+            prefetch: Number of batches that a background thread prepares in advance.
+        """
+
+    @abstractmethod
+    def open(self, folder: Path, reading: Reading) -> Dataset:
+        """Opens the data of a run in `folder`. Refuses what is missing, before anything is downloaded."""
+
+    def imports(self) -> tuple[str, ...]:
+        """Returns the names of the Python modules that reading imports, like ("h5py",): the planner weighs them."""
+        return ()

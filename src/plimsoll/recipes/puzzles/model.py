@@ -1,0 +1,127 @@
+"""Solve puzzles with a Tiny Recursive Model: Sudoku, mazes, ARC.
+
+    plimsoll prepare sudoku --out data/sudoku
+    plimsoll train   sudoku-mlp --data data/sudoku --memory 4GiB
+
+Defaults are those published for Sudoku-Extreme (https://arxiv.org/abs/2510.04871 and its code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Interval
+
+from plimsoll.recipes.parts import Hints, Model, Uses
+from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
+from plimsoll.recipes.specs import PuzzleSpec, Spec
+from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.types import Compute
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.puzzles.act import RecursiveSolver
+
+LONG = 512
+"""Positions beyond which attention in blocks needs fewer bytes and is no slower (levers/attention.py)."""
+LEVERS = ("precision", "activations", "unroll", "remat")
+
+
+def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
+    """Returns shares of puzzles and of tokens, and the supervision steps taken."""
+    return {
+        "exact_accuracy": metrics["exact_accuracy"],
+        "token_accuracy": metrics["accuracy"],
+        "q_halt_accuracy": metrics["q_halt_accuracy"],
+        "mean_steps": metrics["supervision_steps"],
+        "loss": metrics["loss"],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trm(Model):
+    """A Tiny Recursive Model."""
+
+    name: ClassVar = "trm"
+    reads: ClassVar = PuzzleSpec
+    uses: ClassVar = Uses(
+        verbs={
+            "evaluate": Verb(
+                answer="plimsoll.recipes.puzzles.arc_votes:evaluate",
+                options=("submission",),
+            ),
+            "solve": Verb(
+                answer="plimsoll.recipes.puzzles.solve:solve",
+                ask="plimsoll.recipes.puzzles.question:question",
+                text="plimsoll.recipes.puzzles.text:solution_text",
+            ),
+        },
+        shown=(
+            Shown(
+                words="what it solves",
+                make="plimsoll.recipes.puzzles.solve:shown",
+                command="plimsoll solve {run} test:0",
+            ),
+        ),
+        reported=reported,
+    )
+
+    variant: Variant = "mlp"
+    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention with rotary
+    position encoding."""
+    width: Annotated[int, Ge(1)] = 512
+    """Width of the latent states, a multiple of --heads."""
+    heads: Annotated[int, Ge(1)] = 8
+    """Number of attention heads."""
+    layers: Annotated[int, Ge(1)] = 2
+    """Number of blocks in the module that is applied recursively."""
+    high_cycles: Annotated[int, Ge(1)] = 3
+    """Updates of the high latent state in a supervision step; gradients flow through the last one."""
+    low_cycles: Annotated[int, Ge(1)] = 6
+    """Updates of the low latent state for each update of the high one."""
+    puzzle_positions: Annotated[int, Ge(1)] = 16
+    """Positions before the tokens that hold the puzzle's embedding."""
+
+    halt_max_steps: Annotated[int, Ge(1)] = 16
+    """Most supervision steps of a puzzle; evaluation always takes this many."""
+    halt_exploration: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
+
+    def check_options(self) -> None:
+        _ = self.sizes(vocab=1, length=1, identifiers=1)  # its own checks
+
+    def sizes(self, *, vocab: int, length: int, identifiers: int) -> TRMShape:
+        """Returns the sizes of the network for puzzles of `length` tokens."""
+        return TRMShape(
+            vocab=vocab,
+            length=length,
+            identifiers=identifiers,
+            variant=self.variant,
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+            high_cycles=self.high_cycles,
+            low_cycles=self.low_cycles,
+            puzzle_positions=self.puzzle_positions,
+        )
+
+    def shape(self, spec: PuzzleSpec) -> TRMShape:
+        """Returns the sizes of the network, with a table for the identifiers of the data."""
+        return self.sizes(vocab=spec.vocab, length=spec.length, identifiers=spec.identifiers)
+
+    def hints(self, spec: PuzzleSpec) -> Hints:
+        if self.variant != "attention":
+            return Hints(levers=LEVERS)
+        is_long = self.shape(spec).whole_length > LONG
+        return Hints(
+            levers=(*LEVERS, "attention_chunk"),
+            attention_chunks=(256,) if is_long else (),
+            head_width=self.width // self.heads,
+        )
+
+    def task(self, spec: PuzzleSpec, compute: Compute) -> RecursiveSolver:
+        from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+
+        halting = Halting(max_steps=self.halt_max_steps, exploration=self.halt_exploration)
+        return RecursiveSolver(self.shape(spec), compute, halting)

@@ -1,0 +1,274 @@
+"""A training problem, put together from a model, its data, an optimizer, and the length of the run.
+
+    recipe = Recipe(model=Eigen(width=256), data=Text(dataset_id="my-texts/"), optimizer=AdamW())
+
+A recipe says what is trained. How a step fits into memory is up to the plan that is found for it: no option decides
+about memory. It round-trips through JSON, and imports JAX only when its task is made, so that `--help` and bad input
+answer at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.optimizers.settings import Optimizer
+from plimsoll.options import Named, Options, fields_of, flag_of
+from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say, Weights
+from plimsoll.recipes.registered import require_pair
+from plimsoll.recipes.specs import Spec
+from plimsoll.types import WHOLE, Compute, Source, Storage, Task
+
+if TYPE_CHECKING:
+    import optax
+
+FROM_FILE = "file"
+"""Kind of a recipe with a part that is registered nowhere: it is known by the file it stands in."""
+
+KINDS = {
+    "decoder+text": "stories",
+    "trm+puzzles": "puzzles",
+    "eigen+packed": "longcontext",
+    "items+interactions": "recommend",
+    "pretrained+chat": "finetune",
+    "imitator+windows": "control",
+}
+"""Kinds of recipes whose model and data have a name together. Corrections of the planner are kept by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(metaclass=Named):
+    """Training problem: a model, its data, an optimizer, and the length of the run.
+
+    A model goes with any data that gives the examples that it reads. `plimsoll.preset` returns a built-in recipe by
+    name, and `plimsoll.recipe` builds one from your own functions.
+
+    Example:
+        >>> recipe = plimsoll.preset("code", steps=1_000)
+        >>> recipe.effective_batch, recipe.replace(batch_size=8).effective_batch
+        (64, 32)
+        >>> from plimsoll.recipes.longcontext.model import Eigen
+        >>> from plimsoll.recipes.text.data import Text
+        >>> recipe = plimsoll.Recipe(model=Eigen(width=256), data=Text(seq_len=64), optimizer=plimsoll.AdamW())
+        >>> recipe.kind, recipe.options["seq_len"]
+        ('eigen+text', 64)
+    """
+
+    model: Model
+    """The network and its loss."""
+    data: Data
+    """Where examples come from."""
+    optimizer: Optimizer
+    """Settings of the update rule."""
+    length: Length = field(default_factory=Length)
+    """Examples per step, and how long the run is."""
+    origin: Any = None
+    """Object of a class of the user's own, from which the parts were made; its fields are then the options."""
+
+    def __post_init__(self) -> None:
+        require_pair(self.model, self.data)
+        if self.origin is not None:
+            return
+        seen: dict[str, str] = {}
+        for title, part in self.parts.items():
+            for option in fields_of(type(part)):
+                if option.name in seen:
+                    raise RecipeError(
+                        f"{flag_of(option.name)} is an option of the {seen[option.name]} and of the {title}: an option"
+                        " stands in one part"
+                    )
+                seen[option.name] = title
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Objects whose fields are the options: model, data, optimizer and length; or the one of a user's own class."""
+        if self.origin is not None:
+            return {"recipe": self.origin}
+        return {"model": self.model, "data": self.data, "optimizer": self.optimizer, "length": self.length}
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind of recipe, like "stories"; of a model and data that have none together both names."""
+        if self.origin is not None:
+            return self.origin.kind
+        pair = f"{self.model.name}+{self.data.name}"
+        return KINDS.get(pair, pair)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Values of the options of all parts, by name."""
+        return {
+            option.name: getattr(part, option.name) for part in self.parts.values() for option in fields_of(type(part))
+        }
+
+    def replace(self, **options: Any) -> Recipe:
+        """Returns the recipe with other values of some options, or with other parts.
+
+        Args:
+            options: Values by the names of the options, like `steps=5`; or a part, like `optimizer=AdamW()`.
+
+        Raises:
+            RecipeError: The recipe has no such option, or refuses its value.
+        """
+        known = self.options
+        for name in options:
+            if name not in known and name not in self.parts:
+                hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+                raise RecipeError(f"this recipe has no option {name}{hint}")
+        if self.origin is not None:
+            return dataclasses.replace(self.origin, **options).composed()
+
+        # An option named like a part, as `data` is, is told from it by its value.
+        changed: dict[str, Any] = {}
+        for role, part in self.parts.items():
+            if isinstance(options.get(role), Options):
+                part = options.pop(role)
+            own = {field.name: options[field.name] for field in fields_of(type(part)) if field.name in options}
+            changed[role] = dataclasses.replace(part, **own) if own else part
+        return dataclasses.replace(self, **changed)
+
+    @property
+    def effective_batch(self) -> int:
+        """Examples per optimizer step, over all devices: `batch_size` times `gradient_accumulation_steps`.
+
+        `batch_size` is a total over all devices, too. The planner splits this number into micro-batches.
+        """
+        return self.length.effective_batch
+
+    @cached_property
+    def spec(self) -> Spec:
+        """What an example looks like."""
+        return self.data.spec(self.model.needs())
+
+    @cached_property
+    def hints(self) -> Hints:
+        """What model and optimizer support, and values worth trying for them."""
+        hints = self.model.hints(self.spec)
+        of_optimizer = [name for name in self.optimizer.levers if name != "layerwise"]  # the model must support it, too
+        of_average = ["ema_bits"] if self.optimizer.ema_decay else []
+        levers = (*hints.levers, *of_optimizer, *of_average)
+        layerwise = 0
+        if {"layerwise", "remat"} <= {*levers} and "layerwise" in self.optimizer.levers:
+            layerwise = 2 if self.optimizer.needs_norm else 1
+        return dataclasses.replace(
+            hints,
+            levers=levers,
+            layerwise=layerwise,
+            loss_rows=self.spec.tokens if hints.loss_rows is None else hints.loss_rows,
+        )
+
+    def task(self, compute: Compute) -> Task:
+        """Returns the model and its loss as pure functions of parameters and a batch.
+
+        Args:
+            compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
+
+        Returns:
+            A `types.Task`: an object with the methods `init` (initial parameters) and `loss`.
+        """
+        return self.model.task(self.spec, compute)
+
+    def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
+        """Returns the optimizer as an optax transformation, for weights and optimizer state in a given precision.
+
+        If `ema_decay` is set, it also updates an exponential moving average (EMA) of the weights.
+
+        Args:
+            steps: Optimizer steps of the whole run, for the learning-rate schedule.
+            storage: Bits per stored number of the weights, the optimizer state and the EMA, like
+                `types.Storage(optimizer_bits=8)`. By default all are float32.
+
+        Raises:
+            RecipeError: `storage` has fewer than 32 bits for weights or optimizer state, which the optimizer does not
+                support.
+        """
+        if not storage.updates_whole and "optimizer_bits" not in self.optimizer.levers:
+            raise RecipeError(
+                f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
+                " has such a form, and that of this recipe has none: take plimsoll.AdamW(...), or leave both at 32"
+            )
+        rule = self.optimizer.rule(steps, storage)
+        if not self.optimizer.ema_decay:
+            return rule
+        from plimsoll.levers.ema import Average
+        from plimsoll.optimizers.in_place import in_place
+
+        return in_place(rule, average=Average(self.optimizer.ema_decay, storage.ema_bits))
+
+    @property
+    def reading(self) -> Reading:
+        """How the data is read."""
+        return Reading(needs=self.model.needs(), length=self.length)
+
+    def open(self, folder: Path) -> Opened:
+        """Opens the data of a run in `folder`. Refuses what is missing, before anything is downloaded."""
+        return Opened(self, self.data.open(folder, self.reading))
+
+
+def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
+    """Returns the recipe of a trained model, which is built from the spec of its run where the data is missing."""
+    copy = dataclasses.replace(recipe)
+    object.__setattr__(copy, "spec", spec)  # as a cached property keeps it
+    return copy
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The data of a run of a recipe, and the weights that it begins with."""
+
+    recipe: Recipe
+    dataset: Dataset
+
+    def prepare(self, say: Say) -> Prepared:
+        """Does the one-time work before training, and returns what data.json keeps.
+
+        Args:
+            say: Function that is called with progress messages, each a string.
+
+        Raises:
+            DataError: The data cannot be read, or has too few examples.
+        """
+        # Weights are checked before text is tokenised for minutes.
+        recipe = self.recipe
+        facts = recipe.model.check(recipe.spec, say)
+
+        # The data is counted and tokenised, and a part of it is held out.
+        prepared = self.dataset.prepare(say)
+        return dataclasses.replace(prepared, spec=recipe.spec, weights=facts)
+
+    def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
+
+        Args:
+            prepared: What `prepare` returned when the run began.
+            training: Whether files that only training reads are looked at, too.
+        """
+        self.recipe.model.require_same(prepared.weights)
+        self.dataset.require_same(prepared, training=training)
+
+    def weights(self) -> Weights:
+        """Returns the weights that a run begins with, if `Hints.begins_with` names their options."""
+        return self.recipe.model.weights(self.recipe.spec, self.dataset)
+
+    def source(self, *, prefetch: int) -> Source:
+        """Returns an endless iterator over training batches, starting with the first one (`Dataset.source`)."""
+        return self.dataset.source(prefetch=prefetch)
+
+    def validation(self, *, examples: int) -> Iterable[Batch]:
+        """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
+        return self.dataset.validation(examples=examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """Recipe together with fixed memory-saving options; `plan`, `train` and `loader` take it in place of a recipe."""
+
+    recipe: Recipe
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    """Memory-saving options ("levers") with the values that the planner must keep, by name. The argument `pins` of
+    `plimsoll.plan` and `plimsoll.train` takes precedence over these."""

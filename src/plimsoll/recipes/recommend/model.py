@@ -1,0 +1,224 @@
+"""Recommend the next item: items as single tokens of a language model, which may be a published one that stays frozen.
+
+    plimsoll prepare recommend --interactions ratings.csv --out data/
+    plimsoll train recommend --data data/ --memory 1GiB --run runs/mine
+    plimsoll train recommend --data data/ --pretrained FOLDER --frozen-bits 16 --memory 4GiB
+    plimsoll plan  recommend --preset gemma-2b --chip h200
+
+Defaults are a small transformer that is learned along; docs/recommend.md says what to expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Interval
+
+from plimsoll.errors import RecipeError
+from plimsoll.files.facts import Facts, require_same
+from plimsoll.levers.records.mlp_chunk import chunks_of
+from plimsoll.models.pretrained.find import find_folder, find_shape
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import inner_width
+from plimsoll.options import FolderPath
+from plimsoll.recipes.parts import Hints, Model, Needs, Say, Uses
+from plimsoll.recipes.recommend.item_shape import ItemShape, Softmax
+from plimsoll.recipes.specs import ItemSpec
+from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.types import Compute
+
+if TYPE_CHECKING:
+    from plimsoll.recipes.recommend.data import InteractionDataset
+    from plimsoll.recipes.recommend.next_item import NextItem
+    from plimsoll.recipes.recommend.weights import ItemWeights
+
+NONE = "none"
+PLANNED_WIDTH = 64
+LAYERS = 2
+LEVERS = (
+    "precision",
+    "remat",
+    "remat_offload",
+    "loss_chunk",
+    "attention_chunk",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items(Model):
+    """Item table and adapter around a causal language model, under a softmax of two levels or one."""
+
+    name: ClassVar = "items"
+    reads: ClassVar = ItemSpec
+    uses: ClassVar = Uses(
+        verbs={
+            "evaluate": Verb(
+                answer="plimsoll.recipes.recommend.rank:evaluate",
+                text="plimsoll.recipes.recommend.ranking_tables:recommendation_tables",
+                options=("keep_seen",),
+            ),
+            "rank": Verb(
+                answer="plimsoll.recipes.recommend.rank:rank",
+                ask="plimsoll.recipes.recommend.history:request_of",
+                text="plimsoll.recipes.recommend.ranking_tables:ranking_text",
+            ),
+        },
+        shown=(Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),),
+        best_by="ndcg@10",
+    )
+    gives_way: ClassVar = {
+        "pretrained": {"width": None, "heads": None, "layers": LAYERS},
+        "width": {"pretrained": NONE},
+        "heads": {"pretrained": NONE},
+        "layers": {"pretrained": NONE},
+    }
+
+    pretrained: FolderPath = NONE
+    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face, of which planning needs no
+    weights; none for a small transformer trained from scratch."""
+    freeze: bool = True
+    """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
+    side_layers: Annotated[int, Ge(0)] = LAYERS
+    """Number of blocks of the small transformer that is trained beside a frozen --pretrained model: it reads the items
+    and what that model makes of them. 0 trains none, and items are compared with the frozen model's output."""
+    item_embedding_dim: Annotated[int | None, Ge(1)] = None
+    """Width of an item's embedding. By default that of the embeddings in --data, else 64."""
+    adapter_inner: Annotated[int | None, Ge(0)] = None
+    """Width of the hidden layer between an item's embedding and the model; 0 for none. By default 0 if the model is as
+    wide as the embedding, else 4 x --item-embedding-dim."""
+    softmax: Softmax = "two-level"
+    """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5
+    """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
+    is trained from scratch."""
+
+    width: Annotated[int | None, Ge(1)] = None
+    """Width of the transformer that is trained from scratch. By default --item-embedding-dim."""
+    layers: Annotated[int, Ge(1)] = LAYERS
+    """Number of blocks of the transformer that is trained from scratch."""
+    heads: Annotated[int | None, Ge(1)] = None
+    """Number of attention heads of the transformer that is trained from scratch. By default --width / 32."""
+
+    def check_options(self) -> None:
+        if not self.pretrained.strip():
+            raise RecipeError("--pretrained is empty: name a folder, or say none")
+        if self.pretrained != NONE and (self.width or self.heads or self.layers != LAYERS):
+            raise RecipeError(
+                f"--width, --heads and --layers are of the small transformer, and --pretrained {self.pretrained} has"
+                " its own: leave them out"
+            )
+        if self.side_layers != LAYERS and (self.pretrained == NONE or not self.freeze):
+            raise RecipeError(
+                f"--side-layers {self.side_layers} is of a transformer beside a frozen --pretrained model, and none is"
+                " frozen here: leave it out"
+            )
+
+    @property
+    def published(self) -> DecoderShape | None:
+        """Shape of the pretrained model, where there is one."""
+        return None if self.pretrained == NONE else find_shape(self.pretrained)
+
+    def needs(self) -> Needs:
+        published = self.published
+        return Needs() if published is None else Needs(longest=published.positions)
+
+    def item_width(self, spec: ItemSpec) -> int:
+        """Returns the width of an item's embedding."""
+        return self.item_embedding_dim or spec.embedding_size or PLANNED_WIDTH
+
+    def reader_shape(self, spec: ItemSpec) -> DecoderShape:
+        """Returns the shape of the small transformer that reads histories where there is no pretrained model."""
+        width = self.width or self.item_width(spec)
+        heads = self.heads or max(1, width // 32)
+        return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
+
+    def side_shape(self, spec: ItemSpec) -> DecoderShape | None:
+        """Returns the shape of the small transformer beside a frozen model, where there is one."""
+        if self.pretrained == NONE or not self.freeze or not self.side_layers:
+            return None
+        width = self.item_width(spec)
+        if width % 2:
+            raise RecipeError(
+                f"--item-embedding-dim {width} is odd, and the small transformer beside {self.pretrained} turns pairs"
+                " of numbers: take an even one, or --side-layers 0 to train none"
+            )
+        heads = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)
+        return DecoderShape(vocab=1, width=width, layers=self.side_layers, heads=heads, inner=inner_width(width))
+
+    def shape(self, spec: ItemSpec) -> ItemShape:
+        """Returns the sizes of the model of items."""
+        published, item_width = self.published, self.item_width(spec)
+        width = self.reader_shape(spec).width if published is None else published.width
+        usual_inner = 0 if width == item_width else 4 * item_width
+        return ItemShape(
+            items=spec.items,
+            item_width=item_width,
+            inner=usual_inner if self.adapter_inner is None else self.adapter_inner,
+            width=width,
+            softmax=self.softmax,
+            clusters=spec.clusters,
+            largest_cluster=spec.largest_cluster,
+            direct=self.side_shape(spec) is not None,
+            dropout=self.dropout,
+        )
+
+    def hints(self, spec: ItemSpec) -> Hints:
+        _ = self.shape(spec)  # sizes that contradict one another
+        is_published = self.pretrained != NONE
+        if not is_published:  # a published model's activations are float32, and frozen layers always a loop
+            further = ("activations", "unroll")
+        elif self.freeze:
+            further = ("mlp_chunk", "frozen_bits")
+        else:
+            further = ("mlp_chunk",)
+        return Hints(
+            levers=(*LEVERS, *further),
+            loss_chunks=(256, 32),
+            loss_whole=False,
+            loss_rows=spec.length,
+            # Scores of fewer positions are small beside the rest (notes, "Attention in blocks").
+            attention_chunks=(256,) if spec.length > 512 else (),
+            # Chunks of a published model's feed-forward part; the small reader's is computed whole.
+            mlp_chunks=chunks_of(spec.length) if is_published else (),
+            begins_with="--data, --pretrained" if is_published else "--data",
+            frozen_given=is_published and self.freeze,
+        )
+
+    def task(self, spec: ItemSpec, compute: Compute) -> NextItem:
+        from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
+        from plimsoll.recipes.recommend.next_item import NextItem
+
+        shape, published, side_shape = self.shape(spec), self.published, self.side_shape(spec)
+        if published is None:
+            return NextItem(shape, SmallReader(self.reader_shape(spec), compute, dropout=self.dropout), compute)
+        side = None
+        if side_shape is not None:
+            side = Side(side_shape, compute, width=published.width, dropout=self.dropout)
+        return NextItem(shape, PublishedReader(published, compute, frozen=self.freeze), compute, side=side)
+
+    def weights(self, spec: ItemSpec, dataset: InteractionDataset) -> ItemWeights:
+        from plimsoll.recipes.recommend.weights import ItemWeights
+
+        return ItemWeights(self.shape(spec), dataset.data.interactions, self.published, self.pretrained)
+
+    def check(self, spec: ItemSpec, say: Say) -> Mapping[str, Any]:
+        _ = self.shape(spec)
+        published = self.published
+        if published is not None:
+            from plimsoll.models.pretrained.safetensors_folder import checked
+
+            # Pickles, absent files, and tensors of another shape are refused before anything is planned.
+            checked(find_folder(self.pretrained), published)
+        elif self.item_width(spec) != spec.embedding_size:
+            say(f"items begin at random: the data has no embeddings of {self.item_width(spec)} numbers")
+        return self._facts().to_json()
+
+    def require_same(self, facts: Mapping[str, Any]) -> None:
+        require_same(self.pretrained, facts, self._facts())
+
+    def _facts(self) -> Facts:
+        """Returns what distinguishes one language model's shape from another."""
+        shape = {} if self.published is None else vars(self.published)
+        return Facts(options={f"{name} of the language model": str(value) for name, value in shape.items()})

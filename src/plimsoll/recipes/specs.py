@@ -1,0 +1,161 @@
+"""What an example looks like: all that a model and the planner know of the data, as JSON in the data.json of a run.
+
+A data part makes one from its options alone where no data is named, so that plans need none. A model names the class
+of specs that it reads, and goes with every data part that gives one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from plimsoll.errors import DataError
+from plimsoll.types import COUNTED
+
+Arrays = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype by the name of an array, like {"x": ((2,), "float32")}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """Shapes of examples."""
+
+    kind: ClassVar[str] = "arrays"
+    """Name in data.json."""
+    in_words: ClassVar[str] = "arrays"
+    """Name in messages."""
+
+    arrays: Arrays
+    """Arrays of one example."""
+    further: Arrays = field(default_factory=dict)
+    """Arrays that only an example of the validation set has."""
+    tokens: int | None = None
+    """Tokens of an example; None where throughput is reported in examples."""
+    filled: bool = False
+    """Whether the last validation batch is filled up to full size. Batches then have an array "counted", which is False
+    for what fills it."""
+
+    @property
+    def rate_unit(self) -> str:
+        """Unit of the reported throughput, per second."""
+        return "examples" if self.tokens is None else "tokens"
+
+    @property
+    def rate_per_example(self) -> int:
+        """Units of throughput that an example has."""
+        return 1 if self.tokens is None else self.tokens
+
+    def batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each array in a training batch of so many examples."""
+        return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self.arrays.items()}
+
+    def validation_batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each array in a validation batch of so many examples."""
+        batch = self.batch(examples)
+        if self.filled:
+            batch[COUNTED] = (examples,), "bool"
+        for name, (shape, dtype) in self.further.items():
+            batch[name] = (examples, *shape), dtype
+        return batch
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what data.json keeps of it."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySpec(Spec):
+    """Arrays of any names and shapes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpec(Spec):
+    """Windows of tokens."""
+
+    kind: ClassVar[str] = "tokens"
+    in_words: ClassVar[str] = "windows of tokens"
+
+    vocab: int
+    """Number of different tokens that a model has to know."""
+    length: int
+    """Tokens that a model reads at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSpec(Spec):
+    """Rows of documents that must not see one another."""
+
+    kind: ClassVar[str] = "documents"
+    in_words: ClassVar[str] = "rows of documents"
+
+    vocab: int
+    length: int
+    """Tokens of a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PuzzleSpec(Spec):
+    """Puzzles with their solutions."""
+
+    kind: ClassVar[str] = "puzzles"
+    in_words: ClassVar[str] = "puzzles"
+
+    vocab: int
+    length: int
+    """Tokens of a puzzle."""
+    identifiers: int
+    """Rows of the table of puzzle embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSpec(Spec):
+    """Histories of items that users took."""
+
+    kind: ClassVar[str] = "items"
+    in_words: ClassVar[str] = "histories of items"
+
+    items: int
+    """Number of different items."""
+    length: int
+    """Items that a model reads at once."""
+    embedding_size: int | None
+    """Width of the embeddings that the data has of its items; None where it has none."""
+    clusters: int
+    largest_cluster: int
+    """Items of the largest cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSpec(Spec):
+    """Windows of the states of controlled systems."""
+
+    kind: ClassVar[str] = "windows"
+    in_words: ClassVar[str] = "windows of states"
+
+    families: tuple[str, ...]
+    """Names of the systems, by their number."""
+    states: int
+    """States among the features; the rest is what was done before."""
+
+
+KINDS: dict[str, type[Spec]] = {
+    spec.kind: spec for spec in (ArraySpec, TokenSpec, DocumentSpec, PuzzleSpec, ItemSpec, WindowSpec)
+}
+
+
+def spec_of(saved: Mapping[str, Any]) -> Spec:
+    """Returns the spec that `Spec.to_json` wrote.
+
+    Raises:
+        DataError: It is of a kind that this version does not know.
+    """
+    fields = dict(saved)
+    name = fields.pop("kind")
+    if name not in KINDS:
+        raise DataError(f"data.json has examples of the kind {name!r}, and this version knows {', '.join(KINDS)}")
+    for arrays in ("arrays", "further"):
+        fields[arrays] = {name: (tuple(shape), dtype) for name, (shape, dtype) in fields[arrays].items()}
+    if "families" in fields:
+        fields["families"] = tuple(fields["families"])
+    return KINDS[name](**fields)
