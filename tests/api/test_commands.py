@@ -27,23 +27,22 @@ def planned(name, **changes):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_comes_back_by_its_name(name):
     recipe = preset(name).replace(seed=7, batch_size=24)
-    command = continue_command(RunFolder("/runs/a b"), to_dict(recipe), planned(name))
-    found = typed(command)
+    found = typed(repeat_command(RunFolder("/runs/a b"), to_dict(recipe), planned(name)))
     assert found.recipe == recipe
     assert found.name == name
-    assert found.options.run == "/runs/a b"
+    assert found.options.run == "/runs/a b-again"
     assert chosen_fields(to_dict(recipe), name)["seed"] == 7
 
 
 def test_booleans_none_and_odd_characters_come_back():
     recipe = preset("code").replace(use_streaming=False, dataset_id="my 'texts' $HOME", steps=None, epochs=2.5)
-    found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
+    found = typed(repeat_command(RunFolder("/runs/x"), to_dict(recipe), planned("code")))
     assert found.recipe == recipe
 
 
 def test_a_run_that_python_named_is_told_by_its_kind():
     recipe = preset("sudoku-4x4").replace(seed=3)
-    found = typed(continue_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
+    found = typed(repeat_command(RunFolder("/runs/x"), to_dict(recipe), planned("my experiment")))
     assert found.name in PRESETS
     assert found.recipe == recipe
 
@@ -60,8 +59,13 @@ def test_a_repetition_takes_the_same_plan_and_budget_beside_it():
 
 def test_a_recipe_of_the_users_own_is_named_by_its_file():
     saved = {"kind": "file", "file": "/home/me/my.py", "name": "large", "fields": {"width": 3, "shuffle": True}}
-    command = continue_command(RunFolder("/runs/x"), saved, planned("my-large"))
-    assert command == "plimsoll train /home/me/my.py:large --width 3 --shuffle --run /runs/x"
+    command = repeat_command(RunFolder("/runs/x"), saved, planned("my-large"))
+    assert command.startswith("plimsoll train /home/me/my.py:large --width 3 --shuffle --memory 1024MiB ")
+
+
+def test_a_run_continues_by_its_folder():
+    assert continue_command(RunFolder("/runs/a b"), to_dict(preset("code"))) == "plimsoll resume '/runs/a b'"
+    assert continue_command(RunFolder("/runs/x"), {"kind": "file", "name": "mine", "code": {}}) is None
 
 
 def test_what_it_can_be_used_for_follows_from_what_it_shows():

@@ -1,6 +1,7 @@
 """`plimsoll resume RUN` goes on from anywhere without an option of the recipe, or with one that changes on purpose."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -29,6 +30,7 @@ def become(monkeypatch):
 
     def note(ready):
         sessions.append(json.loads(ready.command[-1]))
+        os.close(ready.lock)
         raise SystemExit(0)
 
     monkeypatch.setattr(handover, "become", note)
@@ -78,6 +80,18 @@ def test_a_damaged_plan_is_refused_and_made_anew(run, capsys, monkeypatch):
     (run / "plan.json").write_text("{")
     assert "add --replan" in refused(capsys, "resume", run)
     assert PLANNED in refused(capsys, "resume", run, "--replan")
+
+
+def test_data_that_lies_elsewhere_is_the_same_if_its_bytes_are(run, become, runs, tmp_path, monkeypatch, capsys):
+    moved = tmp_path / "moved.txt"
+    shutil.copy(runs.text, moved)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["resume", str(run), "--dataset-id", "moved.txt", "--quiet"])
+    assert RunFolder(run).read("recipe.json")["fields"]["dataset_id"] == str(moved)
+    assert len(become) == 1
+    moved.write_text("another text\n\n" * 400)
+    assert "is not the data of this run any more" in refused(capsys, "resume", run)
 
 
 def test_python_continues_a_run_and_names_what_differs(run):

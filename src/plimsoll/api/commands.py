@@ -62,15 +62,9 @@ def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
     return words
 
 
-def continue_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str | None:
-    """Returns the command that continues a run; None where functions of a Python program are needed for it.
-
-    The run keeps its plan, so options of the plan are not needed.
-    """
-    if is_pickled(saved):
-        return None
-    words = recipe_words(saved, planned.get("recipe"))
-    return shlex.join(["plimsoll", "train", *words, "--run", str(folder.path)])
+def continue_command(folder: RunFolder, saved: Mapping[str, Any]) -> str | None:
+    """Returns the command that continues a run; None where functions of a Python program are needed for it."""
+    return None if is_pickled(saved) else shlex.join(["plimsoll", "resume", str(folder.path)])
 
 
 def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str | None:

@@ -107,7 +107,7 @@ def _commands(folder: RunFolder, recipe: Facts) -> dict[str, str]:
     """Returns the commands that continue, repeat and use a run. None has functions of a Python program."""
     planned = folder.read("plan.json")
     named = {
-        "Continues it": commands.continue_command(folder, recipe, planned),
+        "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),
         "Uses it": "\n".join(commands.use_commands(folder, uses_of(recipe).shown)),
     }

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import Count, Metavar
+from plimsoll.options import IS_PATH, Count, FilePath, Metavar
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Source
@@ -42,7 +42,7 @@ class Text(Data):
     gives: ClassVar = TokenSpec
     gives_way: ClassVar = {"tokenizer": {"vocab_size": None}}
 
-    dataset_id: Annotated[str, Metavar("TEXT")] = "skeskinen/TinyStories-Instruct-hf"
+    dataset_id: Annotated[str, IS_PATH, Metavar("TEXT")] = "skeskinen/TinyStories-Instruct-hf"
     """Text to learn from: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set,
     which is streamed."""
     dataset_config: str | None = None
@@ -61,7 +61,7 @@ class Text(Data):
     validation_tokens: Annotated[Count, Ge(0)] = 1_000_000
     """Most held-out tokens to evaluate on. One document in 100 is held out, chosen by its hash."""
 
-    tokenizer: str | None = None
+    tokenizer: FilePath | None = None
     """A Hugging Face tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: Annotated[Count | None, Ge(1)] = None
     """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M,
