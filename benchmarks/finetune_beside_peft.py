@@ -129,7 +129,7 @@ class Inputs:
         np.savez(
             folder / "rows.npz",
             input_ids=np.stack([batch["input_ids"] for batch in batches]),
-            labels=np.stack([np.where(batch["counted"] > 0, batch["labels"], IGNORED) for batch in batches]),
+            labels=np.stack([np.where(batch["learned"] > 0, batch["labels"], IGNORED) for batch in batches]),
             rates=[float(rate(step)) for step in range(self.options.steps)],
         )
         return folder / "rows.npz"

@@ -237,7 +237,7 @@ def test_batches_are_arrays_of_one_shape_and_those_of_a_text_have_labels_one_ahe
             inside = batch["segments"][:, 1:] == batch["segments"][:, :-1]
             inside &= batch["segments"][:, 1:] > 0
             np.testing.assert_array_equal(batch["input_ids"][:, 1:][inside], batch["labels"][:, :-1][inside])
-            assert not batch["counted"][:, :-1][~inside].any()
+            assert not batch["learned"][:, :-1][~inside].any()
             continue
         shapes = {"labels": ((4, 24), np.int32)}
         if "inputs" in batch:

@@ -169,8 +169,8 @@ def _padding(row: list[int], length: int) -> np.ndarray:
 
 
 def _of_documents(rows: list[list[int]], random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns numbers, positions and counted labels of documents, as `data.chat.rows` numbers them."""
-    arrays = {name: np.zeros((len(rows), LENGTH), np.int32) for name in ("segments", "positions", "counted")}
+    """Returns numbers, positions and learned labels of documents, as `data.chat.rows` numbers them."""
+    arrays = {name: np.zeros((len(rows), LENGTH), np.int32) for name in ("segments", "positions", "learned")}
     for place, row in enumerate(rows):
         end = document = 0
         for tokens in row:
@@ -178,9 +178,9 @@ def _of_documents(rows: list[list[int]], random: np.random.Generator) -> dict[st
             document += tokens > 0
             arrays["segments"][place, begin:end] = document if tokens > 0 else 0
             arrays["positions"][place, begin:end] = np.arange(end - begin)
-            arrays["counted"][place, begin : end - 1] = tokens > 0
-    arrays["counted"] = arrays["counted"] * (random.random((len(rows), LENGTH)) < 0.8)
-    return arrays | {"counted": arrays["counted"].astype(np.float32)}
+            arrays["learned"][place, begin : end - 1] = tokens > 0
+    arrays["learned"] = arrays["learned"] * (random.random((len(rows), LENGTH)) < 0.8)
+    return arrays | {"learned": arrays["learned"].astype(np.float32)}
 
 
 def evaluation_of(name: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,8 +15,8 @@ from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Pa
 class NextToken:
     """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length), or `tokens` (`pairs`).
 
-    They may hold `segments` and `positions` of documents in a row (`Decoder.hidden`), and `counted`, 0 at labels that
-    are not to be learned; a label of `IGNORE` is not counted either. `frozen` as in `Decoder`.
+    They may hold `segments` and `positions` of documents in a row (`Decoder.hidden`), and `learned`, 0 at labels that
+    do not count; a label of `IGNORE` does not either. `frozen` as in `Decoder`.
     """
 
     stacked = "blocks"
@@ -54,8 +54,8 @@ class NextToken:
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
         """Returns the nats of the labels that count, and their number."""
         labels = batch["labels"].reshape(-1)
-        if "counted" in batch:
-            labels = jnp.where(batch["counted"].reshape(-1) > 0, labels, IGNORE)
+        if "learned" in batch:
+            labels = jnp.where(batch["learned"].reshape(-1) > 0, labels, IGNORE)
         total = chunked_cross_entropy(
             hidden.reshape(labels.size, -1),
             self.decoder.head_weights(weights),

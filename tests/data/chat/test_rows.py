@@ -43,7 +43,7 @@ def documents_of(batch, row):
         np.testing.assert_array_equal(arrays["positions"][start:end], np.arange(end - start))
         part = {name: values[start:end] for name, values in arrays.items()}
         if part["segments"][0] == EMPTY:
-            assert not part["counted"].any()
+            assert not part["learned"].any()
             assert (part["input_ids"] == END).all()
             assert end == len(arrays["segments"])
         else:
@@ -69,7 +69,7 @@ def test_every_document_is_in_one_row_whole_where_it_fits(tmp_path_factory, leng
             (ids, flags) = documents.read([int(part["input_ids"][0])], seq_len)[0]
             np.testing.assert_array_equal(part["input_ids"], ids)
             np.testing.assert_array_equal(part["labels"][:-1], ids[1:])
-            np.testing.assert_array_equal(part["counted"], np.append(flags[1:], 0))
+            np.testing.assert_array_equal(part["learned"], np.append(flags[1:], 0))
     assert sorted(found) == held
     facts = rows.packing()
     assert (facts.documents, facts.left_out) == (len(held), len(lengths) - len(held))

@@ -188,7 +188,7 @@ def test_the_batches_of_training_and_validation_are_rows_of_whole_documents(reci
     batch = next(source)
     spec = recipe.spec.batch(4)
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == spec
-    assert 0 < batch["counted"].sum() < batch["counted"].size / 2  # the assistant's alone
+    assert 0 < batch["learned"].sum() < batch["learned"].size / 2  # the assistant's alone
     (held,) = recipe.open(run).validation(examples=2)
     assert held["segments"].max() == 3
 

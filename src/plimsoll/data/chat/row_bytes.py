@@ -10,11 +10,11 @@ from plimsoll.data.chat.packing import group_size
 from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.units import MIB
 
-INPUTS, LABELS, COUNTED, SEGMENTS, POSITIONS = "input_ids", "labels", "counted", "segments", "positions"
+INPUTS, LABELS, LEARNED, SEGMENTS, POSITIONS = "input_ids", "labels", "learned", "segments", "positions"
 DTYPES: Mapping[str, str] = {
     INPUTS: "int32",
     LABELS: "int32",
-    COUNTED: "float32",
+    LEARNED: "float32",
     SEGMENTS: "int32",
     POSITIONS: "int32",
 }

@@ -15,7 +15,7 @@ import numpy as np
 from plimsoll.data import require_sizes
 from plimsoll.data.chat.encoded import EncodedDocuments
 from plimsoll.data.chat.packing import best_fit, group_size
-from plimsoll.data.chat.row_bytes import COUNTED, DTYPES, INPUTS, LABELS, POSITIONS, SEGMENTS
+from plimsoll.data.chat.row_bytes import DTYPES, INPUTS, LABELS, LEARNED, POSITIONS, SEGMENTS
 from plimsoll.data.loader import Batch, GroupStream, Order
 from plimsoll.errors import DataError
 
@@ -67,7 +67,7 @@ class Packing:
 class PackedRows(GroupStream):
     """Batches without end of `batch_size` rows; no document is dropped between epochs.
 
-    Each has the arrays of `DTYPES`. `labels` are the ids that follow, `counted` is 1 where a label is to be learned and
+    Each has the arrays of `DTYPES`. `labels` are the ids that follow, `learned` is 1 where a label is to be learned and
     else 0: also at the last token of a document. `segments` numbers the documents of a row from 1; positions that no
     document fills are EMPTY. `positions` count from 0 in each segment.
     """
@@ -164,7 +164,7 @@ class PackedRows(GroupStream):
                 begin, end = end, end + len(ids)
                 row[INPUTS][begin:end] = ids
                 row[LABELS][begin : end - 1] = ids[1:]
-                row[COUNTED][begin : end - 1] = learned[1:]
+                row[LEARNED][begin : end - 1] = learned[1:]
                 row[SEGMENTS][begin:end] = segment
                 row[POSITIONS][begin:end] = np.arange(end - begin)
             row[POSITIONS][end:] = np.arange(self.seq_len - end)
