@@ -9,10 +9,23 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Argument, Count, FilePath, Metavar, Options, Seed, options_of, value_of
+from plimsoll.options import (
+    Argument,
+    Count,
+    FilePath,
+    Ge,
+    Gt,
+    Interval,
+    Le,
+    Lt,
+    Metavar,
+    Options,
+    Seed,
+    options_of,
+    value_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import optax
-from annotated_types import Ge
 from plain_jax import init, loss, spirals
 
 import plimsoll
+from plimsoll.options import Ge
 
 
 @dataclass(frozen=True, kw_only=True)

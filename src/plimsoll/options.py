@@ -22,10 +22,38 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Interval, Le, Lt
-
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.units import parse_count
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of a number, as part of an annotation."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+
+def Ge(bound: float) -> Interval:
+    """Returns the bound of numbers that are this or more."""
+    return Interval(ge=bound)
+
+
+def Gt(bound: float) -> Interval:
+    """Returns the bound of numbers above this one."""
+    return Interval(gt=bound)
+
+
+def Le(bound: float) -> Interval:
+    """Returns the bound of numbers up to this one."""
+    return Interval(le=bound)
+
+
+def Lt(bound: float) -> Interval:
+    """Returns the bound of numbers below this one."""
+    return Interval(lt=bound)
 
 
 @dataclass(frozen=True)
@@ -402,7 +430,7 @@ def _bounds(kind: type) -> dict[str, dict[str, float]]:
     bounds: dict[str, dict[str, float]] = {}
     for field in dataclasses.fields(kind):
         for note in notes_of(hints_of(kind)[field.name]):
-            if isinstance(note, Ge | Gt | Le | Lt | Interval):
+            if isinstance(note, Interval):
                 signs = {sign: bound for sign, bound in dataclasses.asdict(note).items() if bound is not None}
                 bounds[field.name] = bounds.get(field.name, {}) | signs
     return bounds

@@ -237,10 +237,10 @@ from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
 import plimsoll
-from annotated_types import Ge
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
+from plimsoll.options import Ge
 from plimsoll.recipes.parts import Length, Model
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.recipes.text.data import Text

@@ -14,14 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.api.export import export
 from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import Argument, Count, Metavar, Options
+from plimsoll.options import Argument, Count, Ge, Interval, Metavar, Options
 from plimsoll.processes.request import ask
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import with_spec

@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
-
 from plimsoll.api.export import refuse_file
 from plimsoll.api.use import USES, Writing, use, verb_of
 from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.parse import Printed, Run, values_typed
 from plimsoll.files.bucket import fetched
-from plimsoll.options import Argument, Count, Metavar, Option, Options, Text, options_of
+from plimsoll.options import Argument, Count, Ge, Metavar, Option, Options, Text, options_of
 from plimsoll.processes.request import ask
 from plimsoll.recipes.verbs import resolved
 from plimsoll.report.summary import evaluation_text

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
-
 from plimsoll.errors import RecipeError
-from plimsoll.options import FilePath, Metavar, Options, Seconds, Size
+from plimsoll.options import FilePath, Ge, Metavar, Options, Seconds, Size
 from plimsoll.types import Numerics
 from plimsoll.units import parse_budget, parse_seconds
 

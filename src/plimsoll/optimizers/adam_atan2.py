@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from annotated_types import Interval
-
 from plimsoll.optimizers.settings import Rates
+from plimsoll.options import Interval
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:

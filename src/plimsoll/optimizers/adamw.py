@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Interval
-
 from plimsoll.optimizers.settings import Rates
+from plimsoll.options import Interval
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Interval
-
 from plimsoll.optimizers.settings import EMBEDDINGS, Rates, decayed, words_of
+from plimsoll.options import Interval
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:

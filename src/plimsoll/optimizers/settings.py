@@ -19,9 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from annotated_types import Ge, Interval
-
-from plimsoll.options import Options
+from plimsoll.options import Ge, Interval, Options
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:

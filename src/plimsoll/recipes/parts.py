@@ -15,11 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import Count, Options, Seed
+from plimsoll.options import Count, Ge, Interval, Options, Seed
 from plimsoll.recipes.specs import Spec, spec_of
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task

@@ -9,12 +9,11 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.options import options_of, value_of
 from plimsoll.recipes.flat import chosen, overridden, rows
-from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.parts import Length
 from plimsoll.recipes.recipe import KINDS, Recipe
 from plimsoll.recipes.registered import (
@@ -29,6 +28,9 @@ from plimsoll.recipes.registered import (
 )
 from plimsoll.recipes.verbs import resolved
 
+if TYPE_CHECKING:
+    from plimsoll.recipes.own.recipe import OwnRecipe
+
 
 def recipe_class(kind: str) -> type[OwnRecipe]:
     """Returns the class of a package's kind.
@@ -36,6 +38,8 @@ def recipe_class(kind: str) -> type[OwnRecipe]:
     Raises:
         RecipeError: Nobody has registered the kind, or its package cannot be loaded.
     """
+    from plimsoll.recipes.own.recipe import OwnRecipe
+
     known = {name: cls for family in installed().families.values() for name, cls in family.kinds.items()}
     if kind in KINDS.values():
         raise RecipeError(
@@ -94,7 +98,11 @@ def _preset(name: str) -> Recipe:
             f" own is named like my_recipe.py{broken_packages()}"
         )
     described = known[name]
-    return recipe_of(resolved(described.make)()) if described.make else of_parts(described.parts, described.options)
+    if not described.make:
+        return of_parts(described.parts, described.options)
+    from plimsoll.recipes.own.recipe import recipe_of
+
+    return recipe_of(resolved(described.make)())
 
 
 def of_parts(names: Mapping[str, str], options: Mapping[str, Any]) -> Recipe:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
-
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, Options
+from plimsoll.options import Count, Ge, Options
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20

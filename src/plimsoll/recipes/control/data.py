@@ -11,11 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Ge
-
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import Count, FilePath
+from plimsoll.options import Count, FilePath, Ge
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import WindowSpec
 from plimsoll.types import Source

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import RecipeError
+from plimsoll.options import Ge, Interval
 from plimsoll.recipes.parts import Hints, Model, Uses
 from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, FilePath, Options, Seed
+from plimsoll.options import Count, FilePath, Ge, Interval, Options, Seed
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}

@@ -9,12 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
-
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, require_same
 from plimsoll.models.pretrained.find import find_folder
-from plimsoll.options import Count, FilePath
+from plimsoll.options import Count, FilePath, Ge
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import DocumentSpec
 from plimsoll.types import Source

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
@@ -25,7 +23,7 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import HUB_ID, find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import FolderPath, options_of
+from plimsoll.options import FolderPath, Ge, Interval, options_of
 from plimsoll.recipes.finetune.ladder import finetune_rungs
 from plimsoll.recipes.parts import Hints, Length, Model, Needs, OwnRung, Say, Uses
 from plimsoll.recipes.specs import DocumentSpec

@@ -9,11 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
-from plimsoll.options import Count, FolderPath
+from plimsoll.options import Count, FolderPath, Ge, Interval
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import COUNTED, Source

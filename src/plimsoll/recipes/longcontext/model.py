@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import HEAD_WIDTHS, usual_vocabulary
-from plimsoll.options import Count
+from plimsoll.options import Count, Ge, Interval
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
 from plimsoll.recipes.longcontext.positions import BY_POSITION, PREFIX, by_position
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses

@@ -26,13 +26,12 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
+from plimsoll.options import Ge, Interval
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
 from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses

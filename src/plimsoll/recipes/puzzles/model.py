@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
+from plimsoll.options import Ge, Interval
 from plimsoll.recipes.parts import Hints, Model, Uses
 from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
 from plimsoll.recipes.specs import PuzzleSpec, Spec

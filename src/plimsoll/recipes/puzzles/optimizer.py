@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.optimizers.adam_atan2 import AdamATan2
+from plimsoll.options import Ge, Interval
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:

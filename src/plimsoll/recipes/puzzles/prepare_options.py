@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
-
-from plimsoll.options import Count, FolderPath, Options
+from plimsoll.options import Count, FolderPath, Ge, Options
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
 """Complete grids of side 4, and how many of them are for testing if nothing else is said."""

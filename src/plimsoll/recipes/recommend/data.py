@@ -9,11 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import Count, FolderPath
+from plimsoll.options import Count, FolderPath, Ge, Interval
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.recipes.specs import ItemSpec

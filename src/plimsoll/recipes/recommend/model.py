@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Interval
-
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, require_same
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width
-from plimsoll.options import FolderPath
+from plimsoll.options import FolderPath, Ge, Interval
 from plimsoll.recipes.parts import Hints, Model, Needs, Say, Uses
 from plimsoll.recipes.recommend.item_shape import ItemShape, Softmax
 from plimsoll.recipes.specs import ItemSpec

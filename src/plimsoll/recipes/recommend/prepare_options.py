@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
-
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, FilePath, FolderPath, Options
+from plimsoll.options import Count, FilePath, FolderPath, Ge, Options
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
 Clustering = Literal["frequency", "kmeans"]

@@ -8,12 +8,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge
-
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import IS_PATH, Count, FilePath, Metavar
+from plimsoll.options import IS_PATH, Count, FilePath, Ge, Metavar
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Source
@@ -180,6 +177,8 @@ class TextDataset:
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
         if documents.paths is not None:
+            from plimsoll.files.facts import facts_of
+
             facts["text"] = facts_of(documents.paths).to_json()
 
         # The tokens, where they are worth keeping.
@@ -202,6 +201,8 @@ class TextDataset:
         return Prepared(steps=length.steps, steps_per_epoch=None, facts=facts)
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
+        from plimsoll.files.facts import facts_of, require_same
+
         then = prepared.facts.get("text") if training else None  # evaluation reads what the run keeps
         if then and (paths := self.data.documents.paths) is not None:
             require_same(self.data.dataset_id, then, facts_of(paths))

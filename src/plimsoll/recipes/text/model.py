@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge
-
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width, sized, usual_vocabulary
-from plimsoll.options import Count
+from plimsoll.options import Count, Ge
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.recipes.verbs import Shown, Verb
