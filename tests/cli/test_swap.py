@@ -28,6 +28,10 @@ def test_parts_are_exchanged_before_options_are_read():
         typed("longcontext", "--swap", "data=text", "--workers", "3")
     with pytest.raises(RecipeError, match=r"--swap takes parts by name, like data=text,optimizer=adamw, got 'text'"):
         typed("longcontext", "--swap", "text")
+    with pytest.raises(RecipeError, match=r"no part called 'sgd': optimizer is one of adamw, adam-atan2, muon, lion"):
+        typed("longcontext", "--swap", "optimizer=sgd")
+    with pytest.raises(RecipeError, match=r"no part called 'muno': did you mean muon\?"):
+        typed("longcontext", "--swap", "optimizer=muno")
 
 
 @pytest.mark.slow

@@ -186,6 +186,8 @@ def test_parts_are_exchanged_by_name_and_options_that_both_have_keep_their_value
         swapped(recipe, {"data": "trm"})
     with pytest.raises(RecipeError, match=r"reads windows of tokens, .* gives puzzles: take data=text or packed"):
         swapped(recipe, {"data": "puzzles"})
+    with pytest.raises(RecipeError, match=r"for which muon has no rule: take optimizer=trm-optimizer"):
+        swapped(made("sudoku"), {"optimizer": "muon"})
 
 
 def test_a_part_is_told_from_an_option_of_its_name():

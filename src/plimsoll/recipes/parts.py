@@ -339,6 +339,8 @@ class Model(Part):
     group: ClassVar[str] = "model"
     reads: ClassVar[type[Spec]] = Spec
     """Examples that it understands, like TokenSpec."""
+    trained_by: ClassVar[type[Optimizer]] = Optimizer
+    """Optimizers that have a rule for all of its parameters."""
     uses: ClassVar[Uses] = Uses()
     """What is done with the trained model: commands, the best checkpoint, the report."""
 

@@ -20,7 +20,7 @@ from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Named, Options, fields_of, flag_of
 from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say, Weights
-from plimsoll.recipes.registered import require_pair
+from plimsoll.recipes.registered import require_fitting
 from plimsoll.recipes.specs import Spec
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 
@@ -71,7 +71,7 @@ class Recipe(metaclass=Named):
     """Object of a class of the user's own, from which the parts were made; its fields are then the options."""
 
     def __post_init__(self) -> None:
-        require_pair(self.model, self.data)
+        require_fitting(self.model, self.data, self.optimizer)
         if self.origin is not None:
             return
         seen: dict[str, str] = {}

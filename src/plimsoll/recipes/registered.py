@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.parts import Data, Model
@@ -148,12 +149,13 @@ def part_class(role: str, name: str) -> type[Any]:
     """
     known = PARTS if name in PARTS else parts()
     if name not in known:
-        hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        others = of_role(role)
+        hint = did_you_mean(name, others) or f": {role} is one of {names_in_words(others)}"
         raise RecipeError(f"there is no part called {name!r}{hint}{broken_packages()}")
     cls = loaded(known[name], what=f"the part {name}")
     if not (isinstance(cls, type) and issubclass(cls, ROLES[role]) and cls.name == name):
         raise RecipeError(
-            f"{name} ({known[name]}) is no {role} of that name: {role} is one of {', '.join(of_role(role))}"
+            f"{name} ({known[name]}) is no {role} of that name: {role} is one of {names_in_words(of_role(role))}"
         )
     return cls
 
@@ -172,9 +174,13 @@ def loaded(reference: str, *, what: str) -> Any:
 
 
 def of_role(role: str) -> list[str]:
-    """Returns the names of the parts of one role."""
-    classes = {name: loaded(reference, what=f"the part {name}") for name, reference in parts().items()}
-    return [name for name, cls in classes.items() if issubclass(cls, ROLES[role])]
+    """Returns the names of the parts of one role, without those of a package that cannot be loaded."""
+    names = []
+    for name, reference in parts().items():
+        with suppress(RecipeError):
+            if issubclass(loaded(reference, what=f"the part {name}"), ROLES[role]):
+                names.append(name)
+    return names
 
 
 def name_of_part(part: object) -> str | None:
@@ -185,13 +191,18 @@ def name_of_part(part: object) -> str | None:
     return name if known.get(name) == f"{cls.__module__}:{cls.__qualname__}" else None
 
 
-def require_pair(model: Model, data: Data) -> None:
-    """Raises RecipeError, with the parts that would fit, where a model does not read what the data gives."""
-    if issubclass(data.gives, model.reads):
-        return
-    fitting = [name for name in of_role("data") if issubclass(part_class("data", name).gives, model.reads)]
-    others = [name for name in of_role("model") if issubclass(data.gives, part_class("model", name).reads)]
-    raise RecipeError(
-        f"the model {model.name} reads {model.reads.in_words}, and the data {data.name} gives {data.gives.in_words}:"
-        f" take data={' or '.join(fitting)}, or model={' or '.join(others)}"
-    )
+def require_fitting(model: Model, data: Data, optimizer: Optimizer) -> None:
+    """Raises RecipeError, with the parts that would fit, where parts do not go together."""
+    if not issubclass(data.gives, model.reads):
+        fitting = [name for name in of_role("data") if issubclass(part_class("data", name).gives, model.reads)]
+        others = [name for name in of_role("model") if issubclass(data.gives, part_class("model", name).reads)]
+        raise RecipeError(
+            f"the model {model.name} reads {model.reads.in_words}, and the data {data.name} gives"
+            f" {data.gives.in_words}: take data={' or '.join(fitting)}, or model={' or '.join(others)}"
+        )
+    if not isinstance(optimizer, model.trained_by):
+        fitting = [name for name in of_role("optimizer") if issubclass(part_class("optimizer", name), model.trained_by)]
+        raise RecipeError(
+            f"the model {model.name} has parameters for which {optimizer.name or type(optimizer).__name__} has no rule:"
+            f" take optimizer={' or '.join(fitting)}"
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.options import Ge, Interval
 from plimsoll.recipes.parts import Hints, Model, Uses
+from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
 from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
 from plimsoll.recipes.specs import PuzzleSpec, Spec
 from plimsoll.recipes.verbs import Shown, Verb
@@ -44,6 +45,7 @@ class Trm(Model):
 
     name: ClassVar = "trm"
     reads: ClassVar = PuzzleSpec
+    trained_by: ClassVar = TrmOptimizer  # which has a rule for the table of puzzles
     uses: ClassVar = Uses(
         verbs={
             "evaluate": Verb(
