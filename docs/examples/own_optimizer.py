@@ -1,13 +1,12 @@
-"""An optimizer of one's own on the points of plain_jax.py: LAMB, with warm-up and decays as every optimizer has them.
+"""An optimizer of one's own for the model and data of `code`: LAMB, with the warm-up and decays of all optimizers.
 
-plimsoll train docs/examples/own_optimizer.py --memory 600MiB
+plimsoll train docs/examples/own_optimizer.py --memory 600MiB --weight-decay 0.1 --decay linear
 """
 
 from dataclasses import dataclass
 from typing import Annotated
 
 import optax
-from plain_jax import init, loss, spirals
 
 import plimsoll
 from plimsoll.options import Ge
@@ -24,12 +23,4 @@ class Lamb(plimsoll.Rates):
         return optax.lamb(self.schedule(steps), weight_decay=self.weight_decay)
 
 
-recipe = plimsoll.recipe(
-    init=init,
-    loss=loss,
-    data=lambda: spirals(4096, seed=0),
-    validation_data=lambda: spirals(500, seed=1),
-    optimizer=Lamb(learning_rate=3e-2, decay="wsd"),
-    batch_size=64,
-    steps=300,
-)
+recipe = plimsoll.preset("code").replace(optimizer=Lamb(learning_rate=1e-2, decay="wsd"))

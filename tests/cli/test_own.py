@@ -21,7 +21,10 @@ from small_runs import checkpoint_steps, newest_fingerprint
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 TRAINED = {
     "plain_jax": ["--batch-size", 16, "--gradient-accumulation-steps", 4, "--micro-batch", 16],
-    "own_optimizer": ["--batch-size", 32, "--micro-batch", 16],
+    "own_optimizer": [
+        *("--width", 32, "--layers", 2, "--heads", 1, "--vocab-size", 300, "--seq-len", 32),
+        *("--max-examples", 300, "--micro-batch", 16),
+    ],
     "equinox_mlp": ["--width", 16, "--micro-batch", 64],
     "flax_nnx": ["--micro-batch", 128],
     "flax_batchnorm": ["--batch-size", 32, "--norm-group", 8, "--micro-batch", 16],
