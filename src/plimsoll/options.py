@@ -399,8 +399,12 @@ def make_absolute(options: Any) -> None:
         value = getattr(options, field.name)
         if not value or IS_PATH not in notes_of(hints[field.name]):
             continue
-        path = Path(value).expanduser()
-        if path.exists():
+        try:
+            path = Path(value).expanduser()
+            is_here = path.exists()
+        except (RuntimeError, OSError):  # no such user, or longer than a name may be: who opens it refuses it
+            continue
+        if is_here:
             object.__setattr__(options, field.name, str(path.absolute()))
 
 

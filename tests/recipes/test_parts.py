@@ -7,6 +7,7 @@ import sys
 
 import jax
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +155,19 @@ def test_what_does_not_go_together_is_refused_with_what_would(model, data):
     assert f"the data {data} gives" in str(refusal.value)
     assert all(name in str(refusal.value) for name in DATA if fits(model, name))
     assert all(name in str(refusal.value) for name in MODELS if fits(name, data))
+
+
+@pytest.mark.parametrize("role", ["model", "data", "optimizer", "length"])
+def test_what_is_no_part_is_refused(role):
+    parts = {"model": Decoder(), "data": Text(), "optimizer": AdamW(), "length": Length()}
+    with pytest.raises(RecipeError, match=f"{role}.*got a int"):
+        Recipe(**parts | {role: 3})
+
+
+def test_any_optax_transformation_is_an_optimizer():
+    recipe = Recipe(model=Decoder(), data=Text(), optimizer=optax.sgd(0.1))
+    assert recipe.update_rule(5).init({"w": 1.0}) == optax.sgd(0.1).init({"w": 1.0})
+    assert "learning_rate" not in recipe.options
 
 
 def test_an_option_of_two_parts_is_refused():

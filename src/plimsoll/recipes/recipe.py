@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.optimizers.foreign import optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Named, Options, fields_of, flag_of
 from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say, Weights
@@ -64,13 +65,18 @@ class Recipe(metaclass=Named):
     data: Data
     """Where examples come from."""
     optimizer: Optimizer
-    """Settings of the update rule."""
+    """Settings of the update rule; or any optax transformation, if the recipe stands in a file."""
     length: Length = field(default_factory=Length)
     """Examples per step, and how long the run is."""
     origin: Any = None
     """Object of a class of the user's own, from which the parts were made; its fields are then the options."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", optimizer_of(self.optimizer))
+        for role, kind in {"model": Model, "data": Data, "length": Length}.items():
+            part = getattr(self, role)
+            if not isinstance(part, kind):
+                raise RecipeError(f"{role} of a recipe is a part like {kind.__name__}(), got a {type(part).__name__}")
         require_fitting(self.model, self.data, self.optimizer)
         if self.origin is not None:
             return
