@@ -203,7 +203,7 @@ def test_where_one_reads_other_data_all_stop_and_say_so(text_file, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.jsonl").write_text("".join(order))
     folders = (tmp_path / "a", tmp_path / "b")
-    codes, outputs = stories("text.jsonl", tmp_path / "run", folders=folders).ended()
+    codes, outputs = stories("/proc/self/cwd/text.jsonl", tmp_path / "run", folders=folders).ended()
     assert codes == [2, 2], outputs
     for _, errors in outputs:
         assert f"do not read the same data. process 1 ({socket.gethostname()}) says: " in errors

@@ -95,7 +95,8 @@ def begun_with_files(recipe, init, bits) -> dict:
         mock.patch.object(Tensor, "rows", watched(Tensor.rows)),
         mock.patch.object(initial_weights, "copied", watched(initial_weights.copied)),
     ):
-        found = initial_weights.with_initial(state, recipe.open(None).weights().load, None)["params"]["frozen"]["base"]
+        weights = recipe.model.weights(recipe.spec, None)
+        found = initial_weights.with_initial(state, weights.load, None)["params"]["frozen"]["base"]
     both = zip(
         jax.tree.leaves(found),
         jax.tree.leaves(load(recipe.model.pretrained, recipe.model.shape, bits=bits)),
