@@ -103,8 +103,8 @@ OF_A_KIND = {"puzzles": {"data": "", "vocab_size": 12, "layers": 1}}
 OF_A_ROW = {("recommend-gemma-2b", "optimizer_bits"): {"adapter_inner": 2048, "seq_len": 8}}
 """What is learned there is little beside what is frozen, where the adapter is not wide."""
 LEFT = {("recommend-gemma-2b", "loss_chunk"): 0.65, ("finetune", "layerwise"): 0.65}
-"""Beside the small transformer, what the loss takes is less of the whole. The published model of the tests has two
-layers, so one of them is much of the gradient."""
+"""Beside the small transformer, what the loss takes is less of the whole. Of the published model of the tests
+the embedding is 37 % of the gradient, and no layer."""
 
 
 @cache
