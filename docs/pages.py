@@ -156,9 +156,10 @@ def shortened(words: Words) -> list[str]:
     # Options that are added.
     by_recipe = f"{verb} {rest[0]}" if rest else verb
     added = shlex.split(SMALL_RECIPES.get(by_recipe, "")) + shlex.split(SHORT.get(by_recipe, SHORT.get(verb, "")))
-    searched = {f"--{value}" for option, value in pairwise(words) if option == "--largest"}
+    there = {f"--{value}" for option, value in pairwise(words) if option == "--largest"}
+    there |= {"--data"} if "--dataset-id" in words else set()
     for option, value in zip(added[::2], added[1::2], strict=True):
-        if option not in small and option not in searched:
+        if option not in small and option not in there:
             small += [option, value]
     return small
 
@@ -184,6 +185,11 @@ class Scratch:
         for output, text in RUNS.items():
             self.makers.setdefault(output, tuple(shlex.split(text)))
         furnish(place)
+
+        # What the page itself makes is not there before.
+        for path in (place / output for output in self.makers):
+            if path.is_file():
+                path.unlink()
 
     def run(self, words: Words) -> subprocess.CompletedProcess[str]:
         """Runs a command after those that make what it reads, and returns how it ended."""

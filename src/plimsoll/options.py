@@ -81,6 +81,18 @@ IS_PATH = "path"
 """Part of an annotation: a text that may name a file or a folder, which is then made absolute."""
 
 Count = Annotated[int, COUNTED]
+
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveCount = Annotated[Count, Ge(1)]
+NonNegativeCount = Annotated[Count, Ge(0)]
+PositiveFloat = Annotated[float, Interval(gt=0, lt=math.inf)]
+NonNegativeFloat = Annotated[float, Interval(ge=0, lt=math.inf)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
+"""From 0 to 1, both among them."""
+Share = Annotated[float, Interval(ge=0, lt=1)]
+"""From 0 to below 1."""
+
 FilePath = Annotated[str, IS_PATH, Metavar("FILE")]
 FolderPath = Annotated[str, IS_PATH, Metavar("FOLDER")]
 Size = Annotated[str | float, Metavar("SIZE")]

@@ -7,7 +7,6 @@ that nothing here imports JAX. What is answered is the recipe's own (`recipes/ve
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +18,15 @@ from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import Argument, Count, Ge, Interval, Metavar, Options
+from plimsoll.options import (
+    Argument,
+    Metavar,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Options,
+    PositiveCount,
+    PositiveInt,
+)
 from plimsoll.processes.request import ask
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import with_spec
@@ -68,11 +75,11 @@ class Writing(Options):
 
     prompt: Annotated[str, Metavar("TEXT")] = ""
     """Text to continue. By default the model begins a new document."""
-    tokens: Annotated[Count, Ge(1)] = 200
+    tokens: PositiveCount = 200
     """Most tokens to write; the model may end its document earlier."""
-    temperature: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.8
+    temperature: NonNegativeFloat = 0.8
     """Divisor of the logits: 0 always takes the likeliest token, 1 samples from the model's own distribution."""
-    top_k: Annotated[int, Ge(0)] = 40
+    top_k: NonNegativeInt = 40
     """Number of likeliest tokens to sample from; 0 for all."""
     seed: int = 0
     """Seed of the sampling: the same seed writes the same text."""
@@ -98,7 +105,7 @@ class RankOptions(UseOptions):
 
     history: Annotated[str, Metavar("ITEMS")]
     """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
-    top: Annotated[int, Ge(1)] = 10
+    top: PositiveInt = 10
     """Number of items to show."""
     keep_seen: bool = False
     """Also rank the items of the history."""

@@ -19,7 +19,7 @@ from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.parse import Printed, Run, values_typed
 from plimsoll.files.bucket import fetched
-from plimsoll.options import Argument, Count, Ge, Metavar, Option, Options, Text, options_of
+from plimsoll.options import Argument, Metavar, Option, Options, PositiveCount, Text, options_of
 from plimsoll.processes.request import ask
 from plimsoll.recipes.verbs import resolved
 from plimsoll.report.summary import evaluation_text
@@ -54,11 +54,11 @@ class Pretrained(Options):
 class EvaluatePretrained(Pretrained):
     text: Annotated[str, Metavar("FILE")]
     """Text to read: a file, or anything that `plimsoll inspect` reads as text."""
-    seq_len: Annotated[Count | None, Ge(1)] = None
+    seq_len: PositiveCount | None = None
     """Tokens of a window; each is read on its own. By default what the model was made for, at most 2,048."""
-    batch_size: Annotated[Count, Ge(1)] = 8
+    batch_size: PositiveCount = 8
     """Windows at a time."""
-    max_examples: Annotated[Count | None, Ge(1)] = None
+    max_examples: PositiveCount | None = None
     """Most documents to read. By default all."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""

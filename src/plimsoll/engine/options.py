@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import FilePath, Ge, Metavar, Options, Seconds, Size
+from plimsoll.options import FilePath, Metavar, NonNegativeInt, Options, PositiveInt, Seconds, Size
 from plimsoll.types import Numerics
 from plimsoll.units import parse_budget, parse_seconds
 
@@ -79,27 +79,27 @@ class TrainOptions(Place):
     keep_plan: bool = False
     """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
     margin, and resumes."""
-    max_steps: Annotated[int | None, Ge(1)] = None
+    max_steps: PositiveInt | None = None
     """Step at which to stop early. Unlike --steps it leaves the learning rate schedule as it is. By default training
     runs to its end."""
-    log_every: Annotated[int, Ge(1)] = 10
+    log_every: PositiveInt = 10
     """Steps between logged rows of metrics."""
-    save_every: Annotated[int | None, Ge(1)] = None
+    save_every: PositiveInt | None = None
     """Steps between checkpoints. By default a quarter of the run, at most 1,000; a checkpoint is also saved a minute
     after the start, and then every 5 minutes."""
-    eval_every: Annotated[int | None, Ge(0)] = None
+    eval_every: NonNegativeInt | None = None
     """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
     run; --eval-interval epochs, where a recipe has that option."""
-    patience: Annotated[int | None, Ge(1)] = None
+    patience: PositiveInt | None = None
     """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
     By default all steps are taken."""
     quiet: bool = False
     """Print only warnings and the result."""
     tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
     """Service to send metrics to, in addition to the TensorBoard files in the run."""
-    profile: Annotated[int, Ge(0)] = 0
+    profile: NonNegativeInt = 0
     """Number of steps to trace with jax.profiler, into RUN/profile."""
-    profiler_port: Annotated[int | None, Ge(1)] = None
+    profiler_port: PositiveInt | None = None
     """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
     """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from plimsoll.optimizers.settings import Rates
-from plimsoll.options import Interval
+from plimsoll.options import NonNegativeFloat, Share
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ class AdamATan2(Rates):
     levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
     rises_from_zero: ClassVar[bool] = False
 
-    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     """Weight decay, multiplied by the learning rate; applied to every weight."""
-    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta1: Share = 0.9
     """Decay rate of the first moment."""
-    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.95
+    beta2: Share = 0.95
     """Decay rate of the second moment."""
 
     def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:

@@ -6,12 +6,11 @@ these settings.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from plimsoll.optimizers.settings import Rates
-from plimsoll.options import Interval
+from plimsoll.options import NonNegativeFloat, Share
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -33,15 +32,15 @@ class AdamW(Rates):
     name: ClassVar[str] = "adamw"
     levers: ClassVar[tuple[str, ...]] = ("optimizer_bits", "weight_bits", "offload", "layerwise")
 
-    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
-    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta1: Share = 0.9
     """Decay rate of the first moment."""
-    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
+    beta2: Share = 0.999
     """Decay rate of the second moment."""
     epsilon: float = 1e-8
     """Constant added to the square root of the second moment."""
-    clip_norm: Annotated[float | None, Interval(ge=0, lt=math.inf)] = 1.0
+    clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
     @property

@@ -8,12 +8,11 @@ rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger (thei
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from plimsoll.optimizers.settings import Rates, decayed
-from plimsoll.options import Interval
+from plimsoll.options import NonNegativeFloat, PositiveFloat, Share
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -34,14 +33,14 @@ class Lion(Rates):
     name: ClassVar[str] = "lion"
     levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
 
-    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1e-4
-    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    learning_rate: PositiveFloat = 1e-4
+    weight_decay: NonNegativeFloat = 0.1
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
-    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta1: Share = 0.9
     """Share of the momentum in the direction of a step."""
-    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    beta2: Share = 0.99
     """Decay rate of the momentum."""
-    clip_norm: Annotated[float | None, Interval(ge=0, lt=math.inf)] = 1.0
+    clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
     @property

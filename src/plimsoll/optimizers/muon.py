@@ -13,12 +13,11 @@ the levers that update a piece at a time. optax does the work.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.optimizers.settings import EMBEDDINGS, Rates, decayed, words_of
-from plimsoll.options import Interval
+from plimsoll.options import NonNegativeFloat, PositiveFloat, Share
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ class Muon(Rates):
 
     name: ClassVar[str] = "muon"
 
-    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1e-3
-    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.95
+    learning_rate: PositiveFloat = 1e-3
+    momentum: Share = 0.95
     """Decay rate of the momentum of matrices."""
-    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
-    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta1: Share = 0.9
     """AdamW's decay rate of the first moment."""
-    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
+    beta2: Share = 0.999
     """AdamW's decay rate of the second moment."""
 
     def rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:

@@ -13,13 +13,12 @@ Recipes hold these settings, so importing this file imports neither JAX nor opta
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from plimsoll.options import Ge, Interval, Options
+from plimsoll.options import Fraction, Interval, NonNegativeInt, Options, PositiveFloat, Share
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Optimizer(Options):
     """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
     `layerwise`."""
 
-    ema_decay: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    ema_decay: Share = 0.0
     """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
     use the EMA weights. 0 disables it."""
 
@@ -124,15 +123,15 @@ class Rates(Optimizer):
     """Whether the first step has rate 0, and a warm-up as long as the run is shortened to a tenth of it. Otherwise the
     first of n warm-up steps has 1/n of the peak, and the rate is float32 for any count, as published for TRM."""
 
-    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 5e-4
+    learning_rate: PositiveFloat = 5e-4
     """Peak learning rate, reached at the end of warm-up."""
-    warmup_steps: Annotated[int | None, Ge(0)] = None
+    warmup_steps: NonNegativeInt | None = None
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
-    default_warmup_steps: Annotated[int | None, Ge(0)] = 100
+    default_warmup_steps: NonNegativeInt | None = 100
     """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, --warmup-fraction of
     any run."""
-    warmup_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    warmup_fraction: Share = 0.1
     """Most of the run that is warm-up, if --warmup-steps is not given."""
     decay: Decay = "cosine"
     """Course of the learning rate after warm-up: down to --final-fraction by half a cosine or a straight line (linear),
@@ -140,7 +139,7 @@ class Rates(Optimizer):
     end (constant)."""
     decay_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.2
     """Share of the run in which the learning rate falls, with --decay wsd."""
-    final_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    final_fraction: Fraction = 0.1
     """Learning rate at the end of the run, as a fraction of its peak."""
 
     def warmup(self, steps: int) -> int:

@@ -8,7 +8,6 @@ A model and a data part that share a spec (specs.py) go together in any recipe.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import Count, Ge, Interval, Options, Seed
+from plimsoll.options import Count, Interval, Options, PositiveFloat, PositiveInt, Seed
 from plimsoll.recipes.specs import Spec, spec_of
 from plimsoll.recipes.verbs import Shown, Verb
 from plimsoll.types import Compute, Source, Task
@@ -51,16 +50,16 @@ class Length(Part):
     group: ClassVar[str] = "length"
     gives_way: ClassVar = {"steps": {"epochs": None}, "epochs": {"steps": None}}
 
-    batch_size: Annotated[int, Ge(1)] = 32
+    batch_size: PositiveInt = 32
     """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
     same."""
-    gradient_accumulation_steps: Annotated[int, Ge(1)] = 1
+    gradient_accumulation_steps: PositiveInt = 1
     """Multiplies --batch-size, as in other trainers. --micro-batch fixes how many examples go through at a time."""
     steps: Annotated[Count | None, Interval(ge=1, le=MOST_STEPS)] = None
     """Optimizer steps of the whole run, over which the learning rate is scheduled. By default --epochs decides."""
-    epochs: Annotated[float | None, Interval(gt=0, lt=math.inf)] = None
+    epochs: PositiveFloat | None = None
     """Passes over the data, instead of --steps. By default --default-epochs."""
-    default_epochs: Annotated[float | None, Interval(gt=0, lt=math.inf)] = None
+    default_epochs: PositiveFloat | None = None
     """Passes over the data of a run without --steps and --epochs."""
     seed: Seed = 42
     """Seed for the initial parameters, the order of the data, and dropout."""

@@ -6,10 +6,9 @@ Imports no NumPy: the command line takes its options from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, Ge, Options
+from plimsoll.options import Count, Options, PositiveCount
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20
@@ -27,7 +26,7 @@ class TextSet(Options):
     """Split of a Hugging Face data set."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
-    max_examples: Annotated[Count | None, Ge(1)] = None
+    max_examples: PositiveCount | None = None
     """Most documents to use. By default all."""
     tokenizer: str | None = None
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import Count, FilePath, Ge
+from plimsoll.options import FilePath, NonNegativeCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import WindowSpec
 from plimsoll.types import Source
@@ -42,9 +42,9 @@ class Windows(Data):
     Planning needs none."""
     split: Literal["variant", "trajectory", "none"] = "variant"
     """Part that is held out for validation: variants of the systems, trajectories, or nothing."""
-    validation_rows: Annotated[Count, Ge(0)] = 20_000
+    validation_rows: NonNegativeCount = 20_000
     """Most held-out windows to evaluate on, taken evenly from the held-out part."""
-    mix_chunks: Annotated[int, Ge(1)] = 16
+    mix_chunks: PositiveInt = 16
     """Chunks of the file whose rows are shuffled together. The order of the chunks is always shuffled."""
     skip_bad: bool = False
     """Skip rows that are not finite, and count them. By default such a row ends the run."""

@@ -8,13 +8,12 @@ The network is not told which system it looks at: it has to recognise it from th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Ge, Interval
+from plimsoll.options import NonNegativeFloat, PositiveInt, Share
 from plimsoll.recipes.parts import Hints, Model, Uses
 from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb
@@ -88,22 +87,22 @@ class Imitator(Model):
         exhibits=exhibits,
     )
 
-    width: Annotated[int, Ge(1)] = 64
+    width: PositiveInt = 64
     """Width of the hidden states, a multiple of --heads."""
-    heads: Annotated[int, Ge(1)] = 4
+    heads: PositiveInt = 4
     """Number of attention heads."""
-    layers: Annotated[int, Ge(1)] = 4
+    layers: PositiveInt = 4
     """Number of transformer blocks."""
-    inner: Annotated[int | None, Ge(1)] = None
+    inner: PositiveInt | None = None
     """Width of the feed-forward part. By default 4 x --width."""
-    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    dropout: Share = 0.0
     """Share of activations that is dropped in training. The published recipe has 0.1."""
     network: Literal["gain", "published"] = "gain"
     """What the network reads and says: the motion at every size and a gain, whose product with the last state is the
     control; or, as published, the states alone and the control itself."""
-    patch: Annotated[int, Ge(1)] = 4
+    patch: PositiveInt = 4
     """Time steps of a token of --network gain, a divisor of the window. As published it is 1."""
-    error_floor: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.1
+    error_floor: NonNegativeFloat = 0.1
     """Size of controls, in units of their family's root mean square, above which their errors count less in training.
     0 is the squared error as published."""
 

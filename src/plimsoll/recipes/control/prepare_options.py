@@ -6,14 +6,22 @@ Imports neither JAX nor h5py: the command line takes its options from here.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, FilePath, Ge, Interval, Options, Seed
+from plimsoll.options import (
+    FilePath,
+    NonNegativeFloat,
+    Options,
+    PositiveCount,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Share,
+)
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
@@ -35,27 +43,27 @@ class Block(NamedTuple):
 class ControlSet(Options):
     """Options that the content of the file follows from."""
 
-    samples: Annotated[Count, Ge(1)] = 1_000_000
+    samples: PositiveCount = 1_000_000
     """Windows to make, like 1M or 100M."""
     seed: Seed = 42
     """Seed of the systems' variants, the starts and the noise."""
-    window: Annotated[int, Ge(1)] = 32
+    window: PositiveInt = 32
     """States of a window."""
-    stride: Annotated[int, Ge(1)] = 21
+    stride: PositiveInt = 21
     """Steps from one window of a trajectory to the next."""
-    uncertainty: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    uncertainty: Share = 0.2
     """Parameters of a variant lie within this share of the nominal ones."""
-    noise: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.01
+    noise: NonNegativeFloat = 0.01
     """Standard deviation of the noise that is added to every state after a step."""
-    horizon: Annotated[float, Interval(gt=0, lt=math.inf)] = 50.0
+    horizon: PositiveFloat = 50.0
     """Seconds of a trajectory."""
-    dt: Annotated[float, Interval(gt=0, lt=math.inf)] = 0.02
+    dt: PositiveFloat = 0.02
     """Seconds of a step."""
-    variants: Annotated[int | None, Ge(1)] = None
+    variants: PositiveInt | None = None
     """Variants of each system. By default 50, fewer for a small set."""
-    held_out: Annotated[float, Interval(ge=0, lt=1)] = 0.15
+    held_out: Share = 0.15
     """Share of the variants that are for validation: the last rows of the file."""
-    chunk_rows: Annotated[int, Ge(1)] = 512
+    chunk_rows: PositiveInt = 512
     """Rows of a chunk of the file."""
     compression: Literal["lzf", "gzip", "none"] = "lzf"
     """Compression of the chunks."""

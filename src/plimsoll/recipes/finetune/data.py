@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, require_same
 from plimsoll.models.pretrained.find import find_folder
-from plimsoll.options import Count, FilePath, Ge
+from plimsoll.options import Count, FilePath, Ge, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import DocumentSpec
 from plimsoll.types import Source
@@ -56,9 +56,9 @@ class Chat(Data):
     """Split of a Hugging Face data set."""
     validation_id: FilePath | None = None
     """Records to evaluate on. By default 1 in 100 of those in --dataset-id."""
-    max_examples: Annotated[Count | None, Ge(1)] = None
+    max_examples: PositiveCount | None = None
     """Most records to use. By default all."""
-    validation_tokens: Annotated[Count, Ge(1)] = 200_000
+    validation_tokens: PositiveCount = 200_000
     """Most held-out tokens to evaluate on."""
     loss_on: Literal["assistant", "all"] = "assistant"
     """Tokens that count in the loss: those of the assistant or the completion, or all. In a `text` all count."""

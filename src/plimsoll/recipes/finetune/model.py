@@ -9,12 +9,11 @@ they are, in as many bits as --frozen-bits says.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
@@ -23,7 +22,7 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import HUB_ID, find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import FolderPath, Ge, Interval, options_of
+from plimsoll.options import FolderPath, NonNegativeInt, PositiveFloat, Share, options_of
 from plimsoll.recipes.finetune.ladder import finetune_rungs
 from plimsoll.recipes.parts import Hints, Length, Model, Needs, OwnRung, Say, Uses
 from plimsoll.recipes.specs import DocumentSpec
@@ -67,14 +66,14 @@ class Pretrained(Model):
     pretrained: FolderPath = "HuggingFaceTB/SmolLM2-135M-Instruct"
     """Model to fine-tune: folder of a Llama, Mistral, Qwen or Gemma (config.json, .safetensors, tokenizer.json), or its
     Hugging Face id. Planning needs no download for many ids."""
-    lora_rank: Annotated[int, Ge(0)] = 16
+    lora_rank: NonNegativeInt = 16
     """Rank of the LoRA adapters; 0 trains the whole model."""
-    lora_alpha: Annotated[float | None, Interval(gt=0, lt=math.inf)] = None
+    lora_alpha: PositiveFloat | None = None
     """LoRA's alpha: adapters are scaled by alpha / rank. By default twice the rank."""
     lora_targets: str = "all-linear"
     """Kernels that get adapters: some of q,k,v,o,gate,up,down; all-linear; or a regular expression of paths like
     blocks/query/kernel."""
-    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    lora_dropout: Share = 0.0
     """Share of an adapter's input that is dropped in training."""
     rslora: bool = False
     """Scale adapters by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)."""

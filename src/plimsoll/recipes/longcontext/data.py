@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
-from plimsoll.options import Count, FolderPath, Ge, Interval
+from plimsoll.options import Count, FolderPath, Interval, NonNegativeCount, NonNegativeInt, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import COUNTED, Source
@@ -39,11 +39,11 @@ class Packed(Data):
     """Folder with packed tokens, which `plimsoll prepare longcontext` writes. Planning needs none."""
     vocab_size: Annotated[Count | None, Interval(ge=1, le=LARGEST_VOCABULARY)] = None
     """Rows of the embedding. By default what --data was packed with; 50,257 (GPT-2) to plan without data."""
-    seq_len: Annotated[Count, Ge(1)] = 1024
+    seq_len: PositiveCount = 1024
     """Tokens of a training sequence."""
-    validation_tokens: Annotated[Count, Ge(0)] = 1_000_000
+    validation_tokens: NonNegativeCount = 1_000_000
     """Most held-out tokens to evaluate on, in whole sequences, at least one. 0 for none."""
-    workers: Annotated[int, Ge(0)] = 0
+    workers: NonNegativeInt = 0
     """Threads that read data in parallel."""
 
     @cached_property

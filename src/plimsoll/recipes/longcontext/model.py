@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import HEAD_WIDTHS, usual_vocabulary
-from plimsoll.options import Count, Ge, Interval
+from plimsoll.options import NonNegativeCount, NonNegativeInt, PositiveInt, Share
 from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
 from plimsoll.recipes.longcontext.positions import BY_POSITION, PREFIX, by_position
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses
@@ -87,33 +87,33 @@ class Eigen(Model):
         exhibits=exhibits,
     )
 
-    width: Annotated[int, Ge(1)] = 128
+    width: PositiveInt = 128
     """Width of the hidden states."""
-    layers: Annotated[int, Ge(1)] = 4
+    layers: PositiveInt = 4
     """Number of blocks: a recurrence, or attention, and a SwiGLU."""
-    states: Annotated[int, Ge(1)] = 64
+    states: PositiveInt = 64
     """Complex numbers in the recurrent state of a layer."""
-    inner: Annotated[int | None, Ge(1)] = None
+    inner: PositiveInt | None = None
     """Width of the SwiGLU. By default 7/3 of --width, which with its gate costs as much as a plain part of 4 x
     --width."""
     tied: bool = True
     """Use the token embedding's weights for the output layer, too."""
-    r_min: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    r_min: Share = 0.9
     """Least share of a recurrent state that a token leaves, at initialisation; see --r-max."""
-    r_max: Annotated[float, Interval(ge=0, lt=1)] = 0.9999
+    r_max: Share = 0.9999
     """Largest share of a recurrent state that a token leaves, at initialisation: after n tokens r^n is left. r^2 is
     spread evenly from --r-min^2 to --r-max^2."""
     max_phase: float = 2 * math.pi
     """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
-    attention_every: Annotated[int, Ge(0)] = 0
+    attention_every: NonNegativeInt = 0
     """Every how many layers one is attention instead of a recurrence; 0 for none."""
-    attention_window: Annotated[Count, Ge(0)] = 0
+    attention_window: NonNegativeCount = 0
     """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
-    heads: Annotated[int | None, Ge(1)] = None
+    heads: PositiveInt | None = None
     """Number of heads in attention layers. By default --width / 64."""
     form: Mixing = "auto"
     """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
-    chunk_size: Annotated[int, Ge(1)] = 256
+    chunk_size: PositiveInt = 256
     """Tokens that are computed side by side. Affects only speed and memory."""
 
     def check_options(self) -> None:

@@ -24,14 +24,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import Ge, Interval
+from plimsoll.options import PositiveInt, Share
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
 from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses
@@ -85,10 +85,10 @@ class OwnRecipe(Length):
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
 
-    ema_decay: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    ema_decay: Share = 0.0
     """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
     use the EMA weights. 0 disables it."""
-    norm_group: Annotated[int | None, Ge(1)] = None
+    norm_group: PositiveInt | None = None
     """Examples that a model with state, like batch norm, normalises together. By default the whole effective batch,
     which then goes through the model at once."""
     shuffle: bool = True

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
-from plimsoll.options import Count, FolderPath, Ge
+from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import Source
@@ -36,15 +36,15 @@ class PuzzleFolder(Data):
     data: FolderPath = ""
     """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the published format.
     Planning needs none."""
-    seq_len: Annotated[int, Ge(1)] = 81
+    seq_len: PositiveInt = 81
     """Tokens of a puzzle, as the data set has them."""
-    vocab_size: Annotated[Count, Ge(1)] = 11
+    vocab_size: PositiveCount = 11
     """Different tokens, as the data set has them."""
-    identifiers: Annotated[Count, Ge(1)] = 1
+    identifiers: PositiveCount = 1
     """Most rows of the table of puzzle embeddings. A data set with fewer puzzle identifiers has a smaller table."""
-    validation_examples: Annotated[Count | None, Ge(0)] = None
+    validation_examples: NonNegativeCount | None = None
     """Examples of the test split to evaluate on while training, from its beginning. By default all."""
-    eval_interval: Annotated[Count, Ge(1)] = 5_000
+    eval_interval: PositiveCount = 5_000
     """Epochs between evaluations."""
 
     @cached_property

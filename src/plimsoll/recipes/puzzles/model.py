@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from plimsoll.options import Ge, Interval
+from plimsoll.options import Fraction, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Uses
 from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
 from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
@@ -71,22 +71,22 @@ class Trm(Model):
     variant: Variant = "mlp"
     """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention with rotary
     position encoding."""
-    width: Annotated[int, Ge(1)] = 512
+    width: PositiveInt = 512
     """Width of the latent states, a multiple of --heads."""
-    heads: Annotated[int, Ge(1)] = 8
+    heads: PositiveInt = 8
     """Number of attention heads."""
-    layers: Annotated[int, Ge(1)] = 2
+    layers: PositiveInt = 2
     """Number of blocks in the module that is applied recursively."""
-    high_cycles: Annotated[int, Ge(1)] = 3
+    high_cycles: PositiveInt = 3
     """Updates of the high latent state in a supervision step; gradients flow through the last one."""
-    low_cycles: Annotated[int, Ge(1)] = 6
+    low_cycles: PositiveInt = 6
     """Updates of the low latent state for each update of the high one."""
-    puzzle_positions: Annotated[int, Ge(1)] = 16
+    puzzle_positions: PositiveInt = 16
     """Positions before the tokens that hold the puzzle's embedding."""
 
-    halt_max_steps: Annotated[int, Ge(1)] = 16
+    halt_max_steps: PositiveInt = 16
     """Most supervision steps of a puzzle; evaluation always takes this many."""
-    halt_exploration: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    halt_exploration: Fraction = 0.1
     """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
 
     def check_options(self) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from plimsoll.optimizers.adam_atan2 import AdamATan2
-from plimsoll.options import Ge, Interval
+from plimsoll.options import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -20,13 +19,13 @@ class TrmOptimizer(AdamATan2):
 
     name: ClassVar[str] = "trm-optimizer"
 
-    learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1e-4
-    default_warmup_steps: Annotated[int | None, Ge(0)] = 2_000
-    final_fraction: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 1.0
-    puzzle_learning_rate: Annotated[float, Interval(ge=0, lt=math.inf)] = 1e-4
+    learning_rate: PositiveFloat = 1e-4
+    default_warmup_steps: NonNegativeInt | None = 2_000
+    final_fraction: Fraction = 1.0
+    weight_decay: NonNegativeFloat = 1.0
+    puzzle_learning_rate: NonNegativeFloat = 1e-4
     """Learning rate of the puzzle embeddings."""
-    puzzle_weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 1.0
+    puzzle_weight_decay: NonNegativeFloat = 1.0
     """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
 
     def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from plimsoll.options import Count, FolderPath, Ge, Options
+from plimsoll.options import FolderPath, Ge, NonNegativeCount, NonNegativeInt, Options, PositiveCount
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
 """Complete grids of side 4, and how many of them are for testing if nothing else is said."""
@@ -26,14 +26,14 @@ class SudokuOptions(Options):
     difficulty: Literal["easy", "mixed"] = "mixed"
     """Difficulty of generated puzzles. easy: half the cells given, no guess needed; mixed: any number of givens with
     one solution."""
-    subsample_size: Annotated[Count | None, Ge(1)] = None
+    subsample_size: PositiveCount | None = None
     """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
-    num_aug: Annotated[Count, Ge(0)] = 1000
+    num_aug: NonNegativeCount = 1000
     """Augmentations of each; of side 4: further puzzles of the same grid."""
-    test_size: Annotated[Count | None, Ge(1)] = None
+    test_size: PositiveCount | None = None
     """Puzzles to test on; solution grids, if the source has no test split. By default that split, else a tenth of the
     source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
-    seed: Annotated[int, Ge(0)] = 42
+    seed: NonNegativeInt = 42
     """Seed of all random choices."""
     out: FolderPath
     """New folder for the data set."""
@@ -67,13 +67,13 @@ class MazeOptions(Options):
     test.csv, or a Hugging Face id like sapientinc/maze-30x30-hard-1k."""
     size: Annotated[int, Ge(2)] = 30
     """Rows of a maze."""
-    subsample_size: Annotated[Count, Ge(1)] = 1000
+    subsample_size: PositiveCount = 1000
     """Mazes to train on, or all where the source has fewer."""
-    test_size: Annotated[Count | None, Ge(1)] = None
+    test_size: PositiveCount | None = None
     """Mazes to test on. By default the source's test split, else a tenth of the source and at most 1,000."""
     aug: bool = False
     """Train on the eight symmetries of each maze."""
-    seed: Annotated[int, Ge(0)] = 42
+    seed: NonNegativeInt = 42
     """Seed of all random choices."""
     out: FolderPath
     """New folder for the data set."""
@@ -91,9 +91,9 @@ class ArcOptions(Options):
     test_set_name: str | None = None
     """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation, else
     the last one."""
-    num_aug: Annotated[Count, Ge(0)] = 1000
+    num_aug: NonNegativeCount = 1000
     """Augmentations of each task, at most."""
-    seed: Annotated[int, Ge(0)] = 42
+    seed: NonNegativeInt = 42
     """Seed of all random choices."""
     out: FolderPath
     """New folder for the data set."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
-from plimsoll.options import Count, FolderPath, Ge, Interval
+from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveFloat
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.recipes.specs import ItemSpec
@@ -45,13 +44,13 @@ class Interactions(Data):
 
     data: FolderPath = ""
     """Folder with interactions, which `plimsoll prepare recommend` writes. Planning needs none."""
-    num_items: Annotated[Count | None, Ge(1)] = None
+    num_items: PositiveCount | None = None
     """Items of the catalogue, to plan without --data. By default 3,260."""
-    seq_len: Annotated[Count, Ge(1)] = 32
+    seq_len: PositiveCount = 32
     """Items of a user's history in a training row; longer histories become several rows."""
-    validation_users: Annotated[Count | None, Ge(0)] = None
+    validation_users: NonNegativeCount | None = None
     """Users to evaluate on while training. By default all, as always in `plimsoll evaluate`."""
-    eval_interval: Annotated[float, Interval(gt=0, lt=math.inf)] = 5.0
+    eval_interval: PositiveFloat = 5.0
     """Epochs between evaluations."""
 
     @cached_property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, require_same
@@ -20,7 +20,7 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width
-from plimsoll.options import FolderPath, Ge, Interval
+from plimsoll.options import FolderPath, NonNegativeInt, PositiveInt, Share
 from plimsoll.recipes.parts import Hints, Model, Needs, Say, Uses
 from plimsoll.recipes.recommend.item_shape import ItemShape, Softmax
 from plimsoll.recipes.specs import ItemSpec
@@ -78,25 +78,25 @@ class Items(Model):
     weights; none for a small transformer trained from scratch."""
     freeze: bool = True
     """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
-    side_layers: Annotated[int, Ge(0)] = LAYERS
+    side_layers: NonNegativeInt = LAYERS
     """Number of blocks of the small transformer that is trained beside a frozen --pretrained model: it reads the items
     and what that model makes of them. 0 trains none, and items are compared with the frozen model's output."""
-    item_embedding_dim: Annotated[int | None, Ge(1)] = None
+    item_embedding_dim: PositiveInt | None = None
     """Width of an item's embedding. By default that of the embeddings in --data, else 64."""
-    adapter_inner: Annotated[int | None, Ge(0)] = None
+    adapter_inner: NonNegativeInt | None = None
     """Width of the hidden layer between an item's embedding and the model; 0 for none. By default 0 if the model is as
     wide as the embedding, else 4 x --item-embedding-dim."""
     softmax: Softmax = "two-level"
     """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
-    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5
+    dropout: Share = 0.5
     """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
     is trained from scratch."""
 
-    width: Annotated[int | None, Ge(1)] = None
+    width: PositiveInt | None = None
     """Width of the transformer that is trained from scratch. By default --item-embedding-dim."""
-    layers: Annotated[int, Ge(1)] = LAYERS
+    layers: PositiveInt = LAYERS
     """Number of blocks of the transformer that is trained from scratch."""
-    heads: Annotated[int | None, Ge(1)] = None
+    heads: PositiveInt | None = None
     """Number of attention heads of the transformer that is trained from scratch. By default --width / 32."""
 
     def check_options(self) -> None:

@@ -6,10 +6,10 @@ Imports no NumPy: the command line takes its options from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import Count, FilePath, FolderPath, Ge, Options
+from plimsoll.options import FilePath, FolderPath, NonNegativeInt, Options, PositiveCount, PositiveInt
 
 Form = Literal["movielens-csv", "movielens-dat", "pairs", "sequences", "csv"]
 Clustering = Literal["frequency", "kmeans"]
@@ -40,21 +40,21 @@ class RecommendSet(Options):
     keep_repeats: bool = False
     """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
     testing that was trained on."""
-    k_core: Annotated[int, Ge(0)] = 5
+    k_core: NonNegativeInt = 5
     """Users and items with fewer interactions are left out, until none is left that has fewer."""
-    clusters: Annotated[Count | None, Ge(1)] = None
+    clusters: PositiveCount | None = None
     """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
     """kmeans puts items together that the same users took, and needs scikit-learn; frequency deals them out in the
     order of how often they are taken."""
-    max_cluster_size: Annotated[int | None, Ge(1)] = None
+    max_cluster_size: PositiveInt | None = None
     """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
     the mean."""
     embeddings: Embeddings = "factorisation"
     """Initial embeddings of items: the singular vectors of who took what for training, or none."""
-    embedding_size: Annotated[int, Ge(1)] = 64
+    embedding_size: PositiveInt = 64
     """Numbers of an embedding."""
-    seed: Annotated[int, Ge(0)] = 42
+    seed: NonNegativeInt = 42
     """Seed of all random choices."""
 
     def check_options(self) -> None:

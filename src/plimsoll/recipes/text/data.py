@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.options import IS_PATH, Count, FilePath, Ge, Metavar
+from plimsoll.options import IS_PATH, FilePath, Metavar, NonNegativeCount, PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Source
@@ -50,22 +50,22 @@ class Text(Data):
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     use_streaming: bool = True
     """Read the text while training. --no-use-streaming loads all tokens into memory first; the plan counts them."""
-    max_examples: Annotated[Count | None, Ge(1)] = None
+    max_examples: PositiveCount | None = None
     """Most documents to use. By default all."""
-    shuffle_buffer_size: Annotated[Count, Ge(0)] = 10_000
+    shuffle_buffer_size: NonNegativeCount = 10_000
     """Windows of a stream that are shuffled together; text that was tokenised before is permuted whole. 0 or 1 keeps
     the order of the text."""
-    validation_tokens: Annotated[Count, Ge(0)] = 1_000_000
+    validation_tokens: NonNegativeCount = 1_000_000
     """Most held-out tokens to evaluate on. One document in 100 is held out, chosen by its hash."""
 
     tokenizer: FilePath | None = None
     """A Hugging Face tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
-    vocab_size: Annotated[Count | None, Ge(1)] = None
+    vocab_size: PositiveCount | None = None
     """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M,
     else 50,257."""
-    seq_len: Annotated[int, Ge(1)] = 128
+    seq_len: PositiveInt = 128
     """Tokens of a training sequence."""
-    stride: Annotated[int | None, Ge(1)] = None
+    stride: PositiveInt | None = None
     """Tokens from the start of one sequence to that of the next. By default --seq-len: they do not overlap."""
 
     def check_options(self) -> None:

@@ -10,12 +10,12 @@ translates its commands.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width, sized, usual_vocabulary
-from plimsoll.options import Count, Ge
+from plimsoll.options import PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.recipes.verbs import Shown, Verb
@@ -59,14 +59,14 @@ class Decoder(Model):
         "heads": {"target_params": TARGET_PARAMS},
     }
 
-    target_params: Annotated[Count, Ge(1)] = TARGET_PARAMS
+    target_params: PositiveCount = TARGET_PARAMS
     """Approximate number of parameters; width, layers and heads follow from it."""
-    width: Annotated[int | None, Ge(1)] = None
+    width: PositiveInt | None = None
     """Width of the hidden states, a multiple of --heads. Goes with --layers and --heads. By default --target-params
     decides."""
-    layers: Annotated[int | None, Ge(1)] = None
+    layers: PositiveInt | None = None
     """Number of transformer blocks. By default --target-params decides."""
-    heads: Annotated[int | None, Ge(1)] = None
+    heads: PositiveInt | None = None
     """Number of attention heads. By default --target-params decides."""
     tied: bool = True
     """Use the token embedding's weights for the output layer, too."""
