@@ -16,10 +16,7 @@ from plimsoll.options import (
     Count,
     FilePath,
     Ge,
-    Gt,
     Interval,
-    Le,
-    Lt,
     Metavar,
     Options,
     Seed,
@@ -46,12 +43,12 @@ class Example(Place):
     batch_size: Annotated[Count, Ge(1)] = 1
     """Examples."""
     steps: Annotated[Count | None, Interval(ge=1, le=2**31 - 1)] = None
-    epochs: Annotated[float | None, Gt(0)] = None
-    ema_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+    epochs: Annotated[float | None, Interval(gt=0)] = None
+    ema_decay: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     learning_rate: Annotated[float, Interval(gt=0, lt=math.inf)] = 1.0
     momentum: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
-    max_phase: Annotated[float, Gt(0), Le(6.25)] = 1.0
-    share: Annotated[float, Gt(0), Lt(1)] = 0.5
+    max_phase: Annotated[float, Interval(gt=0, le=6.25)] = 1.0
+    share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
     seed: Seed = 42
     remat: Literal["none", "block"] | None = None
     bits: Literal[32, 8, 4] = 32

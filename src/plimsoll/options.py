@@ -41,21 +41,6 @@ def Ge(bound: float) -> Interval:
     return Interval(ge=bound)
 
 
-def Gt(bound: float) -> Interval:
-    """Returns the bound of numbers above this one."""
-    return Interval(gt=bound)
-
-
-def Le(bound: float) -> Interval:
-    """Returns the bound of numbers up to this one."""
-    return Interval(le=bound)
-
-
-def Lt(bound: float) -> Interval:
-    """Returns the bound of numbers below this one."""
-    return Interval(lt=bound)
-
-
 @dataclass(frozen=True)
 class Metavar:
     """Word for a value in help, like SIZE, as part of an annotation."""

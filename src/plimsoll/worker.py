@@ -200,7 +200,7 @@ def answer(verb: str, request: dict[str, Any]) -> Any:
     """Returns the answer to a request.
 
     Args:
-        verb: Key of `ANSWERS`, or a verb of the run's recipe (`Recipe.verbs`).
+        verb: Key of `ANSWERS`, or a verb of the run's recipe (`Uses.verbs`).
         request: What the verb's function takes.
     """
     if verb not in ANSWERS:

@@ -149,7 +149,7 @@ def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the run's recipe answers to a command that only some recipes support (`recipes/verbs.py`).
 
     Args:
-        verb: Name in `Recipe.verbs`.
+        verb: Name in `Uses.verbs`.
         request: `run`, `step`, and the options of the command.
 
     Raises:

@@ -77,7 +77,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Support:
-    """A name in `Recipe.supported`: the recipe's own code has to do something for the lever."""
+    """A name in `Hints.levers`: the recipe's own code has to do something for the lever."""
 
     name: str
     owner: Literal["loss", "optimizer"] = "loss"

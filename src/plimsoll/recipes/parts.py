@@ -186,7 +186,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class OwnRung:
-    """Configuration that `plimsoll ladder` compares, in a list of the recipe's own (`Recipe.ladder`)."""
+    """Configuration that `plimsoll ladder` compares, in a list of the recipe's own (`Model.ladder`)."""
 
     name: str
     words: str

@@ -23,7 +23,7 @@ OFFLOAD_WORDS: Mapping[str, str] = {
     "all": "optimizer state and frozen weights",
 }
 SUPPORTED_AS = {"optimizer": "offload", "frozen": "frozen_offload"}
-"""Part of the state to the name in `Recipe.supported` of recipes that can leave it on the host."""
+"""Part of the state to the name in `Hints.levers` of recipes that can leave it on the host."""
 
 
 def no_host(problem: Problem, rates: Rates) -> str | None:

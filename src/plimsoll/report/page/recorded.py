@@ -79,7 +79,7 @@ class Recorded:
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
     """Steps, and the learning rate of each."""
     exhibits: Sequence[Facts] = ()
-    """Examples of what the model makes, as `Recipe.exhibits` gives them."""
+    """Examples of what the model makes, as `Uses.exhibits` gives them."""
     left_out: Sequence[str] = ()
     """Sentences about what is missing on the page, and why."""
 

@@ -29,7 +29,7 @@ class Section:
     sentences: Sequence[str] = ()
     charts: Sequence[Chart | Bars] = ()
     samples: Sequence[Mapping[str, Any]] = ()
-    """Texts or grids that a model has made, as `Recipe.exhibits` gives them."""
+    """Texts or grids that a model has made, as `Uses.exhibits` gives them."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
     """Tables that a reader unfolds."""
