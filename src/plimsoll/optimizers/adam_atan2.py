@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plimsoll.optimizers.settings import Rates
 from plimsoll.options import NonNegativeFloat, Share
@@ -35,10 +35,10 @@ class AdamATan2(Rates):
         0.95
     """
 
-    name: ClassVar[str] = "adam-atan2"
+    name = "adam-atan2"
 
-    levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
-    rises_from_zero: ClassVar[bool] = False
+    levers = ("offload", "layerwise")
+    rises_from_zero = False
 
     weight_decay: NonNegativeFloat = 0.1
     """Weight decay, multiplied by the learning rate; applied to every weight."""

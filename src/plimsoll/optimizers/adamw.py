@@ -7,7 +7,7 @@ these settings.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from plimsoll.optimizers.settings import Rates
 from plimsoll.options import NonNegativeFloat, Share
@@ -29,8 +29,8 @@ class AdamW(Rates):
         0.01
     """
 
-    name: ClassVar[str] = "adamw"
-    levers: ClassVar[tuple[str, ...]] = ("optimizer_bits", "weight_bits", "offload", "layerwise")
+    name = "adamw"
+    levers = ("optimizer_bits", "weight_bits", "offload", "layerwise")
 
     weight_decay: NonNegativeFloat = 0.01
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""

@@ -9,7 +9,7 @@ rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger (thei
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from plimsoll.optimizers.settings import Rates, decayed
 from plimsoll.options import NonNegativeFloat, PositiveFloat, Share
@@ -30,8 +30,8 @@ class Lion(Rates):
         0.1
     """
 
-    name: ClassVar[str] = "lion"
-    levers: ClassVar[tuple[str, ...]] = ("offload", "layerwise")
+    name = "lion"
+    levers = ("offload", "layerwise")
 
     learning_rate: PositiveFloat = 1e-4
     weight_decay: NonNegativeFloat = 0.1

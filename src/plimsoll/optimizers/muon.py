@@ -14,7 +14,7 @@ the levers that update a piece at a time. optax does the work.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.optimizers.settings import EMBEDDINGS, Rates, decayed, words_of
 from plimsoll.options import NonNegativeFloat, PositiveFloat, Share
@@ -39,7 +39,7 @@ class Muon(Rates):
         0.95
     """
 
-    name: ClassVar[str] = "muon"
+    name = "muon"
 
     learning_rate: PositiveFloat = 1e-3
     momentum: Share = 0.95

@@ -46,7 +46,7 @@ class Optimizer(Options):
         0.5
     """
 
-    group: ClassVar[str] = "optimizer"
+    group = "optimizer"
     name: ClassVar[str] = ""
     """Name in recipe.json and on the command line, like "adamw"."""
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

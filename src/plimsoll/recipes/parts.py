@@ -47,7 +47,7 @@ class Part(Options):
 class Length(Part):
     """Examples per step, and how long a run is."""
 
-    group: ClassVar[str] = "length"
+    group = "length"
     gives_way: ClassVar = {"steps": {"epochs": None}, "epochs": {"steps": None}}
 
     batch_size: PositiveInt = 32
@@ -335,7 +335,7 @@ class Dataset(Protocol):
 class Model(Part):
     """The network and its loss. `task` has to be written, and `reads` to be set."""
 
-    group: ClassVar[str] = "model"
+    group = "model"
     reads: ClassVar[type[Spec]] = Spec
     """Examples that it understands, like TokenSpec."""
     trained_by: ClassVar[type[Optimizer]] = Optimizer
@@ -404,7 +404,7 @@ class Model(Part):
 class Data(Part):
     """Where examples come from. Opens no file that a plan can do without."""
 
-    group: ClassVar[str] = "data"
+    group = "data"
     gives: ClassVar[type[Spec]] = Spec
     """Examples that it yields."""
     spec_in_data: ClassVar[bool] = False

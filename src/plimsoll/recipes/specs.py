@@ -73,8 +73,8 @@ class ArraySpec(Spec):
 class TokenSpec(Spec):
     """Windows of tokens."""
 
-    kind: ClassVar[str] = "tokens"
-    in_words: ClassVar[str] = "windows of tokens"
+    kind = "tokens"
+    in_words = "windows of tokens"
 
     vocab: int
     """Number of different tokens that a model has to know."""
@@ -86,8 +86,8 @@ class TokenSpec(Spec):
 class DocumentSpec(Spec):
     """Rows of documents that must not see one another."""
 
-    kind: ClassVar[str] = "documents"
-    in_words: ClassVar[str] = "rows of documents"
+    kind = "documents"
+    in_words = "rows of documents"
 
     vocab: int
     length: int
@@ -98,8 +98,8 @@ class DocumentSpec(Spec):
 class PuzzleSpec(Spec):
     """Puzzles with their solutions."""
 
-    kind: ClassVar[str] = "puzzles"
-    in_words: ClassVar[str] = "puzzles"
+    kind = "puzzles"
+    in_words = "puzzles"
 
     vocab: int
     length: int
@@ -112,8 +112,8 @@ class PuzzleSpec(Spec):
 class ItemSpec(Spec):
     """Histories of items that users took."""
 
-    kind: ClassVar[str] = "items"
-    in_words: ClassVar[str] = "histories of items"
+    kind = "items"
+    in_words = "histories of items"
 
     items: int
     """Number of different items."""
@@ -130,8 +130,8 @@ class ItemSpec(Spec):
 class WindowSpec(Spec):
     """Windows of the states of controlled systems."""
 
-    kind: ClassVar[str] = "windows"
-    in_words: ClassVar[str] = "windows of states"
+    kind = "windows"
+    in_words = "windows of states"
 
     families: tuple[str, ...]
     """Names of the systems, by their number."""

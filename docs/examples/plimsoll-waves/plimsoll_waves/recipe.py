@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import plimsoll
 from plimsoll.recipes.parts import Uses
@@ -13,12 +12,12 @@ from plimsoll.recipes.verbs import Shown, Verb
 class Waves(plimsoll.OwnRecipe):
     """Reads the frequency of a noisy wave. JAX is imported inside the methods: help and listings need none."""
 
-    kind: ClassVar[str] = "waves"
-    uses: ClassVar[Uses] = Uses(
+    kind = "waves"
+    uses = Uses(
         verbs={"evaluate": Verb(answer="plimsoll_waves.results:evaluate", text="plimsoll_waves.results:text")},
         shown=(Shown(words="what it reads", make="plimsoll_waves.results:shown"),),
     )
-    supported: ClassVar[tuple[str, ...]] = ("optimizer_bits", "weight_bits")
+    supported = ("optimizer_bits", "weight_bits")
 
     file: str = ""
     """The .npz file that `plimsoll prepare waves` wrote."""

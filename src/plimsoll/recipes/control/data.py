@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
@@ -32,10 +32,10 @@ BATCHES = 3
 class Windows(Data):
     """Windows of states of several systems, and the controls that follow."""
 
-    name: ClassVar = "windows"
-    gives: ClassVar = WindowSpec
-    spec_in_data: ClassVar = True
-    no_validation: ClassVar = "it was trained with --split none. Train with --split variant, or trajectory"
+    name = "windows"
+    gives = WindowSpec
+    spec_in_data = True
+    no_validation = "it was trained with --split none. Train with --split variant, or trajectory"
 
     data: FilePath = ""
     """HDF5 file with control windows: what `plimsoll prepare control` writes, or another file with the same datasets.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.options import NonNegativeFloat, PositiveInt, Share
@@ -64,9 +64,9 @@ def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
 class Imitator(Model):
     """A small causal transformer over windows of states."""
 
-    name: ClassVar = "imitator"
-    reads: ClassVar = WindowSpec
-    uses: ClassVar = Uses(
+    name = "imitator"
+    reads = WindowSpec
+    uses = Uses(
         verbs={
             "evaluate": Verb(
                 answer="plimsoll.recipes.control.closed_loop:evaluate",

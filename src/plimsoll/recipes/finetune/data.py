@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, require_same
@@ -41,11 +41,9 @@ RecordSet = Literal["data", "validation"]
 class Chat(Data):
     """Records of conversations, prompts with completions, or texts, packed into rows of whole documents."""
 
-    name: ClassVar = "chat"
-    gives: ClassVar = DocumentSpec
-    no_validation: ClassVar = (
-        "no record was held out of a data set this small (1 in 100 is). Name one with --validation-id"
-    )
+    name = "chat"
+    gives = DocumentSpec
+    no_validation = "no record was held out of a data set this small (1 in 100 is). Name one with --validation-id"
 
     dataset_id: FilePath = ""
     """Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Each

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
@@ -50,9 +50,9 @@ LEVERS = (
 class Pretrained(Model):
     """A published decoder, frozen beside adapters that are learned, or learned whole."""
 
-    name: ClassVar = "pretrained"
-    reads: ClassVar = DocumentSpec
-    uses: ClassVar = Uses(
+    name = "pretrained"
+    reads = DocumentSpec
+    uses = Uses(
         verbs={
             "evaluate": Verb(answer="plimsoll.recipes.finetune.use:evaluate"),
             "sample": Verb(answer="plimsoll.recipes.finetune.use:sample"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
@@ -28,9 +28,9 @@ TOKENIZER = "tokenizer.json"
 class Packed(Data):
     """Windows of packed text."""
 
-    name: ClassVar = "packed"
-    gives: ClassVar = TokenSpec
-    no_validation: ClassVar = (
+    name = "packed"
+    gives = TokenSpec
+    no_validation = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
     )

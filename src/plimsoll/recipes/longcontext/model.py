@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import HEAD_WIDTHS, usual_vocabulary
@@ -69,9 +69,9 @@ def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
 class Eigen(Model):
     """Diagonal complex linear recurrences between SwiGLUs, without a table of positions."""
 
-    name: ClassVar = "eigen"
-    reads: ClassVar = TokenSpec
-    uses: ClassVar = Uses(
+    name = "eigen"
+    reads = TokenSpec
+    uses = Uses(
         verbs={
             "evaluate": Verb(text="plimsoll.recipes.longcontext.tables:evaluation"),
             "sample": Verb(answer="plimsoll.recipes.longcontext.streaming:sample"),

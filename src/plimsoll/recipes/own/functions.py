@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.optimizers.settings import TYPICAL_STEPS, Optimizer
@@ -183,7 +183,7 @@ class Given:
 class FunctionRecipe(OwnRecipe):
     """A recipe of functions that `plimsoll.plan` was given."""
 
-    in_no_file: ClassVar[bool] = True
+    in_no_file = True
 
     @property
     def called(self) -> str:

@@ -73,7 +73,7 @@ class OwnRecipe(Length):
         {'x': ((4, 2), 'float32')}
     """
 
-    group: ClassVar[str] = "recipe"
+    group = "recipe"
     kind: ClassVar[str] = FROM_FILE
     """Kind of a recipe in a package, as it is registered there; other recipes are known by their file."""
     supported: ClassVar[tuple[str, ...]] = ()
@@ -289,8 +289,8 @@ class OptimizerOf:
 class Functions(Model):
     """Init and loss of a user's own."""
 
-    name: ClassVar = "functions"
-    reads: ClassVar = ArraySpec
+    name = "functions"
+    reads = ArraySpec
 
     own: OwnRecipe = field(metadata={"option": False})
 
@@ -311,10 +311,10 @@ class Functions(Model):
 class Examples(Data):
     """Examples of a user's own."""
 
-    name: ClassVar = "examples"
-    gives: ClassVar = ArraySpec
-    spec_in_data: ClassVar = True
-    no_validation: ClassVar = "its recipe gives none. Add validation_data to it, and train anew"
+    name = "examples"
+    gives = ArraySpec
+    spec_in_data = True
+    no_validation = "its recipe gives none. Add validation_data to it, and train anew"
 
     own: OwnRecipe = field(metadata={"option": False})
 

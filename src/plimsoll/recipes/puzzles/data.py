@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of, require_same
@@ -29,9 +29,9 @@ BATCHES = 3
 class PuzzleFolder(Data):
     """Puzzles in groups: of each group one random puzzle an epoch."""
 
-    name: ClassVar = "puzzles"
-    gives: ClassVar = PuzzleSpec
-    no_validation: ClassVar = "it was trained with --validation-examples 0. Train with more"
+    name = "puzzles"
+    gives = PuzzleSpec
+    no_validation = "it was trained with --validation-examples 0. Train with more"
 
     data: FolderPath = ""
     """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the published format.

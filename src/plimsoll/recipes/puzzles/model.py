@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.options import Fraction, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Uses
@@ -43,10 +43,10 @@ def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
 class Trm(Model):
     """A Tiny Recursive Model."""
 
-    name: ClassVar = "trm"
-    reads: ClassVar = PuzzleSpec
-    trained_by: ClassVar = TrmOptimizer  # which has a rule for the table of puzzles
-    uses: ClassVar = Uses(
+    name = "trm"
+    reads = PuzzleSpec
+    trained_by = TrmOptimizer  # which has a rule for the table of puzzles
+    uses = Uses(
         verbs={
             "evaluate": Verb(
                 answer="plimsoll.recipes.puzzles.arc_votes:evaluate",

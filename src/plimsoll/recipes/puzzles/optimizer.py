@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.options import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TrmOptimizer(AdamATan2):
     """Adam-atan2 for the network, Sign-SGD for the rows of puzzles that a step reads. Defaults are the published."""
 
-    name: ClassVar[str] = "trm-optimizer"
+    name = "trm-optimizer"
 
     learning_rate: PositiveFloat = 1e-4
     default_warmup_steps: NonNegativeInt | None = 2_000

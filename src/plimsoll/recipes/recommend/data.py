@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import facts_of, require_same
@@ -35,9 +35,9 @@ UNEVEN = 2
 class Interactions(Data):
     """Histories of items that users took, in the order of time."""
 
-    name: ClassVar = "interactions"
-    gives: ClassVar = ItemSpec
-    no_validation: ClassVar = (
+    name = "interactions"
+    gives = ItemSpec
+    no_validation = (
         "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences, or"
         " leave this out"
     )

@@ -48,9 +48,9 @@ LEVERS = (
 class Items(Model):
     """Item table and adapter around a causal language model, under a softmax of two levels or one."""
 
-    name: ClassVar = "items"
-    reads: ClassVar = ItemSpec
-    uses: ClassVar = Uses(
+    name = "items"
+    reads = ItemSpec
+    uses = Uses(
         verbs={
             "evaluate": Verb(
                 answer="plimsoll.recipes.recommend.rank:evaluate",

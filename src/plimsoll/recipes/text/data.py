@@ -35,8 +35,8 @@ VOCABULARY = 4_096
 class Text(Data):
     """Windows of text, tokenised before training or as it goes."""
 
-    name: ClassVar = "text"
-    gives: ClassVar = TokenSpec
+    name = "text"
+    gives = TokenSpec
     gives_way: ClassVar = {"tokenizer": {"vocab_size": None}}
 
     dataset_id: Annotated[str, IS_PATH, Metavar("TEXT")] = "skeskinen/TinyStories-Instruct-hf"

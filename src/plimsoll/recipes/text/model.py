@@ -41,9 +41,9 @@ LEVERS = (
 class Decoder(Model):
     """A Llama-like decoder, by its number of parameters or by width, layers and heads."""
 
-    name: ClassVar = "decoder"
-    reads: ClassVar = TokenSpec
-    uses: ClassVar = Uses(
+    name = "decoder"
+    reads = TokenSpec
+    uses = Uses(
         verbs={
             "sample": Verb(answer="plimsoll.recipes.text.sample:sample"),
             "export": Verb(answer="plimsoll.recipes.text.export:export"),
