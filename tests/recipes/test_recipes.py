@@ -2,10 +2,13 @@
 
 import json
 
+import optax
 import pytest
 
+import plimsoll
 from making import made
 from plimsoll.errors import RecipeError
+from plimsoll.optimizers.foreign import Optax
 from plimsoll.recipes.flat import overridden
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registered import PRESETS
@@ -90,6 +93,27 @@ def test_more_steps_than_a_run_can_count_are_refused():
 def test_a_misspelt_field_is_answered_where_a_recipe_is_copied_with_it(wrong, hint):
     with pytest.raises(RecipeError, match=f"has no option {wrong}{hint}"):
         preset("code").replace(**{wrong: 3})
+
+
+@pytest.mark.parametrize("role", ["model", "data", "optimizer", "length"])
+@pytest.mark.parametrize("value", [3, plimsoll.AdamW, "lamb"])
+def test_what_is_no_part_is_refused(role, value):
+    with pytest.raises(RecipeError, match=f"^{role} "):
+        preset("stories").replace(**{role: value})
+
+
+def test_an_optax_transformation_becomes_the_optimizer():
+    recipe = preset("stories").replace(optimizer=optax.lamb(1e-2), steps=7)
+    assert isinstance(recipe.optimizer, Optax)
+    assert recipe.length.steps == 7
+
+
+def test_options_are_those_of_the_new_parts():
+    recipe = preset("stories").replace(optimizer=plimsoll.Lion(), beta2=0.5)
+    assert recipe.optimizer.beta2 == 0.5
+    with pytest.raises(RecipeError, match="has no option eps"):
+        recipe.replace(optimizer=plimsoll.Lion(), eps=1e-8)
+
 
 
 @pytest.mark.parametrize("name", PRESETS)

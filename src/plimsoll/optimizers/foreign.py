@@ -71,6 +71,8 @@ def optimizer_of(given: Any) -> Optimizer:
     """
     if isinstance(given, Optimizer):
         return given
+    if isinstance(given, type) and issubclass(given, Optimizer):
+        raise RecipeError(f"optimizer is the class {given.__name__}: call it, like {given.__name__}()")
     if hasattr(given, "init") and hasattr(given, "update"):
         return Optax(given)
     if not callable(given):

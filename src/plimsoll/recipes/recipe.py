@@ -121,22 +121,26 @@ class Recipe(metaclass=Named):
         Raises:
             RecipeError: The recipe has no such option, or refuses its value.
         """
-        known = self.options
+        # Other parts first. An option named like a part, as `data` is, is told from it by its value.
+        parts = self.parts
+        for role in parts:
+            if isinstance(options.get(role), Options) or (role in options and role not in self.options):
+                parts[role] = options.pop(role)
+        if "optimizer" in parts:
+            parts["optimizer"] = optimizer_of(parts["optimizer"])
+
+        # Then the options of each; what is no part is refused where the recipe is made.
+        known: list[str] = []
+        for role, part in parts.items():
+            names = [field.name for field in fields_of(type(part))] if isinstance(part, Options) else []
+            own = {name: options[name] for name in names if name in options}
+            parts[role] = dataclasses.replace(part, **own) if own else part
+            known += names
         for name in options:
-            if name not in known and name not in self.parts:
+            if name not in known:
                 hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
                 raise RecipeError(f"this recipe has no option {name}{hint}")
-        if self.origin is not None:
-            return dataclasses.replace(self.origin, **options).composed()
-
-        # An option named like a part, as `data` is, is told from it by its value.
-        changed: dict[str, Any] = {}
-        for role, part in self.parts.items():
-            if isinstance(options.get(role), Options):
-                part = options.pop(role)
-            own = {field.name: options[field.name] for field in fields_of(type(part)) if field.name in options}
-            changed[role] = dataclasses.replace(part, **own) if own else part
-        return dataclasses.replace(self, **changed)
+        return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
 
     @property
     def effective_batch(self) -> int:
