@@ -1,8 +1,8 @@
 """Our optimizers and decays at equal steps on real text: the validation loss after a short run of `code`.
 
 A part of benchmarks/optimizers.py. Every run has the same model, batches and steps. The learning rate of each optimizer
-and decay is found for one seed: from that of FIRST_RATES it is doubled or halved while the loss falls. Then every seed is
-trained with it.
+and decay is found for one seed: from that of FIRST_RATES it is doubled or halved while the loss falls. Then every seed
+is trained with it.
 """
 
 from __future__ import annotations

@@ -4,23 +4,23 @@ plimsoll train docs/examples/own_optimizer.py --memory 600MiB --weight-decay 0.1
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import optax
 
 import plimsoll
-from plimsoll.options import Ge
+from plimsoll.optimizers.settings import decayed
+from plimsoll.options import NonNegativeFloat
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lamb(plimsoll.Rates):
     """Adam whose step is a share of each array's norm. You et al. 2020, https://arxiv.org/abs/1904.00962."""
 
-    weight_decay: Annotated[float, Ge(0)] = 0.01
-    """Weight decay, multiplied by the learning rate."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Weight decay, multiplied by the learning rate; not of norms and biases."""
 
     def rule(self, steps, storage):
-        return optax.lamb(self.schedule(steps), weight_decay=self.weight_decay)
+        return optax.lamb(self.schedule(steps), weight_decay=self.weight_decay, mask=decayed)
 
 
 recipe = plimsoll.preset("code").replace(optimizer=Lamb(learning_rate=1e-2, decay="wsd"))

@@ -1,12 +1,14 @@
 """What pages tell of the code is the code's: constants of the planner, shapes of models, what commands print."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import sized
+from plimsoll.optimizers.settings import Decay
 from plimsoll.planner import estimate
 from plimsoll.units import MIB, format_count
 
@@ -52,3 +54,8 @@ def test_the_page_of_the_first_hour_shows_what_is_printed(command, capsys):
     assert main(command.split()[1:]) == 0
     printed = capsys.readouterr().out.rstrip()
     assert f"```text\n$ {command}\n{printed}\n```" in (DOCS / "first-hour.md").read_text("utf-8")
+
+
+def test_the_page_of_optimizers_has_a_row_for_every_decay():
+    page = (DOCS / "optimizers.md").read_text("utf-8")
+    assert [decay for decay in get_args(Decay) if f"\n| `{decay}` | " not in page] == []

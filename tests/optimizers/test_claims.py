@@ -1,6 +1,7 @@
 """Every optimizer: the levers that it claims save bytes and change no number, and it has no more than it claims."""
 
 from dataclasses import fields
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from plimsoll.optimizers.foreign import OfLength, Optax, optimizer_of
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.lion import Lion
 from plimsoll.optimizers.muon import Muon
-from plimsoll.optimizers.settings import Optimizer
+from plimsoll.optimizers.settings import Decay, Optimizer
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
 
@@ -171,7 +172,7 @@ def test_a_state_on_the_host_is_refused_by_who_does_not_claim_it(kind):
 @settings(max_examples=examples(40))
 @given(
     kind=st.sampled_from(ALL),
-    decay=st.sampled_from(["cosine", "linear", "wsd", "constant"]),
+    decay=st.sampled_from(get_args(Decay)),
     warmup=st.integers(0, 30),
     final=st.sampled_from([0.0, 0.1, 1.0]),
     share=st.sampled_from([0.05, 0.2, 1.0]),
@@ -194,11 +195,14 @@ def test_a_beginning_is_called_the_same_exactly_where_every_rate_is(
         assert other_warmup or not same
 
 
+COURSES = {"cosine": (0.55, 0.1), "linear": (0.55, 0.1), "wsd": (1, 0.1), "constant": (1, 1)}
+"""Shares of the peak, by decay: halfway from the peak to the end, and at the end."""
+
+
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize(
-    ("decay", "half", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("wsd", 1, 0.1), ("constant", 1, 1)]
-)
-def test_every_decay_ends_where_it_says(kind, decay, half, last):
+@pytest.mark.parametrize("decay", get_args(Decay))
+def test_every_decay_ends_where_it_says(kind, decay):
+    half, last = COURSES[decay]
     rate = kind(learning_rate=1.0, warmup_steps=10, decay=decay).schedule(110)
     first = 0 if kind.rises_from_zero else 1
     assert float(rate(10 - first)) == pytest.approx(1)
@@ -206,6 +210,7 @@ def test_every_decay_ends_where_it_says(kind, decay, half, last):
     assert float(rate(110 - first)) == pytest.approx(last, rel=1e-5)
     assert float(rate(99 - first)) == pytest.approx(0.55 if decay == "wsd" else float(rate(99 - first)), rel=1e-5)
     assert all(rate(count) >= rate(count + 1) for count in range(10, 110))
+    assert 0 <= float(rate(0)) < 0.11, "asked with Python's own number"
 
 
 # What is not ours

@@ -115,7 +115,6 @@ def test_options_are_those_of_the_new_parts():
         recipe.replace(optimizer=plimsoll.Lion(), eps=1e-8)
 
 
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_warm_up_that_nobody_asked_for_is_a_tenth_of_the_run_at_most(name):
     recipe = preset(name)
