@@ -101,6 +101,12 @@ def test_the_commands_that_look_at_a_run_take_it(trained):
     assert refused.stderr.rstrip().endswith("is a run of plain_jax, which writes no text")
 
 
+@pytest.mark.slow
+def test_a_model_of_ours_with_an_optimizer_in_a_file_is_used_as_ever(trained):
+    assert answer("sample", trained("own_optimizer"), "--tokens", 5)["tokens"] == 5
+    assert "which writes no text" not in called("report", trained("own_optimizer")).stderr
+
+
 def stands_at(run):
     """Step and fingerprint of the newest checkpoint."""
     return checkpoint_steps(run)[0], newest_fingerprint(run)

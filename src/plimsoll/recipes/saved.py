@@ -86,13 +86,13 @@ def name_in(saved: Mapping[str, Any]) -> str:
 def uses_of(saved: Mapping[str, Any]) -> Uses:
     """Returns what is done with the trained model of a saved recipe.
 
-    Of a user's file nothing special: it is run only where it is needed.
+    Of a model in a user's file nothing special: it is run only where it is needed.
     """
-    if is_from_file(saved):
-        return Uses()
     with as_written(SAVED):
-        kind, parts = saved["kind"], saved.get("parts")
-        return part_class("model", parts["model"]).uses if parts else recipe_class(kind).uses
+        kind, parts = saved["kind"], saved.get("parts", {})
+        if "model" in parts:
+            return part_class("model", parts["model"]).uses
+        return Uses() if kind == FROM_FILE else recipe_class(kind).uses
 
 
 def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
