@@ -55,7 +55,8 @@ def golden_defaults(preset: str, golden: dict[str, dict[str, str]]) -> Defaults:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_options_and_defaults_are_the_golden_ones(preset):
     golden = json.loads(GOLDEN.read_text())
-    assert printed_defaults(preset) == golden_defaults(preset, golden)
+    anew = f"if that is meant: PYTHONPATH=src python {Path(__file__).name} writes it anew"
+    assert printed_defaults(preset) == golden_defaults(preset, golden), anew
 
 
 def record() -> None:
