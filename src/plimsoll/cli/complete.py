@@ -21,7 +21,7 @@ CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
 """Words for values that are chips, and that are runs."""
 
 
-def complete(_arguments: Sequence[str]) -> int:
+def complete() -> int:
     """Prints the candidates for the word at the cursor, one a line."""
     line, cursor = os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", "")
     typed = line[: int(cursor)] if cursor.isdecimal() else line

@@ -19,8 +19,18 @@ INDENT = 26
 """Column in which texts begin."""
 ON_A_SCREEN = 10
 """Options that `-h` of a command with a recipe shows."""
+ALIASES: dict[str, list[str]] = {
+    "--use-mixed-precision": ["--numerics", "mixed"],
+    "--no-mixed-precision": ["--numerics", "exact"],
+    "--use-8bit-optimizer": ["--optimizer-bits", "8"],
+    "--no-streaming": ["--no-use-streaming"],
+    "--output-dir": ["--run"],
+    "--checkpoint-dir": ["--run"],
+    "--resume": [],  # the same command continues by itself
+}
+"""Names of the published guides, and what they mean here."""
 OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
-"""Options that a recipe's own list of `Preset.often` goes on with, where it has fewer than fit."""
+"""Options that follow those of the recipe and of the command, where these are fewer than fit."""
 OFTEN_OF = {
     "plan": ("memory", "chip", "largest"),
     "train": ("memory", "run", "chip"),
@@ -55,7 +65,7 @@ class Page:
     example: str
     """A whole command that can be typed."""
     often: Sequence[str] = ()
-    """Names of the options that stand first."""
+    """Names of the options that stand first, as many as fit."""
     notes: Sequence[str] = ()
     """Paragraphs at the end."""
 
@@ -76,61 +86,51 @@ class Page:
     def first(self) -> list[Option]:
         """Options that are used often, in their order."""
         by_name = {option.name: option for option in self.options}
-        return [by_name[name] for name in self.often if name in by_name][:ON_A_SCREEN]
+        return [by_name[name] for name in dict.fromkeys(self.often) if name in by_name][:ON_A_SCREEN]
 
 
 def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
     """Returns the help of a command with a recipe."""
     preset = record_of(name)
-    if preset is not None and recipe.kind != "file" and preset.parts.get("data", recipe.data.name) != recipe.data.name:
-        preset = preset._replace(example="--memory 1GiB")  # of other data than the preset's
-    of_command = options_of(options)
+    notes = [f"also accepted: {' '.join(ALIASES)} --preset NAME --swap data=NAME"]
+    if command == "ladder":
+        from plimsoll.api.rungs import names_of
+
+        notes.insert(0, f"rungs: {', '.join(names_of(recipe))}")
     return Page(
         program=f"plimsoll {command} {name}",
-        options=(*rows(recipe), *of_command, *(lever_rows() if issubclass(options, Place) else ())),
+        options=(*rows(recipe), *options_of(options), *(lever_rows() if issubclass(options, Place) else ())),
         example=f"plimsoll {command} {name} {preset.example if preset else '--memory 1GiB'}".rstrip(),
-        often=_often(preset.often if preset else (), OFTEN_OF[command]),
-        notes=notes_of_ladder(recipe) if command == "ladder" else (),
+        often=(*(preset.often if preset else ()), *OFTEN_OF[command], *OFTEN),
+        notes=notes,
     )
 
 
-def _often(of_recipe: Sequence[str], of_command: Sequence[str]) -> list[str]:
-    """Returns the options that stand first: those of the recipe, then those of the command, then usual ones."""
-    own = of_recipe[: ON_A_SCREEN - len(of_command)]
-    usual = [name for name in OFTEN if name not in own]
-    return [*own, *of_command, *usual]
-
-
-def notes_of_ladder(recipe: Any) -> list[str]:
-    """Returns the names of a ladder's rungs, for its help."""
-    from plimsoll.api.rungs import names_of
-
-    return [f"rungs: {', '.join(names_of(recipe))}"]
-
-
-def help_asked(page: Page, words: Sequence[str], also_accepted: Iterable[str] = ()) -> str:
-    """Returns the help that the words ask for; empty if they ask for none.
+def print_help(page: Page, words: Sequence[str]) -> None:
+    """Prints the help that the words ask for, and exits; returns if they ask for none.
 
     Raises:
         RecipeError: There is no such group.
     """
     if "-h" in words:
-        return short_help(page)
+        print(short_help(page))
+        raise SystemExit(0)
     if "--help" not in words:
-        return ""
-    after = words[words.index("--help") + 1 :]
-    if not after or after[0].startswith("-") or not page.often:
-        return long_help(page, also_accepted)
-    group = after[0]
-    if group not in page.groups:
+        return
+    group = "".join(words[words.index("--help") + 1 :][:1])
+    if not page.often or not group or group.startswith("-"):
+        print(long_help(page))
+    elif group in page.groups:
+        print("\n".join([page.usage, *_group_lines(group, page.groups[group])]))
+    else:
         hint = did_you_mean(group, page.groups) or ":"
         raise RecipeError(f"{page.program} has no group of options {group!r}{hint} there are {', '.join(page.groups)}")
-    return "\n".join([page.usage, *_group_lines(group, page.groups[group])])
+    raise SystemExit(0)
 
 
 def short_help(page: Page) -> str:
     """Returns usage, an example, and options on a line each: those that are used most, and the groups of all."""
-    lines = [*_wrapped(page.usage), *_example(page.example), ""]
+    lines = [*_wrapped(page.usage), "Example:", page.example, ""]
     if not page.often:
         lines += [_one_line(option) for option in page.options]
         return "\n".join([*lines, "", f"`{page.program} --help` says more about each."])
@@ -141,9 +141,9 @@ def short_help(page: Page) -> str:
     return "\n".join(lines)
 
 
-def long_help(page: Page, also_accepted: Iterable[str] = ()) -> str:
+def long_help(page: Page) -> str:
     """Returns usage, an example, and every option, those that are used often first."""
-    lines = [*_wrapped(page.usage), "", *_example(page.example)]
+    lines = [*_wrapped(page.usage), "", "Example:", page.example]
     for option in page.options:
         if option.is_argument:
             lines += ["", *_wrapped(f"{option.metavar.strip('[]')}: {option.text}")]
@@ -155,15 +155,7 @@ def long_help(page: Page, also_accepted: Iterable[str] = ()) -> str:
         lines += _group_lines(group, rest) if rest else []
     for note in page.notes:
         lines += ["", *_wrapped(note)]
-    if also_accepted:
-        lines += ["", *_wrapped(f"also accepted: {' '.join(also_accepted)}")]
     return "\n".join(lines)
-
-
-def _example(command: str) -> list[str]:
-    """Returns the example, on a line of its own where it is long: it is to be copied."""
-    line = f"Example: {command}"
-    return [line] if len(line) <= COLUMNS else ["Example:", command]
 
 
 def _group_lines(group: str, options: Iterable[Option]) -> Iterator[str]:

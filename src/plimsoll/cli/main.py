@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import io
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from plimsoll.errors import PlimsollError, did_you_mean, names_in_words
@@ -68,11 +67,6 @@ GROUPS = {
     },
 }
 COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}
-HIDDEN = {
-    "complete": ("complete", "complete"),
-    "train-watched": ("train", "train_watched"),
-}
-"""What a shell and our own processes call: its module and function."""
 CLOSING = (
     "Start here: plimsoll train code --memory 768MiB --run runs/demo",
     "",
@@ -89,22 +83,22 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is replaced, and stops nothing
             stream.reconfigure(errors="replace")
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help", "help"):
         print(usage())
         return 0
-    if arguments[0] == "--version":
+    if name == "--version":
         from plimsoll.files.provenance import version
 
         print(f"plimsoll {version()}")
         return 0
-    name, *rest = arguments
-    if name not in COMMANDS | HIDDEN:
-        suggestion = did_you_mean(name, COMMANDS)
-        hint = suggestion or f": there are {names_in_words(COMMANDS)}"
+    if name == "complete":  # a shell calls it, and nobody types it
+        return module_of_cli("complete").complete()
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f": there are {names_in_words(COMMANDS)}"
         print(f"error: there is no command {name!r}{hint} `plimsoll` lists all of them", file=sys.stderr)
         return 2
-    module, function = HIDDEN.get(name) or (COMMANDS[name].module, name)
-    return answered(lambda: getattr(module_of_cli(module), function)(rest))
+    return exit_code_of(name, rest)
 
 
 def module_of_cli(name: str) -> Any:
@@ -112,10 +106,11 @@ def module_of_cli(name: str) -> Any:
     return importlib.import_module(f"plimsoll.cli.{name}")
 
 
-def answered(command: Callable[[], int]) -> int:
-    """Returns the exit code of the command. A refusal is printed as one paragraph."""
+def exit_code_of(name: str, arguments: list[str]) -> int:
+    """Runs a command, and returns its exit code. A refusal is printed as one paragraph."""
     try:
-        return command()
+        command = getattr(module_of_cli(COMMANDS[name].module), name)
+        return command(arguments)
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_code

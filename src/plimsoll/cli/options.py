@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from plimsoll.engine import options
 from plimsoll.engine.options import Arithmetic, Chip, Place
+from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.options import Json, Metavar, Option, Options, Size, metavar_of
+from plimsoll.options import Json, Metavar, Option, Options, Size, flag_of, metavar_of
 from plimsoll.units import parse_seconds
 
 
 def lever_rows() -> tuple[Option, ...]:
     """Returns an option for each lever that is registered by now, none of them given."""
-    return _rows_of(tuple(LEVERS.values()))
-
-
-@cache
-def _rows_of(levers: tuple) -> tuple[Option, ...]:
     return tuple(
         Option(
             name=lever.name,
@@ -30,15 +25,12 @@ def _rows_of(levers: tuple) -> tuple[Option, ...]:
             group="levers",
             metavar=metavar_of(lever.type | None),
         )
-        for lever in levers
+        for lever in LEVERS.values()
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Place):
-    chip: Chip | None = None
-    """Chip to plan for, which need not be here: one of `plimsoll chips`. By default the accelerator that JAX finds,
-    else the CPU."""
     host_memory: Size | None = None
     """Memory budget of a machine that holds accelerators, like 64GiB: its own memory, not theirs. By default that of
     the chip's usual host, if it is known."""
@@ -62,6 +54,18 @@ class PlanOptions(Place):
     """File (.png or .svg) for a picture of the bytes by part; with --frontier, of bytes against step time. By default
     none is drawn."""
     json: Json = False
+
+    def check_options(self) -> None:
+        """Raises RecipeError for options that ask for different plans."""
+        super().check_options()
+        if self.compare is None and self.price is not None:
+            raise RecipeError("--price is for --compare, which says what the same costs on several chips: add it")
+        of_one_chip = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture", "largest")
+        given = [flag_of(name) for name in of_one_chip if getattr(self, name) not in (None, False)]
+        if self.compare is not None and given:
+            raise RecipeError(
+                f"--compare plans for several chips, and {' and '.join(given)} is for one plan: leave one side out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +102,20 @@ class TrainOptions(options.TrainOptions, Processes):
 
     max_minutes: Annotated[str | None, Metavar("TIME")] = None
     """Time after which to stop early: 90s, 3min, 2h; a bare number is minutes. By default training runs to its end."""
+
+    def check_options(self) -> None:
+        """Raises RecipeError for options of schedulers that do not go together."""
+        super().check_options()
+        processes = (self.coordinator, self.processes, self.process)
+        if self.on is None and self.nodes is not None:
+            raise RecipeError("--nodes is for a scheduler: add --on slurm or --on ray, or leave it out")
+        if self.on is not None and processes != (None, None, None):
+            raise RecipeError(
+                f"--on {self.on} starts all processes of the run, each with its number: leave out --coordinator,"
+                " --processes and --process, and say how many nodes with --nodes"
+            )
+        if self.on != "slurm" and (self.sbatch is not None or not self.submit):
+            raise RecipeError("--sbatch and --no-submit are for --on slurm: leave them out, or name that scheduler")
 
     def of_library(self, name: str, pins: Mapping[str, Any]) -> options.TrainOptions:
         """Returns the options of the library.

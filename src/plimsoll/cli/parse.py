@@ -1,7 +1,7 @@
-"""From typed words to values, by rows of options: argparse splits the words, and refusals are paragraphs.
+"""From typed words to values, by rows of options. Refusals are one paragraph.
 
-What was typed is exactly what is in the answer: argparse knows no default. Counts may be typed as 124M, and the names
-that users of the published guides know are accepted too.
+What was typed is exactly what is in the answer: no default is added. Counts may be typed as 124M, and the names that
+users of the published guides know are accepted too.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from plimsoll.cli.help import Page, help_asked, page_of_recipe
+from plimsoll.cli.help import ALIASES, Page, page_of_recipe, print_help
 from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
-from plimsoll.recipes.flat import giving_way, require_one_side, set_by_recipe
+from plimsoll.recipes.flat import giving_way, require_one_side, rows, set_by_recipe
 from plimsoll.recipes.recipe import Recipe
-
-if TYPE_CHECKING:
-    import argparse
 
 T = TypeVar("T")
 
@@ -36,16 +32,6 @@ class Printed(Options):
     json: Json = False
 
 
-ALIASES: dict[str, list[str]] = {
-    "--use-mixed-precision": ["--numerics", "mixed"],
-    "--no-mixed-precision": ["--numerics", "exact"],
-    "--use-8bit-optimizer": ["--optimizer-bits", "8"],
-    "--no-streaming": ["--no-use-streaming"],
-    "--output-dir": ["--run"],
-    "--checkpoint-dir": ["--run"],
-    "--resume": [],  # the same command continues by itself
-}
-"""Names of the published guides, and what they mean here."""
 SAME = {"--data": "--dataset-id", "--dataset-id": "--data"}
 """Names of the option that names data: a recipe has one of them, and the other is accepted."""
 
@@ -64,6 +50,13 @@ class Typed(Generic[T]):
     given: Mapping[str, Any]
     """Options of the recipe, by name."""
 
+    @property
+    def short_name(self) -> str:
+        """What a run of the recipe is called."""
+        from plimsoll.recipes.own.files import short_name
+
+        return short_name(self.name)
+
 
 def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
     """Returns the options of a command without a recipe."""
@@ -71,53 +64,53 @@ def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
     return options(**values_typed(page, arguments))
 
 
-def values_typed(page: Page, arguments: Sequence[str], *, also_accepted: Sequence[str] = ()) -> dict[str, Any]:
+def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the values that were typed, by option. Prints the help and exits where that is asked for.
 
     Args:
         page: Help of the command, with all its options.
         arguments: What was typed after the command.
-        also_accepted: Names of options besides, for the help.
     """
-    if text := help_asked(page, arguments, also_accepted):
-        print(text)
-        raise SystemExit(0)
+    print_help(page, arguments)
     return typed(page.options, arguments, program=page.program)
 
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
-    """Returns what was typed after a command that takes a recipe first.
-
-    What the recipe itself has set gives way to an option that says the same in other words.
-    """
+    """Returns what was typed after a command that takes a recipe first."""
     name, recipe, words = take_recipe(arguments, command=command)
     page = page_of_recipe(command, name, recipe, options)
-    values = values_typed(page, words, also_accepted=(*ALIASES, "--preset NAME", "--swap data=NAME"))
-
-    # Options by whose they are.
-    own = {option.name for option in options_of(options)}
-    levers = {option.name for option in page.options if option.group == "levers"} - own
-    fields = {option: value for option, value in values.items() if option not in own | levers}
-    of_command = {option: value for option, value in values.items() if option in own}
-    return Typed(
-        name=name,
-        recipe=changed_by_user(recipe, fields, name=name, searched=of_command.get("largest")),
-        options=options(**of_command),
-        pins={option: values[option] for option in levers & values.keys() if values[option] is not None},
-        given=fields,
-    )
+    return sorted_by_owner(options, values_typed(page, words), name=name, recipe=recipe)
 
 
-def changed_by_user(recipe: Recipe, fields: Mapping[str, Any], *, name: str, searched: str | None = None) -> Recipe:
-    """Returns the recipe with the options that were typed.
+def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, recipe: Recipe) -> Typed[T]:
+    """Returns the values as options of the command, of the recipe, and levers.
+
+    What the recipe itself has set gives way to an option that says the same in other words.
 
     Args:
-        recipe: The recipe.
-        fields: Options, by name.
-        name: Name of the recipe, for refusals.
-        searched: Option whose largest value is searched, which counts as given.
+        options: Class of the command's options.
+        values: Values that were typed, by option.
+        name: Name of the recipe.
+        recipe: The recipe without what was typed.
     """
-    given = dict(fields) if searched is None else {**fields, searched.replace("-", "_"): searched}
+    of_command = {option.name: values[option.name] for option in options_of(options) if option.name in values}
+    fields = {option.name: values[option.name] for option in rows(recipe) if option.name in values}
+    pins = {
+        lever: value
+        for lever, value in values.items()
+        if lever not in of_command and lever not in fields and value is not None
+    }
+
+    # An option whose largest value is searched counts as given.
+    given = {**fields}
+    if searched := of_command.get("largest"):
+        option = searched.replace("-", "_")
+        if option in fields:
+            raise RecipeError(
+                f"--{searched} {fields[option]} asks for one value, and --largest {searched} for the largest that fits:"
+                " leave one of them out"
+            )
+        given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
     try:
         changed = blank.replace(**fields)
@@ -129,67 +122,57 @@ def changed_by_user(recipe: Recipe, fields: Mapping[str, Any], *, name: str, sea
     require_one_side(recipe, given)
     if what_gave_way:  # not on standard output, where --json stands alone
         print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
-    return changed
+    return Typed(
+        name=name,
+        recipe=changed,
+        options=options(**of_command),
+        pins=pins,
+        given=fields,
+    )
 
 
 def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe, list[str]]:
-    """Returns the name that stands first, its recipe with the parts that --swap exchanges, and the words after it."""
-    words, parts = list(arguments), ""
-    if "--swap" in words[:-1]:
-        at = words.index("--swap")
-        parts = words.pop(at + 1)
-        words.pop(at)
-    name, recipe, words = _named_first(words, command=command)
-    return name, with_parts(recipe, parts) if parts else recipe, words
+    """Returns the name that stands first, its recipe with the parts that --swap exchanges, and the words after it.
 
-
-def with_parts(recipe: Recipe, parts: str) -> Recipe:
-    """Returns the recipe with other parts, which are typed like data=text,optimizer=adamw."""
-    from plimsoll.recipes.registry import swapped
-
-    names: dict[str, str] = {}
-    for word in parts.split(","):
-        role, equals, name = word.partition("=")
-        if not equals:
-            raise RecipeError(f"--swap takes parts by name, like data=text,optimizer=adamw, got {word!r}")
-        names[role] = name
-    return swapped(recipe, names)
-
-
-def _named_first(words: list[str], *, command: str) -> tuple[str, Recipe, list[str]]:
-    """Returns the name that stands first (or behind --preset), its recipe, and the words after it."""
-    if "--preset" in words[:-1]:
-        at = words.index("--preset")
-        name = words.pop(at + 1)
-        words.pop(at)
-        if words and not words[0].startswith("-"):
-            name = f"{words.pop(0)}-{name}"  # `longcontext --preset nano`
-        return name, recipe_named(name), words
-    if words[:1] in (["-h"], ["--help"]):
+    A preset may also be named by --preset, and both together: `longcontext --preset nano`.
+    """
+    words, taken = without(arguments, {"--preset": True, "--swap": True})
+    names = [taken["--preset"]] if "--preset" in taken else []
+    if words and not words[0].startswith("-"):
+        names.insert(0, words.pop(0))
+    elif not names and {"-h", "--help"} & {*words}:
         print("RECIPE is one of `plimsoll recipes`, or a file of yours, like my_recipe.py.")
         print("With the defaults of stories:\n")
-        return "stories", recipe_named("stories"), words
-    if not words or words[0].startswith("-"):
+        names = ["stories"]
+    if not names:
         from plimsoll.recipes.registered import presets
 
         raise RecipeError(
             f"plimsoll {command} needs a recipe first, like `plimsoll {command} code`: {names_in_words(presets())}"
             " (`plimsoll recipes` lists them), or a file of yours, like my_recipe.py"
         )
-    return words[0], recipe_named(words[0]), words[1:]
+    name = "-".join(names)
+    recipe = recipe_named(name)
+    if "--swap" not in taken:
+        return name, recipe, words
+
+    # Parts are typed like data=text,optimizer=adamw.
+    from plimsoll.recipes.registry import swapped
+
+    parts: dict[str, str] = {}
+    for word in taken["--swap"].split(","):
+        role, _, part = word.partition("=")
+        parts[role] = part
+    return name, swapped(recipe, parts), words
 
 
 def recipe_named(name: str) -> Recipe:
     """Returns a recipe by its name, or from a file, whose code must not take the accelerator."""
-    from plimsoll.recipes.registered import PRESETS
     from plimsoll.recipes.registry import preset
 
-    if name in PRESETS:
-        return preset(name)
-    from plimsoll.processes.environment import keep_jax_off_the_chip
-    from plimsoll.recipes.own.files import is_file_name
+    if ".py" in name:
+        from plimsoll.processes.environment import keep_jax_off_the_chip
 
-    if is_file_name(name):
         keep_jax_off_the_chip()
     return preset(name)
 
@@ -199,97 +182,84 @@ def typed(options: Sequence[Option], words: Sequence[str], *, program: str) -> d
 
     Args:
         options: All options of the command.
-        words: What was typed after `program`.
+        words: What was typed after `program`: `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
         program: Like `plimsoll train stories`.
 
     Raises:
         RecipeError: A word is no option or value, or one is missing.
     """
     help_line = f"`{program} --help` lists the options"
-    try:
-        namespace, rest = _parser_of(options).parse_known_intermixed_args(joined(words, options))
-    except RecipeError as problem:
-        raise RecipeError(f"{problem}; {help_line}") from None
-    if rest:
-        raise RecipeError(f"{unknown(rest, options, program=program)} {help_line}")
-    for option in options:
-        if option.default is MISSING and option.name not in namespace:
-            meaning = option.text if option.text[1:2].isupper() else f"{option.text[:1].lower()}{option.text[1:]}"
-            word = option.metavar if option.is_argument else option.flag
-            raise RecipeError(f"{program} needs {word}: {meaning} {help_line}")
-    return vars(namespace)
-
-
-def _parser_of(options: Sequence[Option]) -> argparse.ArgumentParser:
-    """Returns a parser of words that `joined` made, which leaves out what was not typed."""
-    import argparse  # not at the top: help answers without it
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise RecipeError(message.removeprefix("argument "))
-
-    parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for option in options:
-        value = partial(value_of, option)
-        if option.is_argument:
-            parser.add_argument(option.name, nargs="?", type=value)
-        elif option.is_switch:
-            parser.add_argument(option.flag, action=argparse.BooleanOptionalAction)
-        elif option.is_list:
-            parser.add_argument(option.flag, nargs="+", type=value)
-        else:
-            parser.add_argument(option.flag, type=value)
-    return parser
-
-
-def joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """Returns the words with our own names of options, and each value behind an equals sign.
-
-    A value may begin with a hyphen.
-
-    Args:
-        words: As they were typed: `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
-        options: All options of the command.
-    """
-    # Names that may stand in a line.
-    with_value = {option.flag for option in options if not (option.is_argument or option.is_switch or option.is_list)}
-    flags = {form for option in options for form in (option.flag, f"--no-{option.flag[2:]}")} | ALIASES.keys()
-
-    # Words one after another; what follows a name is its value, if it is no name itself.
-    rest, joined_words = list(words), []
+    by_flag = {form: option for option in options for form in forms_of(option)}
+    arguments = [option for option in options if option.is_argument]
+    values: dict[str, Any] = {}
+    rest = [*words]
     while rest:
         word = rest.pop(0)
-        flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if flag not in flags and SAME.get(flag) in flags:
-            flag = SAME[flag]
-        if not word.startswith("--"):
-            joined_words.append(word)
-        elif flag in ALIASES:
-            rest = [*ALIASES[flag], *([value] if equals else []), *rest]
-        elif equals:
-            joined_words.append(f"{flag}={value}")
-        elif flag in with_value and rest and rest[0].partition("=")[0].replace("_", "-") not in flags:
-            joined_words.append(f"{flag}={rest.pop(0)}")
-        else:
-            joined_words.append(flag)
-    return joined_words
+        flag, equals, value = split_word(word)
+        texts = [value] if equals else []
+        if flag in ALIASES:
+            rest = [*ALIASES[flag], *texts, *rest]
+            continue
+
+        # The option that the word names, or the argument that it is.
+        option = by_flag.get(flag) or by_flag.get(SAME.get(flag, ""))
+        if option is None and word.startswith("-"):
+            raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
+        if option is None and not arguments:
+            raise RecipeError(
+                f"nothing more is expected after the options and arguments given, got {word!r}: {help_line}"
+            )
+        if option is None:
+            option = arguments.pop(0)
+            texts = [word]
+
+        # A switch has no value.
+        if option.is_switch:
+            if equals:
+                raise RecipeError(f"{flag} takes no value, got {value!r}: {help_line}")
+            values[option.name] = flag == option.flag
+            continue
+
+        # A value may begin with a hyphen, and is no option.
+        takes_more = not texts
+        while takes_more and rest and split_word(rest[0])[0] not in by_flag.keys() | ALIASES.keys():
+            texts.append(rest.pop(0))
+            takes_more = option.is_list
+        if not texts:
+            raise RecipeError(f"{flag}: expected one argument; {help_line}")
+        read = [value_of(option, text) for text in texts]
+        values[option.name] = read if option.is_list else read[0]
+
+    for option in options:
+        if option.default is MISSING and option.name not in values:
+            name = option.metavar if option.is_argument else option.flag
+            raise RecipeError(f"{program} needs {name}. {option.text} {help_line}")
+    return values
 
 
-def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> str:
-    """Returns why words are refused that no option takes, with the option that was meant, or the recipes that have it.
+def forms_of(option: Option) -> list[str]:
+    """Returns an option as it is typed: of a switch both forms, of an argument none."""
+    if option.is_argument:
+        return []
+    return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
+
+
+def split_word(word: str) -> tuple[str, str, str]:
+    """Returns a word's flag, with hyphens for underscores; the equals sign, if it has one; and what follows it."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-"), equals, value
+
+
+def unknown(flag: str, options: Sequence[Option], *, program: str) -> str:
+    """Returns why a flag is refused that is no option, with the option that was meant, or the recipes that have it.
 
     Args:
-        rest: The words.
+        flag: The flag.
         options: All options of the command.
         program: What was typed before them, like `plimsoll train stories`.
     """
-    flags = [word.partition("=")[0] for word in rest if word.startswith("-")]
-    if not flags:
-        return f"nothing more is expected after the options and arguments given, got {' '.join(rest)!r}:"
-    flag = flags[0]
     _, command, *recipe = program.split(" ", 2)
-    known = [form for option in options if not option.is_argument for form in forms_of(option)]
+    known = [form for option in options for form in forms_of(option)]
     if COMMANDS[command].takes_recipe:
         known += ALIASES
         from plimsoll.recipes.registry import recipes_with
@@ -303,44 +273,38 @@ def unknown(rest: Sequence[str], options: Sequence[Option], *, program: str) -> 
     return f"there is no option {flag}{near or ':'}"
 
 
-def forms_of(option: Option) -> list[str]:
-    """Returns an option as it is typed: of a switch both forms."""
-    return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
-
-
 def commands_with(flag: str) -> list[str]:
     """Returns the names of the commands that have an option of their own."""
-    rows = {command: options_of_command(command) for command in COMMANDS if command != "prepare"}
-    return [command for command, options in rows.items() if flag in (option.flag for option in options)]
+    own = [command for command in COMMANDS if command != "prepare"]
+    return [command for command in own if flag in [option.flag for option in options_of_command(command)]]
 
 
 def options_of_command(command: str) -> Sequence[Option]:
     """Returns the options that are a command's own: those of `runs` are `RunsOptions` in its module."""
-    from plimsoll.cli import options
-
-    if COMMANDS[command].module == "verbs":
-        return module_of_cli("verbs").rows_of(command)
-    kind = f"{command.capitalize()}Options"
-    module = options if COMMANDS[command].takes_recipe else module_of_cli(COMMANDS[command].module)
-    return options_of(getattr(module, kind))
+    name = COMMANDS[command].module
+    module = module_of_cli(name)
+    if name == "verbs":
+        return module.rows_of(command)
+    return options_of(getattr(module, f"{command.capitalize()}Options"))
 
 
-def words_without(words: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """Returns the words of a command line without some options.
+def without(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], dict[str, str]]:
+    """Returns the words of a command line without some options, and the values of these.
 
     Args:
         words: As they were typed.
-        options: Flags to leave out; whether a value follows.
+        options: Flags to take out; whether a value follows.
     """
-    rest, kept = iter(words), []
+    rest, kept, taken = iter(words), [], {}
     for word in rest:
-        flag, equals, _ = word.partition("=")
-        flag = flag.replace("_", "-")
+        flag, equals, value = split_word(word)
         if flag not in options:
             kept.append(word)
         elif options[flag] and not equals:
-            next(rest, None)
-    return kept
+            taken[flag] = next(rest, "")
+        else:
+            taken[flag] = value
+    return kept, taken
 
 
 def print_answer(options: Any, answer: Any, text: Callable[[Any], str]) -> int:

@@ -1,6 +1,6 @@
 """`plimsoll train` and `resume`: parse, prepare and plan here, then turn into the training process.
 
-`plimsoll train RECIPE --run s3://...` is the same command in a folder here, which another process sends.
+A run in a bucket is trained by another process, in a folder here that a third one sends.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.cli.help import Page
+from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import TrainOptions, lever_rows
-from plimsoll.cli.parse import Run, changed_by_user, parse_with_recipe, typed, values_typed, words_without
+from plimsoll.cli.parse import Run, Typed, parse_with_recipe, sorted_by_owner, typed, without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
 from plimsoll.options import options_of
+from plimsoll.recipes.flat import rows
+from plimsoll.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from plimsoll.api.jobs import Scheduler
-    from plimsoll.recipes.recipe import Recipe
 
 OFTEN_RESUMED = (
     "max_steps",
@@ -45,19 +47,11 @@ FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": Fa
 """Options that only the command which starts a job reads, and whether each has a value."""
 
 
-def train(arguments: list[str], *, here: str | None = None) -> int:
-    """Plans, then trains; the same command again continues. Does not return where training starts in this process.
-
-    `here` is the folder of a run whose address was named.
-    """
+def train(arguments: list[str]) -> int:
+    """Plans, then trains; the same command again continues. Does not return where training starts in this process."""
     of_recipe = parse_with_recipe(TrainOptions, arguments, command="train")
-    options = of_recipe.options
-    if here is not None:
-        options = replace(options, run=here)
-    from plimsoll.recipes.own.files import short_name
-
-    given = options.of_library(short_name(of_recipe.name), of_recipe.pins)
-    return start(of_recipe.recipe, options, given, ["train", *arguments])
+    given = of_recipe.options.of_library(of_recipe.short_name, of_recipe.pins)
+    return start(of_recipe, given, ["train", *arguments])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +60,20 @@ class ResumeOptions(TrainOptions):
     """Folder of the run, or its address in a bucket."""
 
 
-def resume(arguments: Sequence[str], *, here: str | None = None) -> int:
+def resume(arguments: list[str]) -> int:
     """Continues a run with its own recipe and plan. Does not return where training starts in this process.
 
-    Options of the recipe that are typed are changed on purpose. `here` is the folder of a run whose address was named.
+    Options of the recipe that are typed are changed on purpose.
     """
-    rows = (*options_of(ResumeOptions), *lever_rows())
+    own = (*options_of(ResumeOptions), *lever_rows())
     page = Page(
         program="plimsoll resume",
-        options=rows,
+        options=own,
         example=COMMANDS["resume"].example,
         often=OFTEN_RESUMED,
         notes=CHANGEABLE,
     )
-    if {"-h", "--help"} & {*arguments}:
-        values_typed(page, [word for word in arguments if word in ("-h", "--help", *page.groups)])
+    print_help(page, arguments)
     if not arguments or arguments[0].startswith("-"):
         raise RecipeError(
             f"plimsoll resume needs RUN first, the folder of a run or its address in a bucket, like `{page.example}`"
@@ -88,31 +81,20 @@ def resume(arguments: Sequence[str], *, here: str | None = None) -> int:
     from plimsoll.api.follow import begun
     from plimsoll.files.bucket import fetched
     from plimsoll.files.run_folder import RunFolder
-    from plimsoll.recipes.flat import rows as rows_of
 
-    run, *words = arguments
-    name, recipe = begun(RunFolder(here or fetched(run)))
-    of_recipe = rows_of(recipe)
-    values = typed((*of_recipe, *rows), [run, *words], program="plimsoll resume")
-
-    # Options by whose they are.
-    own = {option.name for option in options_of(ResumeOptions)}
-    fields = {option.name: values[option.name] for option in of_recipe if option.name in values}
-    pins = {lever: value for lever, value in values.items() if lever not in own | fields.keys() and value is not None}
-    of_command: dict[str, Any] = {option: value for option, value in values.items() if option in own}
-    options = ResumeOptions(**{**of_command, "run": here or run})
-    given = replace(options.of_library(name, pins), on_purpose=tuple(fields))
-    recipe = changed_by_user(recipe, fields, name=name)
-    return start(recipe, options, given, ["resume", *arguments])
+    run = begun(RunFolder(fetched(arguments[0])))
+    values = typed((*rows(run.recipe), *own), arguments, program=page.program)
+    of_recipe = sorted_by_owner(ResumeOptions, values, name=run.name, recipe=run.recipe)
+    given = of_recipe.options.of_library(run.name, of_recipe.pins)
+    return start(of_recipe, replace(given, on_purpose=tuple(of_recipe.given)), ["resume", *arguments])
 
 
-def start(recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Sequence[str]) -> int:
+def start(of_recipe: Typed[Any], given: OptionsOfRun, words: Sequence[str]) -> int:
     """Has a scheduler, a cluster or this process train. Does not return where training starts in this process.
 
     Args:
-        recipe: The recipe.
-        options: Options as they were typed.
-        given: The same as the library takes them.
+        of_recipe: The recipe, and options as they were typed.
+        given: The options as the library takes them.
         words: The command and its arguments, for other processes.
     """
     from plimsoll.api import cluster
@@ -121,17 +103,16 @@ def start(recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Seq
     from plimsoll.files.bucket import is_address
     from plimsoll.processes.handover import become
 
-    say = printing(quiet=options.quiet)
+    recipe = of_recipe.recipe
+    options: TrainOptions = of_recipe.options
     if options.on is not None:
         return _on_scheduler(options.on, recipe, options, given, words)
-    if options.nodes is not None:
-        raise RecipeError("--nodes is for a scheduler: add --on slurm or --on ray, or leave it out")
-    _require_slurm_alone(options)
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     if member is not None:
         return cluster.start(recipe, given, member)
+    say = printing(quiet=options.quiet)
     if is_address(options.run):
-        return _train_in_bucket(words, str(options.run), say)
+        return _train_in_bucket(recipe, given, say)
     become(prepare_run(recipe, given, say))
 
 
@@ -142,21 +123,19 @@ def _on_scheduler(
     from plimsoll.api import jobs, on_ray, slurm
     from plimsoll.api.plan import printing
 
-    if (options.coordinator, options.processes, options.process) != (None, None, None):
-        raise RecipeError(
-            f"--on {options.on} starts all processes of the run, each with its number: leave out --coordinator,"
-            " --processes and --process, and say how many nodes with --nodes"
-        )
-    say, words = printing(quiet=False), words_without(words, FOR_SCHEDULER)
-    how: dict[str, Any] = {"on": on, "nodes": options.nodes, "say": say}
+    # What is missing is refused before anything is planned.
     if on == "ray":
-        _require_slurm_alone(options)
         on_ray.require_ray()
-        return on_ray.train_on_ray(jobs.job(recipe, given, words, **how), say)
-    if options.submit:
+    elif options.submit:
         slurm.require_sbatch()
     further = slurm.options_of_sbatch(options.sbatch or "")
-    path = slurm.write_script(jobs.job(recipe, given, words, **how), further, say)
+
+    say = printing(quiet=False)
+    command, _ = without(words, FOR_SCHEDULER)
+    job = jobs.job(recipe, given, command, on=on, nodes=options.nodes, say=say)
+    if on == "ray":
+        return on_ray.train_on_ray(job, say)
+    path = slurm.write_script(job, further, say)
     if options.submit:
         slurm.submit(path, say)
     else:
@@ -164,35 +143,23 @@ def _on_scheduler(
     return 0
 
 
-def _require_slurm_alone(options: TrainOptions) -> None:
-    """Raises RecipeError where an option is given that only Slurm knows."""
-    for name, given in {"sbatch": options.sbatch is not None, "no-submit": not options.submit}.items():
-        if given:
-            raise RecipeError(f"--{name} is for --on slurm alone: leave it out, or name that scheduler")
-
-
-def _train_in_bucket(words: Sequence[str], address: str, say: Callable[[str], None]) -> int:
+def _train_in_bucket(recipe: Recipe, given: OptionsOfRun, say: Callable[[str], None]) -> int:
     """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
+    from plimsoll.api.train import prepare_run
     from plimsoll.files.sender import BEHIND, sent
-    from plimsoll.processes.supervise import watched
+    from plimsoll.processes.supervise import end_with, watched
 
-    with sent(address, say) as sender:
-        command = [sys.executable, "-m", "plimsoll.cli.main", "train-watched", str(os.getpid()), sender.folder]
-        code, _ = watched([*command, *words], look=sender.require_running)
+    with sent(str(given.run), say) as sender:
+        ready = prepare_run(recipe, replace(given, run=sender.folder), say)
+        code, _ = watched(
+            ready.command,
+            ready.environment,
+            look=sender.require_running,
+            pass_fds=[ready.lock],
+            preexec_fn=partial(end_with, os.getpid()),  # this process may be killed
+        )
+        os.close(ready.lock)
     if sender.behind is not None:
         print(f"error: {sender.behind}", file=sys.stderr, flush=True)
         return code or BEHIND
     return code
-
-
-def train_watched(arguments: list[str]) -> int:
-    """Trains in a folder here for the process that sends what is saved, and ends when that process does.
-
-    Args:
-        arguments: Process id of the sender, the folder, and the command with its arguments.
-    """
-    from plimsoll.processes.supervise import end_with
-
-    parent, here, command, *words = arguments
-    end_with(int(parent))
-    return resume(words, here=here) if command == "resume" else train(words, here=here)
