@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 
 from plimsoll.levers.sharding import in_micro_batches, joined
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient
 from plimsoll.types import Compute, Precision, Remat
-from published_trm import TABLE, placed, shape_of
+from published_trm import TABLE, model_of, placed, spec_of
 
 
 class Plimsoll:
@@ -32,13 +32,12 @@ class Plimsoll:
 
     def start(self, file: File) -> None:
         examples, config = len(file.arrays["step0/batch/inputs"]), file.config
-        shape = shape_of(config)
-        halting = Halting(max_steps=config["halt_max_steps"], exploration=config["halt_exploration_prob"])
-        task = RecursiveSolver(shape, self.compute, halting)
+        model = model_of(config)
+        task = RecursiveSolver(model, spec_of(config), self.compute)
         buffers = {f"inner.{name}": value for name, value in file.under("buffer/").items()}
         tensors = file.under("param/") | {TABLE if "puzzle_emb" in name else name: v for name, v in buffers.items()}
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, shape))
+        self.params = jax.tree.map(jnp.asarray, placed(tensors, shapes, model))
         self.held = jax.jit(task.start, static_argnums=0)(examples)  # no two leaves in the same bytes: it is donated
         self.keys = jax.vmap(jax.random.key)(jnp.arange(examples, dtype=jnp.uint32))
         batch = file.under("step0/batch/")

@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(ROOT / "tests/support"))
 
 from plimsoll.processes.environment import for_processes
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.model import Trm
+from plimsoll.recipes.specs import PuzzleSpec
 from published_trm import TABLE, names
 
 EXAMPLES = 16
@@ -110,17 +111,18 @@ def drawn(variant: str) -> dict[str, np.ndarray]:
     from plimsoll.recipes.puzzles.act import RecursiveSolver
     from plimsoll.types import Compute
 
-    shape = TRMShape(vocab=11, length=81, variant=variant)
-    params = jax.device_get(RecursiveSolver(shape, Compute()).init(jax.random.key(0)))
+    model = Trm(variant=variant)
+    spec = PuzzleSpec(arrays={}, vocab=11, length=81, identifiers=1)
+    params = jax.device_get(RecursiveSolver(model, spec, Compute()).init(jax.random.key(0)))
     random = np.random.default_rng(0)
-    labels = random.integers(2, shape.vocab, (EXAMPLES, shape.length), np.int32)
+    labels = random.integers(2, spec.vocab, (EXAMPLES, spec.length), np.int32)
     tensors = {
-        "config": np.array(json.dumps(published(shape))),
+        "config": np.array(json.dumps(published(model, spec))),
         "step0/batch/inputs": np.where(random.random(labels.shape) < 0.7, np.int32(1), labels),
         "step0/batch/labels": labels,
         "step0/batch/puzzle_identifiers": np.zeros(EXAMPLES, np.int32),
     }
-    for name, (place, turned) in names(shape).items():
+    for name, (place, turned) in names(model).items():
         leaf: Any = params
         for step in place:
             leaf = leaf[step]
@@ -129,23 +131,23 @@ def drawn(variant: str) -> dict[str, np.ndarray]:
     return tensors
 
 
-def published(shape: TRMShape) -> dict[str, Any]:
-    """The shape in the published names."""
+def published(model: Trm, spec: PuzzleSpec) -> dict[str, Any]:
+    """Options and sizes in the published names."""
     return {
         "batch_size": EXAMPLES,
-        "seq_len": shape.length,
-        "vocab_size": shape.vocab,
-        "num_puzzle_identifiers": shape.identifiers,
-        "puzzle_emb_len": shape.puzzle_positions,
-        "puzzle_emb_ndim": shape.width,
-        "H_cycles": shape.high_cycles,
-        "L_cycles": shape.low_cycles,
-        "L_layers": shape.layers,
-        "hidden_size": shape.width,
-        "num_heads": shape.heads,
+        "seq_len": spec.length,
+        "vocab_size": spec.vocab,
+        "num_puzzle_identifiers": spec.identifiers,
+        "puzzle_emb_len": model.puzzle_positions,
+        "puzzle_emb_ndim": model.width,
+        "H_cycles": model.high_cycles,
+        "L_cycles": model.low_cycles,
+        "L_layers": model.layers,
+        "hidden_size": model.width,
+        "num_heads": model.heads,
         "expansion": 4,
-        "pos_encodings": "rope" if shape.variant == "attention" else "none",
-        "mlp_t": shape.variant == "mlp",
+        "pos_encodings": "rope" if model.variant == "attention" else "none",
+        "mlp_t": model.variant == "mlp",
         "halt_max_steps": 16,
         "halt_exploration_prob": 0.0,
     }

@@ -81,7 +81,7 @@ def test_published_weights_are_read_into_the_same_codes(tmp_path):
     task = recipe.task(how(4))
     params = task.init(jax.random.key(0))
     blank = params | {"frozen": task.stored(params["frozen"], 4)}
-    base = recipe.open(None).weights().load(blank)["frozen"]["base"]
+    base = recipe.open(None).load(blank)["frozen"]["base"]
     published = drawn(SHAPE)
     expected = packed(jnp.asarray(published["model.embed_tokens.weight"]).T, 4)
     jax.tree.map(np.testing.assert_array_equal, base["embedding"], expected)

@@ -7,25 +7,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.model import Eigen
 from plimsoll.recipes.longcontext.task import LongTokens
+from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Compute
 
 LENGTH, VOCAB = 67, 50
-TINY = EigenShape(vocab=VOCAB, width=32, layers=2, heads=2, inner=48, states=5, chunk_size=16)
-ATTENDING = replace(TINY, attention_every=2)
-WINDOWED = replace(ATTENDING, window=20)
-SHAPES = {"fixed": TINY, "attending": ATTENDING, "windowed": WINDOWED}
+SPEC = TokenSpec(arrays={}, vocab=VOCAB, length=LENGTH)
+TINY = Eigen(width=32, layers=2, inner=48, states=5, chunk_size=16)
+ATTENDING = replace(TINY, attention_every=2, heads=2)
+WINDOWED = replace(ATTENDING, attention_window=20)
+PLAIN = Compute()
+MODELS = {"fixed": TINY, "attending": ATTENDING, "windowed": WINDOWED}
 
 
 def tokens(*, batch=2, length=LENGTH, seed=0):
     return np.random.default_rng(seed).integers(0, VOCAB, (batch, length + 1)).astype(np.uint16)
 
 
+def task_of(model, compute=PLAIN):
+    return LongTokens(model, SPEC, compute)
+
+
 @cache
 def parameters(name):
     """Larger than at the start of training, so that every part has something to say; eigenvalues as they are drawn."""
-    drawn = jax.jit(LongTokens(SHAPES[name], Compute()).init)(jax.random.key(1))["trainable"]
+    drawn = jax.jit(task_of(MODELS[name]).init)(jax.random.key(1))["trainable"]
     random = np.random.default_rng(2)
 
     def larger(path, leaf):
@@ -41,5 +48,5 @@ SCANNED = Compute(remat="block")
 
 
 @cache
-def hidden_of(shape, compute=SCANNED):
-    return jax.jit(LongTokens(shape, compute).decoder.hidden)
+def hidden_of(model, compute=SCANNED):
+    return jax.jit(task_of(model, compute).decoder.hidden)

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections import Counter
+from functools import partial
 from unittest import mock
 
 import jax
@@ -95,8 +96,8 @@ def begun_with_files(recipe, init, bits) -> dict:
         mock.patch.object(Tensor, "rows", watched(Tensor.rows)),
         mock.patch.object(initial_weights, "copied", watched(initial_weights.copied)),
     ):
-        weights = recipe.model.weights(recipe.spec, None)
-        found = initial_weights.with_initial(state, weights.load, None)["params"]["frozen"]["base"]
+        load_weights = partial(recipe.model.load, spec=recipe.spec, dataset=None)
+        found = initial_weights.with_initial(state, load_weights, None)["params"]["frozen"]["base"]
     both = zip(
         jax.tree.leaves(found),
         jax.tree.leaves(load(recipe.model.pretrained, recipe.model.shape, bits=bits)),

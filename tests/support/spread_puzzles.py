@@ -9,17 +9,20 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # as in conftest.py
 
 from plimsoll.levers.sharding import CARRY, ROWS  # noqa: E402
+from plimsoll.optimizers.adam_atan2 import AdamATan2  # noqa: E402
+from plimsoll.optimizers.in_place import in_place  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver  # noqa: E402
-from plimsoll.recipes.puzzles.optimizer import TrmOptimizer  # noqa: E402
-from plimsoll.recipes.puzzles.trm_shape import TRMShape  # noqa: E402
+from plimsoll.recipes.puzzles.act import RecursiveSolver  # noqa: E402
+from plimsoll.recipes.puzzles.model import Trm  # noqa: E402
+from plimsoll.recipes.specs import PuzzleSpec  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
 
-SHAPE = TRMShape(
-    vocab=5, length=7, identifiers=4096, variant="mlp", width=16, layers=1, high_cycles=1,
-    low_cycles=1, puzzle_positions=1,
+MODEL = Trm(
+    width=16, layers=1, high_cycles=1, low_cycles=1, puzzle_positions=1,
+    halt_max_steps=3, halt_exploration=0.5, puzzle_learning_rate=1e-2,
 )  # fmt: skip
+SPEC = PuzzleSpec(arrays={}, vocab=5, length=7, identifiers=4096)
 EXAMPLES, STEPS = 32, 4
 
 
@@ -45,8 +48,9 @@ def trained(step, state):
 
 
 def main() -> None:
-    task = RecursiveSolver(SHAPE, plan(1).compute("cpu"), Halting(max_steps=3, exploration=0.5))
-    optimizer = TrmOptimizer(learning_rate=1e-3, warmup_steps=0, puzzle_learning_rate=1e-2).rule(STEPS)
+    task = RecursiveSolver(MODEL, SPEC, plan(1).compute("cpu"))
+    settings = AdamATan2(learning_rate=1e-3, warmup_steps=0, final_fraction=1.0, weight_decay=1.0)
+    optimizer = in_place(settings.rule(STEPS), row_rule=MODEL.row_rule(settings, STEPS))
     init = make_init(task, optimizer, examples=EXAMPLES)
     alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
     spec = {name: (rows.shape, str(rows.dtype)) for name, rows in next(batches()).items()}

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.types import Compute
-from published_trm import TABLE, names, placed, shape_of
+from published_trm import TABLE, model_of, names, placed, spec_of
 
 VARIANTS = ("attention", "mlp")
 CHAINED = ("attention",)
@@ -52,8 +52,8 @@ class Golden:
         with np.load(self.path, allow_pickle=False) as file:
             self.file = dict(file)
         config = json.loads(str(self.file["config"]))
-        self.shape = shape_of(config)
-        self.halting = Halting(max_steps=config["halt_max_steps"], exploration=config["halt_exploration_prob"])
+        self.model = model_of(config)
+        self.spec = spec_of(config)
 
     @property
     def steps(self):
@@ -68,7 +68,7 @@ class Golden:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def task(self, **levers):
-        return RecursiveSolver(self.shape, Compute(**levers), self.halting)
+        return RecursiveSolver(self.model, self.spec, Compute(**levers))
 
     def tensors(self):
         """As a published checkpoint names them."""
@@ -81,12 +81,12 @@ class Golden:
 
     def params(self):
         shapes = jax.eval_shape(self.task().init, jax.random.key(0))
-        return jax.tree.map(jnp.asarray, placed(self.tensors(), shapes, self.shape))
+        return jax.tree.map(jnp.asarray, placed(self.tensors(), shapes, self.model))
 
     def like_trainable(self, prefix):
         """What stands in the file under every parameter's name, in our parameters' structure."""
         tensors = self.tensors() | self.under(prefix)
-        return placed(tensors, self.params(), self.shape)["trainable"]
+        return placed(tensors, self.params(), self.model)["trainable"]
 
     def batch(self, step):
         return self.under(f"step{step}/batch/")
@@ -131,7 +131,7 @@ def walked(golden, dtype=np.float32):
         arrays = {"high": carry["high"], "low": carry["low"], "logits": logits, "q": q}
         arrays |= gradients_by_name(trainable, rows["puzzles"])
         found.append(Step(loss, carry, metrics, np.asarray(ids["puzzles"]), jax.tree.map(np.asarray, arrays)))
-        carry = carry if golden.shape.variant in CHAINED else as_floats(golden.carry(number), dtype)
+        carry = carry if golden.model.variant in CHAINED else as_floats(golden.carry(number), dtype)
     return found
 
 
@@ -161,7 +161,7 @@ def in_float64(golden, folder):
     if not known:
         kept = folder / golden.path.name
         program = Path(__file__).with_name("trm_float64.py")
-        subprocess.run([sys.executable, program, golden.path.parents[1], folder, golden.shape.variant], check=True)
+        subprocess.run([sys.executable, program, golden.path.parents[1], folder, golden.model.variant], check=True)
     with np.load(kept, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files if name != "digest"}
     return [

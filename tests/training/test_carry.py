@@ -16,12 +16,13 @@ import pytest
 from plain_code import PLAIN_CODE
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.ema import Average
+from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.act import RecursiveSolver
+from plimsoll.recipes.puzzles.model import Trm
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
@@ -29,43 +30,36 @@ from plimsoll.training.step import evaluated, make_evaluate, make_init, make_ste
 from plimsoll.types import IGNORED_LABEL, Compute
 from small_tasks import relative_distance
 
-SHAPE = TRMShape(
-    vocab=5,
-    length=16,
-    identifiers=50,
-    variant="mlp",
+MODEL = Trm(
     width=32,
     layers=1,
     high_cycles=2,
     low_cycles=1,
     puzzle_positions=1,
+    halt_max_steps=3,
+    halt_exploration=0.3,
+    puzzle_learning_rate=1e-2,
+    puzzle_weight_decay=0.1,
 )
+SPEC = PuzzleSpec(arrays={}, vocab=5, length=16, identifiers=50)
 EXAMPLES, STEPS = 8, 6
-HALTING = Halting(max_steps=3, exploration=0.3)
 
 
-def task(shape=SHAPE, **levers):
-    return RecursiveSolver(shape, Compute(**levers), HALTING)
+def task(model=MODEL, spec=SPEC, **levers):
+    return RecursiveSolver(model, spec, Compute(**levers))
 
 
 def rule(rate=1e-3):
-    settings = TrmOptimizer(
-        learning_rate=rate,
-        warmup_steps=0,
-        decay="constant",
-        weight_decay=0.1,
-        puzzle_learning_rate=1e-2,
-        puzzle_weight_decay=0.1,
-    )
-    return in_place(settings.rule(100), average=Average(0.9))
+    settings = AdamATan2(learning_rate=rate, warmup_steps=0, decay="constant", weight_decay=0.1)
+    return in_place(settings.rule(100), average=Average(0.9), row_rule=MODEL.row_rule(settings, 100))
 
 
 def batch(seed, *, examples=EXAMPLES):
     random = np.random.default_rng(seed)
-    labels = random.integers(0, SHAPE.vocab, (examples, SHAPE.length)).astype(np.int32)
+    labels = random.integers(0, SPEC.vocab, (examples, SPEC.length)).astype(np.int32)
     labels[:, ::3] = IGNORED_LABEL
     return {
-        "inputs": random.integers(0, SHAPE.vocab, (examples, SHAPE.length)).astype(np.int32),
+        "inputs": random.integers(0, SPEC.vocab, (examples, SPEC.length)).astype(np.int32),
         "labels": labels,
         "puzzle_identifiers": random.integers(0, 12, examples).astype(np.int32),
     }
@@ -93,7 +87,7 @@ def trained(accumulation, remat="none"):
 
 def test_slots_really_halt_at_different_times():
     _, reports = trained(1)
-    assert reports[HALTING.max_steps - 1][0]["supervision_steps"] == HALTING.max_steps
+    assert reports[MODEL.halt_max_steps - 1][0]["supervision_steps"] == MODEL.halt_max_steps
     halted = np.array([carry["halted"] for _, carry in reports])
     assert halted.any()
     assert not halted.all()
@@ -122,7 +116,7 @@ def test_only_rows_that_were_read_have_moved():
     read = {int(one) for _, carry in reports for one in carry["puzzle_identifiers"]}
     moved = {int(row) for row in np.flatnonzero((np.asarray(before) != after).any(axis=1))}
     assert moved == read
-    assert len(read) < SHAPE.identifiers
+    assert len(read) < SPEC.identifiers
 
 
 def test_neither_average_nor_norm_see_the_table():
@@ -146,7 +140,7 @@ def test_an_evaluation_reads_average_and_table_and_takes_all_steps():
     params = evaluated(trained(1)[0])
     evaluate = jax.jit(make_evaluate(task()))
     sums = evaluate(params, batch(0))
-    assert sums["supervision_steps"].total == EXAMPLES * HALTING.max_steps
+    assert sums["supervision_steps"].total == EXAMPLES * MODEL.halt_max_steps
     moved = evaluate(params | {"tables": {"puzzles": params["tables"]["puzzles"] + 1}}, batch(0))
     assert moved["loss"].total != sums["loss"].total
 
@@ -178,13 +172,13 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def step_bytes(shape, *, accumulation, examples=8):
+def step_bytes(spec, *, accumulation, examples=8):
     plan = Plan(
         chip="cpu", micro_batch=examples // accumulation, accumulation=accumulation, remat="none", loss_chunk=0,
         precision="float32", prefetch=1, async_save=False,
     )  # fmt: skip
-    spec = {name: ((examples, *rows.shape[1:]), str(rows.dtype)) for name, rows in batch(0).items()}
-    program = lower(RecursiveSolver(shape, Compute(), HALTING), rule(), plan, batch=spec, evaluation_batch=spec)
+    shapes = {name: ((examples, *rows.shape[1:]), str(rows.dtype)) for name, rows in batch(0).items()}
+    program = lower(task(spec=spec), rule(), plan, batch=shapes, evaluation_batch=shapes)
     stats = compiled(program.step).memory_analysis()
     assert stats.alias_size_in_bytes == tree_bytes(program.state)  # every byte of the state is donated
     return stats.temp_size_in_bytes, tree_bytes(program.state)
@@ -193,17 +187,17 @@ def step_bytes(shape, *, accumulation, examples=8):
 @pytest.mark.slow
 def test_temporaries_do_not_grow_with_the_table():
     """A million rows by shapes alone; nothing is allocated."""
-    temporary, state = step_bytes(replace(SHAPE, identifiers=1_000), accumulation=2)
-    large, larger_state = step_bytes(replace(SHAPE, identifiers=1_000_000), accumulation=2)
-    assert larger_state - state == 999_000 * SHAPE.width * 4
+    temporary, state = step_bytes(replace(SPEC, identifiers=1_000), accumulation=2)
+    large, larger_state = step_bytes(replace(SPEC, identifiers=1_000_000), accumulation=2)
+    assert larger_state - state == 999_000 * MODEL.width * 4
     assert large < temporary + 2**16
 
 
 @pytest.mark.slow
 def test_the_carry_is_changed_where_it_lies():
     """Of micro-batches: each writes its slots over those it has read. 2,000 slots carry 8.7 MB of latents."""
-    temporary, state = step_bytes(replace(SHAPE, identifiers=1), accumulation=1000, examples=2000)
-    few, state_of_few = step_bytes(replace(SHAPE, identifiers=1), accumulation=10, examples=20)
+    temporary, state = step_bytes(replace(SPEC, identifiers=1), accumulation=1000, examples=2000)
+    few, state_of_few = step_bytes(replace(SPEC, identifiers=1), accumulation=10, examples=20)
     assert state - state_of_few > 8 * 2**20
     assert temporary - few < 0.15 * (state - state_of_few)
 
@@ -227,18 +221,18 @@ def test_a_step_split_over_devices_is_the_same_step():
 def test_a_step_multiplies_what_the_published_one_does(variant, remat, calls):
     """21 calls of the module forward and 7 of them backward, at twice the price; remat calls 6 once more. The weight of
     the batch costs no forward pass. Counted in the traced step, at published size."""
-    shape = TRMShape(vocab=11, length=81, variant=variant)
-    solver, spec = task(shape, remat=remat), batch_shapes(shape)
+    spec = PuzzleSpec(arrays={}, vocab=11, length=81, identifiers=1)
+    solver, shapes = task(Trm(variant=variant, halt_max_steps=3), spec, remat=remat), batch_shapes(spec)
     state = jax.eval_shape(make_init(solver, rule(), examples=EXAMPLES), jax.ShapeDtypeStruct((), jnp.uint32))
-    step = dot_flops(jax.jit(make_step(solver, rule(), accumulation=2)).trace(state, spec).jaxpr)
+    step = dot_flops(jax.jit(make_step(solver, rule(), accumulation=2)).trace(state, shapes).jaxpr)
     keys = jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((EXAMPLES,), jnp.uint32))
     forward = jax.jit(lambda p, c, b, k: solver.loss(p, c, b, k, train=True)[0])
-    assert step / dot_flops(forward.trace(state["params"], state["carry"], spec, keys).jaxpr) == pytest.approx(
+    assert step / dot_flops(forward.trace(state["params"], state["carry"], shapes, keys).jaxpr) == pytest.approx(
         calls / 21, rel=1e-3
     )
 
 
-def batch_shapes(shape):
-    tokens = jax.ShapeDtypeStruct((EXAMPLES, shape.length), jnp.int32)
+def batch_shapes(spec):
+    tokens = jax.ShapeDtypeStruct((EXAMPLES, spec.length), jnp.int32)
     rows = jax.ShapeDtypeStruct((EXAMPLES,), jnp.int32)
     return {"inputs": tokens, "labels": tokens, "puzzle_identifiers": rows}

@@ -260,7 +260,7 @@ class _Training:
         drawn = state["params"].pop("frozen")
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        return {"frozen": own_copies(self.recipe.open(self.folder.path).weights().load_frozen(drawn), drawn)}
+        return {"frozen": own_copies(self.recipe.open(self.folder.path).load_frozen(drawn), drawn)}
 
     def _given(self, state: Any) -> dict[str, Any]:
         """Returns the entries of the state that begin with the recipe's own parameters, if it has some."""
@@ -268,8 +268,8 @@ class _Training:
         if not options:
             return {}
         rule = in_place(self.recipe.update_rule(self.prepared.steps, self.plan.storage))
-        weights = self.recipe.open(self.folder.path).weights()
-        entries = with_initial(state, weights.load, rule.average)
+        opened = self.recipe.open(self.folder.path)
+        entries = with_initial(state, opened.load, rule.average)
         if entries is None:
             return {}
         self.notes.append(f"the run began with weights that were given to it ({options})")

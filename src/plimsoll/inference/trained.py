@@ -71,7 +71,7 @@ class Trained:
             like = without_frozen(like)
             if given:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
-                frozen = {"frozen": self.recipe.open(self.folder.path).weights().load_frozen(drawn)}
+                frozen = {"frozen": self.recipe.open(self.folder.path).load_frozen(drawn)}
         if "ema" not in like or not average:
             loaded = load_arrays(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
         else:

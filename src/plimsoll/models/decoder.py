@@ -65,6 +65,9 @@ class Places(NamedTuple):
 class StackedBlock(Protocol):
     """What is stacked along the first axis of the weights: one layer, or a group of them."""
 
+    layers: int
+    """Number of layers in it."""
+
     def init(self, keys: Iterator[Array]) -> dict:
         """Returns the float32 weights of one block. Takes the next keys, one a matrix."""
         ...
@@ -120,6 +123,8 @@ def geglu(gate: Array, up: Array, *, exact: bool) -> Array:
 
 class Layer:
     """What layers of every kind have: the weights of their shape, and a feed-forward part."""
+
+    layers = 1
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False) -> None:
         self.shape = shape
@@ -233,12 +238,13 @@ class Decoder:
         self.compute = compute
         self.frozen = frozen
         self.stacked = stacked or Block(shape, compute, frozen=frozen)
+        self.blocks = shape.layers // self.stacked.layers
 
     def init(self, key: Array) -> dict:
         """Returns float32 parameters; the blocks' leaves have a leading axis of blocks."""
         shape = self.shape
         embedding_key, block_key, head_key = jax.random.split(key, 3)
-        block_keys = jax.random.split(block_key, shape.blocks)
+        block_keys = jax.random.split(block_key, self.blocks)
         params = {
             "embedding": INIT_SCALE * jax.random.normal(embedding_key, (shape.vocab, shape.width)),
             "blocks": jax.lax.map(lambda key: self.stacked.init(matrix_keys(key)), block_keys),
@@ -277,7 +283,7 @@ class Decoder:
 
         layers = beside(params["blocks"], np.array(self.shape.windowed) if self.shape.windowed else None)
         if not self.frozen:
-            x = scan_blocks(apply, x, layers, layers=self.shape.blocks, compute=self.compute)
+            x = scan_blocks(apply, x, layers, layers=self.blocks, compute=self.compute)
             return self.normed(params, x)
 
         # Always scanned: one after another, XLA would have all layers widened at once.
@@ -320,7 +326,7 @@ class Decoder:
 
     @property
     def unrolls(self) -> bool:
-        return not self.frozen and unrolls(self.compute, layers=self.shape.blocks)
+        return not self.frozen and unrolls(self.compute, layers=self.blocks)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))

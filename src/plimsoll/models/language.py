@@ -79,7 +79,7 @@ class NextToken:
         """Returns the blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
         if not self.decoder.unrolls:
             return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.shape.blocks)}
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.blocks)}
 
     def stack(self, gradient: dict) -> dict:
         if not self.decoder.unrolls:

@@ -135,11 +135,6 @@ class DecoderShape:
     def form(self) -> Form:
         return FORMS[self.architecture]
 
-    @property
-    def blocks(self) -> int:
-        """Stacked blocks: layers, or groups of them where they differ."""
-        return self.layers
-
     def parameters(self) -> int:
         """Returns the number of parameters."""
         return sum(math.prod(sides) for sides in self.leaves().values())

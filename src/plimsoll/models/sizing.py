@@ -9,6 +9,7 @@ nearest to the preferred ratio wins. No JAX here: recipes use it.
 import math
 from bisect import bisect
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
@@ -30,75 +31,83 @@ def usual_vocabulary(parameters: int) -> int:
     return next(size for most, size in VOCABULARIES if parameters < most)
 
 
-def inner_width(width: int, multiple: int = 64) -> int:
-    """Returns 8/3 of the width, to the next multiple: three dots of this width cost what two of 4x would."""
-    return max(multiple, round(width * 8 / 3 / multiple) * multiple)
+def usual_heads(width: int) -> int:
+    """Returns the number of heads of a usual width; 1 where none of these divides the width."""
+    return width // next((size for size in HEAD_WIDTHS if width % size == 0), width)
+
+
+def inner_width(width: int, multiple: int = 64, *, thirds: int = 8) -> int:
+    """Returns 8/3 of the width, to the nearest multiple: three products of this width cost what two of 4x would."""
+    return max(multiple, round(width * thirds / 3 / multiple) * multiple)
+
+
+class Candidate(NamedTuple):
+    """Sizes of a shape, and the number of parameters that it would have: thousands are compared."""
+
+    width: int
+    layers: int
+    inner: int
+    parameters: int
+
+    @property
+    def strangeness(self) -> float:
+        """Distance from the preferred proportions; 0 for both of them."""
+        aspect = abs(math.log(self.width / self.layers / PREFERRED_ASPECT))
+        inner = abs(math.log(self.inner / (self.width * 8 / 3)))
+        return round(aspect + 2 * inner, 3)
 
 
 def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
     """Returns the shape nearest to the preferred proportions within 2 % of `target` parameters.
 
-    Raises RecipeError with the smallest reachable count where the target is out of reach.
+    Raises RecipeError with the nearest reachable counts where the target is out of reach.
     """
+    candidates: list[Candidate] = []
     for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
-        near: list[tuple[float, float, DecoderShape]] = []
-        for shape in _shapes(target, vocab, tied, multiple):
-            error = abs(_parameters(shape.width, shape.layers, shape.inner, vocab, tied) - target) / target
-            if error <= TOLERANCE:
-                aspect = abs(math.log(shape.width / shape.layers / PREFERRED_ASPECT))
-                inner = abs(math.log(shape.inner / (shape.width * 8 / 3)))
-                strangeness = round(aspect + 2 * inner, 3)
-                near.append((strangeness, error, shape))
+        candidates = list(_candidates(target, vocab * (1 if tied else 2), multiple))
+        near = [shape for shape in candidates if abs(shape.parameters - target) <= TOLERANCE * target]
         if near:
-            return min(near, key=lambda ranked: ranked[:2])[2]
-    raise RecipeError(_unreachable(target, vocab, tied))
+            best = min(near, key=lambda shape: (shape.strangeness, abs(shape.parameters - target)))
+            return DecoderShape(
+                vocab=vocab,
+                width=best.width,
+                layers=best.layers,
+                heads=usual_heads(best.width),
+                inner=best.inner,
+                tied=tied,
+            )
 
-
-def _unreachable(target: int, vocab: int, tied: bool) -> str:
-    """Returns the refusal, with the counts nearest to the target out of all up to the first width beyond it."""
-    low, high = ASPECT_RATIOS
-    counts: list[int] = []
-    for width in range(32, MOST_WIDTH + 1, 32):
-        of_width = [
-            _parameters(width, layers, inner, vocab, tied)
-            for layers in range(max(1, math.ceil(width / high)), max(1, width // low) + 1)
-            for inner in _inners(width, 8)
-        ]
-        counts += of_width
-        if min(of_width) > target:
-            break
-    counts.sort()
+    counts = sorted(shape.parameters for shape in candidates)
     place = bisect(counts, target)
     nearest = counts[max(0, place - 1) : place + 1]
-    return (
+    raise RecipeError(
         f"--target-params {format_count(target)} is unreachable with a vocabulary of {vocab:,}: ask for"
         f" {' or '.join(f'{count:,}' for count in nearest)} parameters, the nearest there are, or use another"
         " --vocab-size"
     )
 
 
-def _parameters(width: int, layers: int, inner: int, vocab: int, tied: bool) -> int:
-    """Returns `DecoderShape.parameters` by arithmetic: thousands of shapes are compared."""
-    layer = 4 * width * width + 3 * width * inner + 2 * width
-    return vocab * width * (1 if tied else 2) + layers * layer + width
+def _candidates(target: int, rows: int, multiple: int) -> Iterator[Candidate]:
+    """Yields the shapes whose number of layers is next to that of `target`, up to the first width beyond it.
 
-
-def _inners(width: int, multiple: int) -> list[int]:
-    """Returns inner widths near enough to 8/3 of the width."""
+    Args:
+        target: Number of parameters.
+        rows: Rows of the embedding and of the output layer.
+        multiple: What the inner width is a multiple of.
+    """
+    deepest, flattest = ASPECT_RATIOS
     low, high = INNER_RATIOS
-    return [i for i in range(multiple, 4 * width, multiple) if low <= i / (width * 8 / 3) <= high]
-
-
-def _shapes(target: int, vocab: int, tied: bool, multiple: int) -> Iterator[DecoderShape]:
-    low, high = ASPECT_RATIOS
     for width in range(32, MOST_WIDTH + 1, 32):
-        if vocab * width > target * (1 + TOLERANCE):
+        usual = width * 8 / 3
+        inners = [inner for inner in range(multiple, 4 * width, multiple) if low <= inner / usual <= high]
+        least, most = math.ceil(width / flattest), width // deepest
+        without = rows * width + width
+        shapes: list[Candidate] = []
+        for inner in inners or [inner_width(width, multiple)]:
+            layer = 4 * width * width + 3 * width * inner + 2 * width
+            exact = math.floor((target - without) / layer)
+            for layers in {min(max(number, least), most) for number in (exact, exact + 1)}:
+                shapes.append(Candidate(width, layers, inner, without + layers * layer))
+        yield from shapes
+        if min(shape.parameters for shape in shapes) > (1 + TOLERANCE) * target:
             return
-        heads = width // next(size for size in HEAD_WIDTHS if width % size == 0)
-        near = inner_width(width, multiple)
-        for inner in _inners(width, multiple) or [near]:
-            without = _parameters(width, 0, inner, vocab, tied)
-            exact = (target - without) / (_parameters(width, 1, inner, vocab, tied) - without)
-            for layers in {math.floor(exact), math.ceil(exact)}:
-                if layers >= 1 and width / high <= layers <= max(1, width / low):
-                    yield DecoderShape(vocab=vocab, width=width, layers=layers, heads=heads, inner=inner, tied=tied)

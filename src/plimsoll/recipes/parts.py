@@ -18,11 +18,12 @@ from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Count, Interval, Options, PositiveFloat, PositiveInt, Seed
 from plimsoll.recipes.specs import Spec, spec_of
-from plimsoll.recipes.verbs import Shown, Verb
+from plimsoll.recipes.verbs import Shown, Verb, resolved
 from plimsoll.types import Compute, Source, Task
 
 if TYPE_CHECKING:
     from plimsoll.files.run_folder import RunFolder
+    from plimsoll.optimizers.sign_sgd import RowRule
 
 Say = Callable[[str], None]
 Batch = Mapping[str, Any]
@@ -282,18 +283,6 @@ class Uses:
     """
 
 
-class Weights(Protocol):
-    """Weights that a run begins with, from files or from its data."""
-
-    def load(self, params: Any) -> Any:
-        """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete."""
-        ...
-
-    def load_frozen(self, frozen: Any) -> Any:
-        """Returns the frozen weights in the tree, shapes and storage of `frozen`, whose arrays it may delete."""
-        ...
-
-
 class Dataset(Protocol):
     """The opened data of one run."""
 
@@ -333,17 +322,16 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Part):
-    """The network and its loss. `task` has to be written, and `reads` to be set."""
+    """The network and its loss. `task` has to be written, or `implementation` to be set, and `reads`."""
 
     group = "model"
     reads: ClassVar[type[Spec]] = Spec
     """Examples that it understands, like TokenSpec."""
-    trained_by: ClassVar[type[Optimizer]] = Optimizer
-    """Optimizers that have a rule for all of its parameters."""
+    implementation: ClassVar[str] = ""
+    """What `task` calls with the model, the spec and `compute`, as "module:Class". It is imported there, with JAX."""
     uses: ClassVar[Uses] = Uses()
     """What is done with the trained model: commands, the best checkpoint, the report."""
 
-    @abstractmethod
     def task(self, spec: Any, compute: Compute) -> Task:
         """Returns the model and its loss as pure functions of parameters and a batch.
 
@@ -354,6 +342,18 @@ class Model(Part):
         Raises:
             RecipeError: The examples are none that the model can read.
         """
+        if not self.implementation:
+            raise NotImplementedError(f"{type(self).__name__} needs a method `task`, which returns the model's task")
+        return resolved(self.implementation)(self, spec, compute)
+
+    def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule | None:
+        """Returns the rule for the rows of its tables that a step reads; None, the default, where it has no tables.
+
+        Args:
+            optimizer: Rule for all other parameters.
+            steps: Optimizer steps of the whole run.
+        """
+        return None
 
     def needs(self) -> Needs:
         """Returns what it asks of its data, before any is opened. Nothing by default."""
@@ -384,9 +384,19 @@ class Model(Part):
         """
         return ()
 
-    def weights(self, spec: Any, dataset: Any) -> Weights:
-        """Returns the weights that a run begins with, if `Hints.begins_with` names their options."""
-        raise NotImplementedError(f"{type(self).__name__} says where its weights are, and does not load them")
+    def load(self, params: Any, spec: Any, dataset: Any) -> Any:
+        """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete.
+
+        Called if `Hints.begins_with` names the options of weights that a run begins with.
+        """
+        return params
+
+    def load_frozen(self, frozen: Any, spec: Any, dataset: Any) -> Any:
+        """Returns the frozen weights in the tree, shapes and storage of `frozen`, whose arrays it may delete.
+
+        Called if `Hints.frozen_given`.
+        """
+        return frozen
 
     def check(self, spec: Any, say: Say) -> Mapping[str, Any]:
         """Checks once, before training, the files of weights that a run begins with.

@@ -20,7 +20,7 @@ from plimsoll.errors import RecipeError, did_you_mean
 from plimsoll.optimizers.foreign import optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Named, Options, fields_of, flag_of
-from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say, Weights
+from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say
 from plimsoll.recipes.registered import require_fitting
 from plimsoll.recipes.specs import Spec
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
@@ -77,7 +77,7 @@ class Recipe(metaclass=Named):
             part = getattr(self, role)
             if not isinstance(part, kind):
                 raise RecipeError(f"{role} of a recipe is a part like {kind.__name__}(), got a {type(part).__name__}")
-        require_fitting(self.model, self.data, self.optimizer)
+        require_fitting(self.model, self.data)
         if self.origin is not None:
             return
         seen: dict[str, str] = {}
@@ -186,7 +186,8 @@ class Recipe(metaclass=Named):
     def update_rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         """Returns the optimizer as an optax transformation, for weights and optimizer state in a given precision.
 
-        If `ema_decay` is set, it also updates an exponential moving average (EMA) of the weights.
+        If `ema_decay` is set, it also updates an exponential moving average (EMA) of the weights. If the model has
+        tables, it also updates the rows that a step reads.
 
         Args:
             steps: Optimizer steps of the whole run, for the learning-rate schedule.
@@ -202,13 +203,14 @@ class Recipe(metaclass=Named):
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
                 " has such a form, and that of this recipe has none: take plimsoll.AdamW(...), or leave both at 32"
             )
-        rule = self.optimizer.rule(steps, storage)
-        if not self.optimizer.ema_decay:
-            return rule
         from plimsoll.levers.ema import Average
         from plimsoll.optimizers.in_place import in_place
 
-        return in_place(rule, average=Average(self.optimizer.ema_decay, storage.ema_bits))
+        average = None
+        if self.optimizer.ema_decay:
+            average = Average(self.optimizer.ema_decay, storage.ema_bits)
+        rule = self.optimizer.rule(steps, storage)
+        return in_place(rule, average=average, row_rule=self.model.row_rule(self.optimizer, steps))
 
     @property
     def reading(self) -> Reading:
@@ -261,9 +263,13 @@ class Opened:
         self.recipe.model.require_same(prepared.weights)
         self.dataset.require_same(prepared, training=training)
 
-    def weights(self) -> Weights:
-        """Returns the weights that a run begins with, if `Hints.begins_with` names their options."""
-        return self.recipe.model.weights(self.recipe.spec, self.dataset)
+    def load(self, params: Any) -> Any:
+        """Returns `params` with the weights that a run begins with (`Model.load`)."""
+        return self.recipe.model.load(params, self.recipe.spec, self.dataset)
+
+    def load_frozen(self, frozen: Any) -> Any:
+        """Returns `frozen` with the weights that checkpoints leave out (`Model.load_frozen`)."""
+        return self.recipe.model.load_frozen(frozen, self.recipe.spec, self.dataset)
 
     def source(self, *, prefetch: int) -> Source:
         """Returns an endless iterator over training batches, starting with the first one (`Dataset.source`)."""

@@ -191,7 +191,7 @@ def name_of_part(part: object) -> str | None:
     return name if known.get(name) == f"{cls.__module__}:{cls.__qualname__}" else None
 
 
-def require_fitting(model: Model, data: Data, optimizer: Optimizer) -> None:
+def require_fitting(model: Model, data: Data) -> None:
     """Raises RecipeError, with the parts that would fit, where parts do not go together."""
     if not issubclass(data.gives, model.reads):
         fitting = [name for name in of_role("data") if issubclass(part_class("data", name).gives, model.reads)]
@@ -199,10 +199,4 @@ def require_fitting(model: Model, data: Data, optimizer: Optimizer) -> None:
         raise RecipeError(
             f"the model {model.name} reads {model.reads.in_words}, and the data {data.name} gives"
             f" {data.gives.in_words}: take data={' or '.join(fitting)}, or model={' or '.join(others)}"
-        )
-    if not isinstance(optimizer, model.trained_by):
-        fitting = [name for name in of_role("optimizer") if issubclass(part_class("optimizer", name), model.trained_by)]
-        raise RecipeError(
-            f"the model {model.name} has parameters for which {optimizer.name or type(optimizer).__name__} has no rule:"
-            f" take optimizer={' or '.join(fitting)}"
         )

@@ -7,18 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.control.imitator import GAIN_UNIT, Imitating, ImitatorShape, token_features
+from plimsoll.recipes.control.imitator import GAIN_UNIT, Imitating, token_features
+from plimsoll.recipes.control.model import Imitator
+from plimsoll.recipes.specs import WindowSpec
 from plimsoll.types import Compute
 
 STRICT = True
 
-SIZES = {"features": 19, "outputs": 6, "families": 35}
+SPEC = WindowSpec(
+    arrays={"inputs": ((8, 19), "float32"), "controls": ((6,), "float32")},
+    families=tuple(f"system {number}" for number in range(35)),
+    states=12,
+)
+PUBLISHED = {"network": "published", "error_floor": 0.0}
 
 
 @cache
 def task_of(**changed):
-    sizes = {"width": 16, "heads": 2, "layers": 2, "inner": 32} | changed
-    return Imitating(ImitatorShape(**SIZES, **sizes), Compute())
+    options = {"width": 16, "heads": 2, "layers": 2, "inner": 32} | PUBLISHED | changed
+    return Imitating(Imitator(**options), SPEC, Compute())
 
 
 @cache
@@ -84,7 +91,7 @@ def test_dropout_is_on_in_training_only_and_each_example_has_its_own():
 
 
 def gain_task(patch=4):
-    return task_of(gain_states=12, patch=patch)
+    return task_of(network="gain", patch=patch)
 
 
 def windows_with_a_code():

@@ -32,8 +32,8 @@ def test_the_published_network_is_one_option_away(file):
 
 
 def test_by_default_it_says_a_gain_for_the_states_that_the_file_names(file):
-    shape = made("control", data=file).task(Compute()).shape
-    assert (shape.gain_states, shape.patch, shape.error_floor) == (12, 4, 0.1)
+    task = made("control", data=file).task(Compute())
+    assert (task.gain_states, task.model.patch, task.model.error_floor) == (12, 4, 0.1)
     # enter: 3 x 4 x 12 + 7 + 24 features instead of 19; leave: 6 x 12 outputs instead of 6
     assert parameters(made("control", data=file)) == 208_774 + (175 - 19) * 64 + (72 - 6) * 65
 

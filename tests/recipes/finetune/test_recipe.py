@@ -61,14 +61,14 @@ def test_by_default_adapters_beside_every_kernel_of_a_small_published_model():
 
 def test_training_begins_with_the_published_weights_and_adapters_that_add_nothing(recipe):
     some = recipe.replace(lora_targets="q,v")
-    params = some.open(None).weights().load(jax.jit(some.task(Compute()).init)(jax.random.key(0)))
+    params = some.open(None).load(jax.jit(some.task(Compute()).init)(jax.random.key(0)))
     published = drawn(SHAPE)["model.layers.1.mlp.up_proj.weight"]
     np.testing.assert_array_equal(params["frozen"]["base"]["blocks"]["up"]["kernel"][1], published.T)
     assert params["trainable"].keys() == {"blocks/query/kernel", "blocks/value/kernel"}
     assert params["trainable"]["blocks/query/kernel"]["a"].shape == (2, 32, 4)
     assert not any(pair["b"].any() for pair in params["trainable"].values())
     whole = recipe.replace(lora_rank=0)
-    params = whole.open(None).weights().load(jax.jit(whole.task(Compute()).init)(jax.random.key(0)))
+    params = whole.open(None).load(jax.jit(whole.task(Compute()).init)(jax.random.key(0)))
     np.testing.assert_array_equal(params["trainable"]["blocks"]["up"]["kernel"][1], published.T)
 
 
@@ -132,7 +132,7 @@ def test_an_adapter_is_begun_with(recipe, tmp_path):
     learned = adapter(tmp_path / "adapter")
     begun = recipe.replace(init_from=str(tmp_path / "adapter"), lora_targets="q")
     prepared(begun, tmp_path)
-    params = begun.open(None).weights().load(jax.jit(begun.task(Compute()).init)(jax.random.key(0)))
+    params = begun.open(None).load(jax.jit(begun.task(Compute()).init)(jax.random.key(0)))
     np.testing.assert_array_equal(params["trainable"]["blocks/query/kernel"]["a"], learned["blocks/query/kernel"]["a"])
     assert begun.hints.begins_with == "--pretrained, --init-from"
 

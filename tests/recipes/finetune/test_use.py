@@ -42,7 +42,7 @@ class Tuned(SimpleNamespace):
         plan = SimpleNamespace(compute=lambda platform: Compute())
         super().__init__(recipe=recipe, run=str(run), step=6, plan=plan, prepared=made)
         self.task = recipe.task(Compute())
-        params, draw = recipe.open(None).weights().load(zeros(self.task)), np.random.default_rng(3)
+        params, draw = recipe.open(None).load(zeros(self.task)), np.random.default_rng(3)
         move = lambda leaf: leaf + jnp.asarray(moved * draw.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
         self.all = params | {"trainable": jax.tree.map(move, params["trainable"])}
 
@@ -83,7 +83,7 @@ def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begin
     batch = next(opened.source(prefetch=0))
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     loss = jax.jit(lambda params: tuned.task.loss(params, None, batch, keys, train=True)[0].total)
-    assert loss(opened.weights().load(zeros(tuned.task))) == loss(tuned.all)
+    assert loss(opened.load(zeros(tuned.task))) == loss(tuned.all)
 
 
 @pytest.mark.parametrize("options", [{"rslora": True, "lora_targets": "v,down"}, {"lora_rank": 0}], ids=str)

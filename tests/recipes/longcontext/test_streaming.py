@@ -7,24 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eigen_examples import LENGTH, SHAPES, VOCAB, hidden_of, parameters, tokens
+from eigen_examples import LENGTH, MODELS, VOCAB, hidden_of, parameters, task_of, tokens
 from plimsoll.recipes.longcontext.streaming import Stream, continued
-from plimsoll.recipes.longcontext.task import LongTokens
-from plimsoll.types import Compute
 
 STRICT = True
 
 
 @cache
 def stream_of(name):
-    stream = Stream(LongTokens(SHAPES[name], Compute()).decoder, context=LENGTH)
+    stream = Stream(task_of(MODELS[name]), context=LENGTH)
     return stream, jax.jit(stream.hidden)
 
 
-FIXED = LongTokens(SHAPES["fixed"], Compute())
+FIXED = task_of(MODELS["fixed"])
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
 def test_token_by_token_gives_what_all_at_once_gives(name):
     stream, onward = stream_of(name)
     ids = tokens()[:, :-1].astype(np.int32)
@@ -34,15 +32,15 @@ def test_token_by_token_gives_what_all_at_once_gives(name):
         hidden, memory = onward(parameters(name), memory, piece)
         found.append(hidden)
         assert jax.tree.map(jnp.shape, memory) == held
-    np.testing.assert_allclose(np.concatenate(found, axis=1), hidden_of(SHAPES[name])(parameters(name), ids), atol=3e-4)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), hidden_of(MODELS[name])(parameters(name), ids), atol=3e-4)
     assert int(memory["position"]) == LENGTH
 
 
 def test_a_layer_that_attends_to_all_sees_as_many_tokens_as_a_window_of_training_had():
-    stream = Stream(LongTokens(SHAPES["attending"], Compute()).decoder, context=8)
-    windowed = Stream(LongTokens(SHAPES["windowed"], Compute()).decoder, context=LENGTH)
+    stream = Stream(task_of(MODELS["attending"]), context=8)
+    windowed = Stream(task_of(MODELS["windowed"]), context=LENGTH)
     assert stream.window == 8
-    assert windowed.window == SHAPES["windowed"].window
+    assert windowed.window == MODELS["windowed"].attention_window
     assert stream.start()["blocks"]["attending"]["keys"].shape[3] == 8
 
 
@@ -52,7 +50,7 @@ def test_the_likeliest_continuation_is_that_of_the_whole_model(prompt):
     options = {"known": VOCAB, "end": VOCAB, "temperature": 0.0, "top_k": 0, "seed": 0, "length": LENGTH}
     found = list(continued(FIXED, params, ids, tokens=4, **options))
     whole = np.asarray([[*ids, *found]], np.int32)
-    logits = FIXED.decoder.logits(params, hidden_of(SHAPES["fixed"])(params, whole)[0])
+    logits = FIXED.decoder.logits(params, hidden_of(MODELS["fixed"])(params, whole)[0])
     assert found == [int(one) for one in jnp.argmax(logits[len(ids) - 1 : -1], axis=-1)]
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.puzzles.act import Answers, Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.act import Answers, RecursiveSolver
+from plimsoll.recipes.puzzles.model import Trm
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
 STRICT = True
@@ -25,7 +26,7 @@ def halts(q, steps, *, max_steps=4, exploration=0.0, keys=KEYS):
 @cache
 def rule_of(max_steps, exploration):
     solver = object.__new__(RecursiveSolver)
-    solver.halting = Halting(max_steps=max_steps, exploration=exploration)
+    solver.model = Trm(halt_max_steps=max_steps, halt_exploration=exploration)
     return jax.jit(solver._halts)
 
 
@@ -60,15 +61,13 @@ def test_the_likeliest_token_of_each_place_is_the_answer():
 
 
 BATCH, LENGTH, VOCAB = 5, 16, 5
-SHAPE = TRMShape(
-    vocab=VOCAB, length=LENGTH, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2,
-    puzzle_positions=2, variant="mlp",
-)  # fmt: skip
+MODEL = Trm(width=32, heads=2, layers=1, high_cycles=2, low_cycles=2, puzzle_positions=2, halt_max_steps=4)
+SPEC = PuzzleSpec(arrays={}, vocab=VOCAB, length=LENGTH, identifiers=3)
 
 
 @pytest.fixture(scope="module")
 def case():
-    task = RecursiveSolver(SHAPE, Compute(), Halting(max_steps=4))
+    task = RecursiveSolver(MODEL, SPEC, Compute())
     keys = jax.random.split(jax.random.key(0), 5)
     params = jax.jit(task.init)(keys[0])
     params["trainable"]["halt"]["kernel"] = jax.random.normal(keys[1], (32, 2))

@@ -8,33 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.act import RecursiveSolver
+from plimsoll.recipes.puzzles.model import Trm
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
 
 STRICT = True
 
-SMALL = TRMShape(
-    vocab=5, length=16, identifiers=3, width=32, heads=2, layers=1, high_cycles=2, low_cycles=2, puzzle_positions=2
+SMALL = Trm(
+    variant="attention",
+    width=32,
+    heads=2,
+    layers=1,
+    high_cycles=2,
+    low_cycles=2,
+    puzzle_positions=2,
+    halt_max_steps=4,
+    halt_exploration=0.0,
 )
+SPEC = PuzzleSpec(arrays={}, vocab=5, length=16, identifiers=3)
 MLP = replace(SMALL, variant="mlp")
 BATCH = 6
-FOUR = Halting(max_steps=4, exploration=0.0)
 
 
 @cache
-def start(shape):
-    return jax.jit(RecursiveSolver(shape, Compute()).init)(jax.random.key(0))
+def start(model):
+    return jax.jit(solver(model).init)(jax.random.key(0))
 
 
-def batch(seed=0, examples=BATCH, shape=SMALL):
+def batch(seed=0, examples=BATCH):
     random = np.random.default_rng(seed)
-    labels = random.integers(0, shape.vocab, (examples, shape.length)).astype(np.int32)
+    labels = random.integers(0, SPEC.vocab, (examples, SPEC.length)).astype(np.int32)
     labels[random.random(labels.shape) < 0.3] = IGNORED_LABEL
     return {
-        "inputs": random.integers(0, shape.vocab, (examples, shape.length)).astype(np.int32),
+        "inputs": random.integers(0, SPEC.vocab, (examples, SPEC.length)).astype(np.int32),
         "labels": labels,
-        "puzzle_identifiers": random.integers(0, shape.identifiers, examples).astype(np.int32),
+        "puzzle_identifiers": random.integers(0, SPEC.identifiers, examples).astype(np.int32),
     }
 
 
@@ -43,8 +52,8 @@ def keys(examples=BATCH, seed=0):
 
 
 @cache
-def solver(shape=SMALL, halting=FOUR, **levers):
-    return RecursiveSolver(shape, Compute(**levers), halting)
+def solver(model=SMALL, **levers):
+    return RecursiveSolver(model, SPEC, Compute(**levers))
 
 
 @cache
@@ -59,10 +68,10 @@ def with_halting_bias(params, bias):
     return params | {"trainable": trainable | {"halt": halt}}
 
 
-@pytest.mark.parametrize("shape", [SMALL, MLP], ids=str)
-def test_initial_weights_have_the_deviation_asked_for(shape):
-    wide = replace(shape, vocab=500, width=128)
-    params = jax.jit(RecursiveSolver(wide, Compute()).init)(jax.random.key(0))
+@pytest.mark.parametrize("model", [SMALL, MLP], ids=["attention", "mlp"])
+def test_initial_weights_have_the_deviation_asked_for(model):
+    wide = RecursiveSolver(replace(model, width=128), replace(SPEC, vocab=500), Compute())
+    params = jax.jit(wide.init)(jax.random.key(0))
     weights = params["trainable"]
     assert float(jnp.std(weights["embedding"])) == pytest.approx(128**-0.5, rel=0.05)
     for kernel in (weights["head"], *jax.tree.leaves(weights["blocks"])):
@@ -136,7 +145,7 @@ def test_a_slot_halts_once_it_wants_to_at_the_last_step_at_most_and_exploring_de
     assert reluctant == [(1, False), (2, False), (3, False), (4, True), (1, False)]
     assert told == [0, 0, 0, BATCH, 0]  # an answer counts where its slot halts
     assert walk(solver(), eager)[0][0] == (1, True)
-    exploring = solver(halting=Halting(max_steps=4, exploration=1.0))
+    exploring = solver(replace(SMALL, halt_exploration=1.0))
     assert walk(exploring, eager)[0][0] == (1, False)
 
 

@@ -48,7 +48,7 @@ def kind(name):
 
 @pytest.fixture(scope="module")
 def allowed(golden):
-    return CLOSE[golden.shape.variant]
+    return CLOSE[golden.model.variant]
 
 
 def test_golden_float64_is_what_was_published(golden, exact):

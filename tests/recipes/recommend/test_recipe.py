@@ -85,7 +85,7 @@ def test_no_item_that_is_held_out_is_trained_on(recipe, data):
 
 
 def test_training_begins_with_the_datas_embeddings_and_clusters(recipe):
-    found = recipe.open(None).weights().load(zeros(recipe))
+    found = recipe.open(None).load(zeros(recipe))
     rows = recipe.data.interactions.embeddings()
     table = np.asarray(found["trainable"]["items"]["embedding"])
     np.testing.assert_allclose(table[3], rows[3] / np.linalg.norm(rows[3]) * ROW_LENGTH, rtol=1e-5)
@@ -99,18 +99,18 @@ def test_items_of_another_width_begin_at_random_and_that_is_said(recipe, tmp_pat
     assert "items begin at random" in said[0]
     params = zeros(other)
     np.testing.assert_array_equal(
-        other.open(None).weights().load(params)["trainable"]["items"]["embedding"],
+        other.open(None).load(params)["trainable"]["items"]["embedding"],
         params["trainable"]["items"]["embedding"],
     )
 
 
 def test_a_pretrained_model_is_frozen_unless_it_is_not(recipe, model):
     frozen = recipe.replace(width=None, pretrained=model)
-    params = frozen.open(None).weights().load(zeros(frozen))
+    params = frozen.open(None).load(zeros(frozen))
     assert "frozen_bits" in frozen.hints.levers
     assert params["frozen"]["model"]["blocks"]["query"]["kernel"].any()
     learned = frozen.replace(freeze=False)
-    params = learned.open(None).weights().load(zeros(learned))
+    params = learned.open(None).load(zeros(learned))
     assert "frozen_bits" not in learned.hints.levers
     assert params["trainable"]["model"]["blocks"]["query"]["kernel"].any()
 

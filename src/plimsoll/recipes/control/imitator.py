@@ -12,7 +12,6 @@ token (`motion_tokens`).
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,15 +19,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from plimsoll.errors import RecipeError
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.precision import dot
 from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.dropout import dropped
+from plimsoll.recipes.control.model import Imitator
+from plimsoll.recipes.specs import WindowSpec
 from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
 
 NORM_EPSILON = 1e-6
 POSITION_SCALE = 0.02
+LONGEST = 128
+"""States of a window for which the network has positions at least."""
 GAIN_UNIT = 64.0
 """Gain of a 1 of the last layer: those of the 35 families reach 2 to 154 in units of states and controls."""
 GAIN_START = 1 / 64
@@ -39,55 +43,48 @@ STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
 """Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
 
 
-@dataclass(frozen=True)
-class ImitatorShape:
-    """Sizes of the network; `positions` is the most that a window may have."""
-
-    features: int
-    outputs: int
-    families: int
-    width: int
-    heads: int
-    layers: int
-    inner: int
-    positions: int = 128
-    dropout: float = 0.0
-    gain_states: int = 0
-    """States that the network says a gain for: the first of the features. 0 is the published form, which says the
-    control itself."""
-    patch: int = 1
-    """Time steps of a token, where the network says a gain."""
-    error_floor: float = 0.0
-    """Size of controls above which their errors count less in training; 0 for the squared error as it is."""
-
-
 class Imitating:
     """A `Task`. Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family`
     (batch,) int32."""
 
     stacked = "blocks"
 
-    def __init__(self, shape: ImitatorShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
-        self._unrolls = unrolls(compute, layers=shape.layers)
+    def __init__(self, model: Imitator, spec: WindowSpec, compute: Compute) -> None:
+        self.model = model
+        self.compute = compute
+        (self.length, self.features), _ = spec.arrays["inputs"]
+        (self.outputs,), _ = spec.arrays["controls"]
+        self.families = len(spec.families)
+        self.gain_states = spec.states if model.network == "gain" else 0
+        """States that the network says a gain for: the first of the features. 0 is the published form."""
+        self._unrolls = unrolls(compute, layers=model.layers)
+        if self.gain_states and self.length % model.patch:
+            divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)
+            raise RecipeError(
+                f"a window of {self.length} states cannot be divided into tokens of --patch {model.patch}: it can into"
+                f" those of {divisors}"
+            )
 
     def init(self, key: Array) -> Params:
         """Returns float32 parameters; blocks have a leading axis of layers. Kernels are LeCun normal, biases zero."""
-        shape, (first, place, blocks, last) = self.shape, jax.random.split(key, 4)
-        states = shape.gain_states
-        leave = _linear(last, shape.width, shape.outputs * max(1, states))
-        features = token_features(shape.features, states=states, patch=shape.patch) if states else shape.features
+        model = self.model
+        first, place, blocks, last = jax.random.split(key, 4)
+        states = self.gain_states
+        leave = _linear(last, model.width, self.outputs * max(1, states))
+        features = token_features(self.features, states=states, patch=model.patch) if states else self.features
+        positions = max(LONGEST, self.length)
         return {
             "trainable": {
-                "enter": _linear(first, features, shape.width),
-                "positions": POSITION_SCALE * jax.random.normal(place, (shape.positions, shape.width)),
-                "blocks": jax.vmap(self._block)(jax.random.split(blocks, shape.layers)),
+                "enter": _linear(first, features, model.width),
+                "positions": POSITION_SCALE * jax.random.normal(place, (positions, model.width)),
+                "blocks": jax.vmap(self._block)(jax.random.split(blocks, model.layers)),
                 "leave": jax.tree.map(lambda leaf: GAIN_START * leaf, leave) if states else leave,
             }
         }
 
     def _block(self, key: Array) -> dict[str, Any]:
-        d, f = self.shape.width, self.shape.inner
+        d = self.model.width
+        f = self.model.inner or 4 * d
         keys = jax.random.split(key, 6)
         return {
             **{name: _kernel(keys[i], d, d) for i, name in enumerate(("query", "key", "value", "out"))},
@@ -101,13 +98,13 @@ class Imitating:
         self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
     ) -> Float[Array, "batch outputs"]:
         """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
-        drop, states = partial(dropped, keys=keys, share=self.shape.dropout), self.shape.gain_states
-        tokens = motion_tokens(inputs, states=states, patch=self.shape.patch) if states else inputs
+        drop, states = partial(dropped, keys=keys, share=self.model.dropout), self.gain_states
+        tokens = motion_tokens(inputs, states=states, patch=self.model.patch) if states else inputs
         x = self._dot(tokens, weights["enter"]) + weights["positions"][: tokens.shape[1]]
         x = by_rows(drop(x, place=0))
         numbered = weights["blocks"]
         if keys is not None:
-            layer = jnp.arange(self.shape.layers)
+            layer = jnp.arange(self.model.layers)
             numbered = (
                 [(block, layer[i]) for i, block in enumerate(numbered)]
                 if isinstance(numbered, list)
@@ -116,7 +113,7 @@ class Imitating:
 
         def apply(x: Array, block: Any) -> Array:
             block, number = block if keys is not None else (block, 0)
-            heads = (*x.shape[:2], self.shape.heads, -1)
+            heads = (*x.shape[:2], self.model.heads, -1)
             query, key, value = (
                 keep(self._dot(x, block[name])).reshape(heads).swapaxes(1, 2) for name in ("query", "key", "value")
             )
@@ -126,12 +123,12 @@ class Imitating:
             inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
             return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
-        x = scan_blocks(apply, x, numbered, layers=self.shape.layers, compute=self.compute)
+        x = scan_blocks(apply, x, numbered, layers=self.model.layers, compute=self.compute)
         if not states:
             return self._dot(x[:, -1], weights["leave"])
         exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below
         said = exact(x[:, -1], weights["leave"]["kernel"]) + weights["leave"]["bias"]
-        gains = GAIN_UNIT * said.reshape(-1, self.shape.outputs, states)
+        gains = GAIN_UNIT * said.reshape(-1, self.outputs, states)
         return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)
 
     def _dot(self, x: Array, kernel: Any) -> Array:
@@ -151,8 +148,8 @@ class Imitating:
         squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
         loss = LossSum(jnp.sum(squared), jnp.sum(masks))
         if train:
-            return (LossSum(self._softened(squared, batch), loss.weight) if self.shape.error_floor else loss), None, {}
-        families = self.shape.families
+            return (LossSum(self._softened(squared, batch), loss.weight) if self.model.error_floor else loss), None, {}
+        families = self.families
         errors, powers = (
             jax.ops.segment_sum(jnp.sum(x, axis=1), batch["family"], num_segments=families)
             for x in (squared, masks * batch["controls"] ** 2)
@@ -161,14 +158,14 @@ class Imitating:
 
     def _softened(self, squared: Float[Array, "batch outputs"], batch: Batch) -> Float[Array, ""]:
         powers = jnp.sum(batch["masks"] * batch["controls"] ** 2, axis=1)
-        size = jnp.sqrt(powers / jnp.maximum(jnp.sum(batch["masks"], axis=1), 1) + self.shape.error_floor**2)
+        size = jnp.sqrt(powers / jnp.maximum(jnp.sum(batch["masks"], axis=1), 1) + self.model.error_floor**2)
         return jnp.sum(jnp.sum(squared, axis=1) / size)
 
     def unstack(self, trainable: dict) -> dict:
         """Returns the weights with a list of blocks where they are unrolled; see `types.Unstacks`."""
         if not self._unrolls:
             return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.shape.layers)}
+        return trainable | {"blocks": unstacked(trainable["blocks"], self.model.layers)}
 
     def stack(self, gradient: dict) -> dict:
         """Returns the gradient of such weights with the blocks stacked again."""

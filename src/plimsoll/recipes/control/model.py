@@ -10,43 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.options import NonNegativeFloat, PositiveInt, Share
 from plimsoll.recipes.parts import Hints, Model, Uses
 from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute
 
-if TYPE_CHECKING:
-    from plimsoll.recipes.control.imitator import Imitating
+PREFIX = "unexplained_"
+"""Beginning of the name of a family's metric; its number follows."""
 
-LONGEST = 128
-"""States of a window for which the network has positions at least."""
+
+def r2_by_family(unexplained: Mapping[str, float | None], spec: Spec) -> dict[str, float]:
+    """Returns R^2 about zero of each system that was evaluated, from its unexplained share by its number."""
+    assert isinstance(spec, WindowSpec)
+    shares = {name: unexplained.get(str(number)) for number, name in enumerate(spec.families)}
+    return {name: 1 - share for name, share in shares.items() if share is not None}
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
     """Returns R^2 of each family, about zero, and their mean."""
-    assert isinstance(spec, WindowSpec)
-    r2 = {
-        family: 1 - metrics[f"unexplained_{number}"]
-        for number, family in enumerate(spec.families)
-        if metrics.get(f"unexplained_{number}") is not None
-    }
-    rest = {name: value for name, value in metrics.items() if not name.startswith("unexplained_")}
+    unexplained = {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
+    rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
+    r2 = r2_by_family(unexplained, spec)
     return rest | {"macro_r2": sum(r2.values()) / len(r2), "r2": r2}
 
 
 def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
     """Returns a table of R^2 by system."""
-    assert isinstance(spec, WindowSpec)
-    unexplained = metrics.get("unexplained", {})
-    rows = []
-    for number, name in enumerate(spec.families):
-        share = unexplained.get(str(number))
-        if share is not None:
-            rows.append((name, 1 - share))
+    rows = r2_by_family(metrics.get("unexplained", {}), spec)
     if not rows:
         return []
     table = {
@@ -55,7 +48,7 @@ def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
         "caption": "R^2 about zero, of held-out windows at the last evaluation: 1 is the optimal controller itself, 0"
         " is no better than doing nothing. The best first.",
         "header": ["system", "R^2"],
-        "rows": [[name, f"{r2:.3f}"] for name, r2 in sorted(rows, key=lambda row: -row[1])],
+        "rows": [[name, f"{r2:.3f}"] for name, r2 in sorted(rows.items(), key=lambda row: -row[1])],
     }
     return [table]
 
@@ -66,6 +59,7 @@ class Imitator(Model):
 
     name = "imitator"
     reads = WindowSpec
+    implementation = "plimsoll.recipes.control.imitator:Imitating"
     uses = Uses(
         verbs={
             "evaluate": Verb(
@@ -112,30 +106,3 @@ class Imitator(Model):
 
     def hints(self, spec: WindowSpec) -> Hints:
         return Hints(levers=("precision", "unroll", "remat", "remat_offload"))
-
-    def task(self, spec: WindowSpec, compute: Compute) -> Imitating:
-        from plimsoll.recipes.control.imitator import Imitating, ImitatorShape
-
-        (length, features), (outputs,) = spec.arrays["inputs"][0], spec.arrays["controls"][0]
-        says_gain = self.network == "gain"
-        if says_gain and length % self.patch:
-            divisors = ", ".join(str(size) for size in range(1, length + 1) if length % size == 0)
-            raise RecipeError(
-                f"a window of {length} states cannot be divided into tokens of --patch {self.patch}: it can into those"
-                f" of {divisors}"
-            )
-        shape = ImitatorShape(
-            features=features,
-            outputs=outputs,
-            families=len(spec.families),
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            inner=self.inner or 4 * self.width,
-            positions=max(LONGEST, length),
-            dropout=self.dropout,
-            gain_states=spec.states if says_gain else 0,
-            patch=self.patch,
-            error_floor=self.error_floor,
-        )
-        return Imitating(shape, compute)

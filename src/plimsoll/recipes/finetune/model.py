@@ -27,11 +27,9 @@ from plimsoll.recipes.finetune.ladder import finetune_rungs
 from plimsoll.recipes.parts import Hints, Length, Model, Needs, OwnRung, Say, Uses
 from plimsoll.recipes.specs import DocumentSpec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute, Task
 
 if TYPE_CHECKING:
     from plimsoll.models.pretrained.adapters import AdapterSettings
-    from plimsoll.recipes.finetune.weights import PublishedWeights
 
 OF_ADAPTERS = ("lora_alpha", "lora_targets", "lora_dropout", "rslora", "init_from")
 """Options that mean nothing where the whole model is learned."""
@@ -52,6 +50,7 @@ class Pretrained(Model):
 
     name = "pretrained"
     reads = DocumentSpec
+    implementation = "plimsoll.recipes.finetune.task:tuned"
     uses = Uses(
         verbs={
             "evaluate": Verb(answer="plimsoll.recipes.finetune.use:evaluate"),
@@ -153,31 +152,24 @@ class Pretrained(Model):
         tokens = length.effective_batch * spec.length
         return finetune_rungs(rank=self.lora_rank, tokens=tokens, needs_norm=optimizer.needs_norm)
 
-    def task(self, spec: DocumentSpec, compute: Compute) -> Task:
-        from plimsoll.levers.lora import LoRA
-        from plimsoll.recipes.finetune.task import Blank
+    def load(self, params: Any, spec: DocumentSpec, dataset: Any) -> Any:
+        from plimsoll.models.pretrained.adapters import read_adapter
+        from plimsoll.models.pretrained.weights import load_over
 
         if not self.lora_rank:
-            return Blank(self.shape, compute)
-        adapter = self.adapter
-        return LoRA(
-            Blank(self.shape, compute, frozen=True),
-            self.lora_targets,
-            rank=adapter.rank,
-            alpha=adapter.alpha,
-            rslora=adapter.rslora,
-            dropout=adapter.dropout,
-        )
+            folder = find_folder(self.pretrained)
+            return params | {"trainable": load_over(params["trainable"], folder, self.shape)}
+        params = params | {"frozen": self.load_frozen(params["frozen"], spec, dataset)}
+        if self.init_from is None:
+            return params
+        adapter, _ = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=self.adapted)
+        return params | {"trainable": adapter}
 
-    def weights(self, spec: DocumentSpec, dataset: Any) -> PublishedWeights:
-        from plimsoll.recipes.finetune.weights import PublishedWeights
+    def load_frozen(self, frozen: Any, spec: DocumentSpec, dataset: Any) -> Any:
+        from plimsoll.models.pretrained.weights import load_over
 
-        return PublishedWeights(
-            pretrained=self.pretrained,
-            shape=self.shape,
-            rank=self.lora_rank,
-            adapter=self.init_from,
-        )
+        folder = find_folder(self.pretrained)
+        return frozen | {"base": load_over(frozen["base"], folder, self.shape)}
 
     def check(self, spec: DocumentSpec, say: Say) -> Mapping[str, Any]:
         from plimsoll.models.pretrained.safetensors_folder import checked

@@ -1,8 +1,7 @@
-"""Task of fine-tuning: the next token of a published model, beside adapters or whole; where its weights come from."""
+"""Task of fine-tuning: the next token of a published model, beside adapters or whole."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import jax
@@ -10,11 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.frozen import FrozenBits, packed
+from plimsoll.levers.lora import LoRA
 from plimsoll.models.decoder import Block
 from plimsoll.models.language import NextToken
-from plimsoll.models.pretrained.weights import kept, load_over
+from plimsoll.models.pretrained.weights import kept
 from plimsoll.models.shape import DecoderShape
-from plimsoll.types import Compute, Params
+from plimsoll.recipes.finetune.model import Pretrained
+from plimsoll.recipes.specs import DocumentSpec
+from plimsoll.types import Compute, Params, Task
 
 
 class Published(NextToken):
@@ -55,11 +57,16 @@ class Blank(Published):
         return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), like)
 
 
-def base_of(frozen: dict, folder: Path, shape: DecoderShape) -> dict:
-    """Returns frozen weights of a `LoRA` around `Blank` with the model's own, read in the place of what was there."""
-    return frozen | {"base": load_over(frozen["base"], folder, shape)}
-
-
-def whole_of(params: Params, folder: Path, shape: DecoderShape) -> Params:
-    """Returns parameters of a model that is tuned whole, with its published weights."""
-    return params | {"trainable": load_over(params["trainable"], folder, shape)}
+def tuned(model: Pretrained, spec: DocumentSpec, compute: Compute) -> Task:
+    """Returns the task of the published model: adapters beside it, or all of it."""
+    if not model.lora_rank:
+        return Blank(model.shape, compute)
+    adapter = model.adapter
+    return LoRA(
+        Blank(model.shape, compute, frozen=True),
+        model.lora_targets,
+        rank=adapter.rank,
+        alpha=adapter.alpha,
+        rslora=adapter.rslora,
+        dropout=adapter.dropout,
+    )

@@ -24,8 +24,9 @@ from jaxtyping import Array, Complex, Float, Float64
 
 from plimsoll.levers.activations import in_float32
 from plimsoll.levers.remat import keep
-from plimsoll.models.decoder import FEED_FORWARD, Block, Layer, Places, init_linear, product
-from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.models.decoder import FEED_FORWARD, Block, Layer, Places, Stream, init_linear, product
+from plimsoll.models.shape import DecoderShape
+from plimsoll.recipes.longcontext.model import Eigen
 from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
 
@@ -40,62 +41,62 @@ the second loses all of it. Beyond them nu is not followed."""
 State = Complex[Array, "batch states"]
 
 
-def eigenvalues(weights: dict, shape: EigenShape) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
+def eigenvalues(weights: dict, model: Eigen) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
     """Returns -log |lambda| and the phase in radians. nu and theta hold the difference from their initial values.
 
     A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
     that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
     """
 
-    rate, phase = beginning(shape)
+    rate, phase = beginning(model)
     least, most = (math.log(end) for end in FORGETS_WITHIN)
     log_rate = jnp.clip(np.log(rate).astype(np.float32) + weights["nu"] / SLOWER, least, most)
     unit = (np.minimum(rate, 1) / SLOWER).astype(np.float32)
     return jnp.exp(log_rate), jnp.asarray(phase, jnp.float32) + unit * weights["theta"]
 
 
-def beginning(shape: EigenShape) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
+def beginning(model: Eigen) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
     """Returns the initial -log |lambda| and phase of each state.
 
     |lambda|^2 is evenly spaced. Phases follow the golden ratio, so that neighbours in the one are far apart in the
     other.
     """
-    number, (low, high) = np.arange(shape.states), (shape.r_min**2, shape.r_max**2)
-    square = low + (high - low) * (number + 0.5) / shape.states
-    return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), shape.max_phase * (number * GOLDEN % 1)
+    number, (low, high) = np.arange(model.states), (model.r_min**2, model.r_max**2)
+    square = low + (high - low) * (number + 0.5) / model.states
+    return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), model.max_phase * (number * GOLDEN % 1)
 
 
 class Mixer:
     """The recurrence between its two linear maps, and its gate."""
 
-    def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
-        self.form: Form = form_of(shape, compute)
+    def __init__(self, model: Eigen, compute: Compute) -> None:
+        self.model = model
+        self.compute = compute
+        self.form: Form = form_of(model, compute)
 
     def init(self, keys: Iterator[Array]) -> dict:
-        shape = self.shape
-        width, pairs = shape.width, 2 * shape.states
+        width = self.model.width
+        states = self.model.states
+        pairs = 2 * states
         # In the letters above: enter is B, leave C, gate W, skip D.
         return {
-            "eigenvalues": {"nu": jnp.zeros((shape.states,)), "theta": jnp.zeros((shape.states,))},
+            "eigenvalues": {"nu": jnp.zeros((states,)), "theta": jnp.zeros((states,))},
             "enter": init_linear(keys, width, pairs, scale=(2 * width) ** -0.5),
-            "leave": init_linear(keys, pairs, width, scale=(2 * pairs * shape.layers) ** -0.5),
+            "leave": init_linear(keys, pairs, width, scale=(2 * pairs * self.model.layers) ** -0.5),
             "gate": init_linear(keys, width, width),
             "skip": {"scale": jnp.zeros((width,))},
         }
 
-    def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], before: State | None = None
-    ) -> tuple[Float[Array, "batch length width"], State]:
+    def __call__(self, weights: dict, x: Stream, before: State | None = None) -> tuple[Stream, State]:
         """Returns what the layer writes, and the states after the last token; `before` are those before the first,
         else zero."""
-        rate, phase = eigenvalues(weights["eigenvalues"], self.shape)
+        rate, phase = eigenvalues(weights["eigenvalues"], self.model)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
         entered = keep(product(x, weights["enter"], self.compute)).astype(jnp.float32)
         real, imaginary = jnp.split(entered, 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
-        result = states(coefficient, inputs, before, form=self.form, chunk=self.shape.chunk_size)
+        result = states(coefficient, inputs, before, form=self.form, chunk=self.model.chunk_size)
         left = jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)
         read = keep(product(left, weights["leave"], self.compute))
         gate = keep(product(x, weights["gate"], self.compute))
@@ -107,33 +108,29 @@ def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
     return jax.nn.sigmoid(gate) * (read + scale * x)
 
 
-def form_of(shape: EigenShape, compute: Compute) -> Form:
-    """Returns `shape.mixing`, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
-    if shape.mixing != "auto":
-        return shape.mixing
+def form_of(model: Eigen, compute: Compute) -> Form:
+    """Returns the form asked for, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
+    if model.form != "auto":
+        return model.form
     return "steps" if compute.platform == "cpu" else "matmul"
 
 
 class EigenBlock(Layer):
     """x + mixer(norm(x)), then x + feed-forward(norm(x))."""
 
-    def __init__(self, shape: EigenShape, compute: Compute) -> None:
+    def __init__(self, model: Eigen, shape: DecoderShape, compute: Compute) -> None:
         super().__init__(shape, compute)
-        self.mixer = Mixer(shape, compute)
+        self.mixer = Mixer(model, compute)
 
     def init(self, keys: Iterator[Array]) -> dict:
         mixing = {"mixer_norm": {"scale": jnp.ones((self.shape.width,))}, "mixer": self.mixer.init(keys)}
         return mixing | self.init_weights(keys, FEED_FORWARD)
 
-    def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], places: Places
-    ) -> Float[Array, "batch length width"]:
+    def __call__(self, weights: dict, x: Stream, places: Places) -> Stream:
         """Returns the layer's output from a state of zero; `places` are for layers that attend."""
         return self.onward(weights, x, None)[0]
 
-    def onward(
-        self, weights: dict, x: Float[Array, "batch length width"], before: State | None
-    ) -> tuple[Float[Array, "batch length width"], State]:
+    def onward(self, weights: dict, x: Stream, before: State | None) -> tuple[Stream, State]:
         """Returns the layer's output from the states before the first token, and the states after the last one."""
         normed = self.normed(x, weights["mixer_norm"]["scale"])
         mixed, after = self.mixer(weights["mixer"], normed, before)
@@ -143,19 +140,16 @@ class EigenBlock(Layer):
 class Group:
     """Layers of recurrences, and one at their end that attends: what is stacked where `attention_every` is given."""
 
-    def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        self.recurrent = {
-            f"recurrent_{number}": EigenBlock(shape, compute) for number in range(shape.attention_every - 1)
-        }
+    def __init__(self, model: Eigen, shape: DecoderShape, compute: Compute) -> None:
+        self.layers = model.attention_every
+        self.recurrent = {f"recurrent_{number}": EigenBlock(model, shape, compute) for number in range(self.layers - 1)}
         self.attending = Block(shape, compute)
 
     def init(self, keys: Iterator[Array]) -> dict:
         recurrent = {name: block.init(keys) for name, block in self.recurrent.items()}
         return recurrent | {"attending": self.attending.init(keys)}
 
-    def __call__(
-        self, weights: dict, x: Float[Array, "batch length width"], places: Places
-    ) -> Float[Array, "batch length width"]:
+    def __call__(self, weights: dict, x: Stream, places: Places) -> Stream:
         for name, block in self.recurrent.items():
             x = block(weights[name], x, places)
         return self.attending(weights["attending"], x, places)

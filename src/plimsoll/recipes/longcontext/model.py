@@ -12,20 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
 from plimsoll.errors import RecipeError
-from plimsoll.models.sizing import HEAD_WIDTHS, usual_vocabulary
-from plimsoll.options import NonNegativeCount, NonNegativeInt, PositiveInt, Share
-from plimsoll.recipes.longcontext.eigen_shape import EigenShape, Mixing, eigen_inner
+from plimsoll.models.shape import DecoderShape
+from plimsoll.models.sizing import inner_width, usual_heads, usual_vocabulary
+from plimsoll.options import Interval, NonNegativeCount, NonNegativeInt, PositiveInt, Share
 from plimsoll.recipes.longcontext.positions import BY_POSITION, PREFIX, by_position
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses
 from plimsoll.recipes.specs import Spec, TokenSpec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute
-
-if TYPE_CHECKING:
-    from plimsoll.recipes.longcontext.task import LongTokens
 
 LEVERS = (
     "precision",
@@ -71,6 +67,7 @@ class Eigen(Model):
 
     name = "eigen"
     reads = TokenSpec
+    implementation = "plimsoll.recipes.longcontext.task:LongTokens"
     uses = Uses(
         verbs={
             "evaluate": Verb(text="plimsoll.recipes.longcontext.tables:evaluation"),
@@ -103,7 +100,7 @@ class Eigen(Model):
     r_max: Share = 0.9999
     """Largest share of a recurrent state that a token leaves, at initialisation: after n tokens r^n is left. r^2 is
     spread evenly from --r-min^2 to --r-max^2."""
-    max_phase: float = 2 * math.pi
+    max_phase: Annotated[float, Interval(gt=0, le=2 * math.pi)] = 2 * math.pi
     """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
     attention_every: NonNegativeInt = 0
     """Every how many layers one is attention instead of a recurrence; 0 for none."""
@@ -111,37 +108,40 @@ class Eigen(Model):
     """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
     heads: PositiveInt | None = None
     """Number of heads in attention layers. By default --width / 64."""
-    form: Mixing = "auto"
+    form: Literal["auto", "steps", "matmul"] = "auto"
     """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
     chunk_size: PositiveInt = 256
     """Tokens that are computed side by side. Affects only speed and memory."""
 
     def check_options(self) -> None:
-        _ = self.sizes(vocab=1)  # its own checks
-        if self.heads is not None and not self.attention_every:
+        _ = self.shape(vocab=1)  # its own checks
+        if self.r_min >= self.r_max:
             raise RecipeError(
-                f"--heads {self.heads} is of layers that attend, and there are none: give --attention-every, or leave"
-                " it out"
+                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: the"
+                " second must be above the first"
+            )
+        if not self.attention_every and (self.heads or self.attention_window):
+            raise RecipeError(
+                "--heads and --attention-window are of layers that attend, and there are none: give --attention-every,"
+                " or leave them out"
+            )
+        if self.attention_every and self.layers % self.attention_every:
+            groups = max(1, self.layers // self.attention_every)
+            raise RecipeError(
+                f"--layers {self.layers} are no whole number of groups of --attention-every {self.attention_every}:"
+                f" take {groups * self.attention_every} layers"
             )
 
-    def sizes(self, *, vocab: int) -> EigenShape:
+    def shape(self, *, vocab: int) -> DecoderShape:
         """Returns the sizes of the network for so many different tokens."""
-        head_width = next((size for size in HEAD_WIDTHS if self.width % size == 0), self.width)
-        return EigenShape(
+        return DecoderShape(
             vocab=vocab,
             width=self.width,
             layers=self.layers,
-            heads=self.heads or self.width // head_width,
-            inner=self.inner or eigen_inner(self.width),
+            heads=self.heads or usual_heads(self.width),
+            inner=self.inner or inner_width(self.width, thirds=7),
             tied=self.tied,
             window=self.attention_window,
-            states=self.states,
-            r_min=self.r_min,
-            r_max=self.r_max,
-            max_phase=self.max_phase,
-            attention_every=self.attention_every,
-            mixing=self.form,
-            chunk_size=self.chunk_size,
         )
 
     def needs(self) -> Needs:
@@ -155,8 +155,3 @@ class Eigen(Model):
             loss_whole=False,
             attention_chunks=(256,) if attends and spec.length > 512 else (),
         )
-
-    def task(self, spec: TokenSpec, compute: Compute) -> LongTokens:
-        from plimsoll.recipes.longcontext.task import LongTokens
-
-        return LongTokens(self.sizes(vocab=spec.vocab), compute)

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float, Int
 
-from plimsoll.models.decoder import Block, Decoder, Places
+from plimsoll.models.decoder import Block, Places
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sampling import sampled_id
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
-from plimsoll.recipes.longcontext.eigen_shape import EigenShape
 from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.recipes.writing import texts, write
 
@@ -26,22 +25,24 @@ Memory = dict[str, Any]
 
 
 class Stream:
-    """`decoder` read onward from a memory instead of from the beginning."""
+    """The decoder of a task, read onward from a memory instead of from the beginning."""
 
-    def __init__(self, decoder: Decoder, *, context: int) -> None:
+    def __init__(self, task: LongTokens, *, context: int) -> None:
         """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""
-        assert isinstance(decoder.shape, EigenShape)
-        self.decoder, self.shape = decoder, decoder.shape
-        self.window = self.shape.window or context
+        self.model = task.model
+        self.decoder = task.decoder
+        self.shape = task.decoder.shape
+        self.window = self.model.attention_window or context
 
     def start(self, examples: int = 1) -> Memory:
         """Returns the memory before the first token."""
         shape = self.shape
-        states: Complex[Array, "blocks batch states"] = jnp.zeros((shape.blocks, examples, shape.states), jnp.complex64)
+        lead = (self.decoder.blocks, examples)
+        states: Complex[Array, "blocks batch states"] = jnp.zeros((*lead, self.model.states), jnp.complex64)
         blocks: Any = states
-        if shape.attention_every:
-            kept = jnp.zeros((shape.blocks, examples, shape.heads, self.window, shape.head_width))
-            blocks = {f"recurrent_{number}": states for number in range(shape.attention_every - 1)}
+        if self.model.attention_every:
+            kept = jnp.zeros((*lead, shape.heads, self.window, shape.head_width))
+            blocks = {f"recurrent_{number}": states for number in range(self.model.attention_every - 1)}
             blocks["attending"] = {"keys": kept, "values": kept}
         return {"position": jnp.int32(0), "blocks": blocks}
 
@@ -103,7 +104,7 @@ def continued(
 ) -> Iterator[int]:
     """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
     `sampling.continued` does; a layer that attends to all before it sees `length` of them."""
-    stream = Stream(task.decoder, context=length)
+    stream = Stream(task, context=length)
     rows = min(known, stream.shape.vocab)
     read = jax.jit(lambda params, memory, ids: stream.hidden(params, memory, ids)[1])
 

@@ -6,17 +6,20 @@ from jaxtyping import Array
 from plimsoll.levers.chunked_loss import chunked_nats
 from plimsoll.models.language import NextToken, pairs
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
-from plimsoll.recipes.longcontext.eigen_shape import EigenShape
+from plimsoll.recipes.longcontext.model import Eigen
 from plimsoll.recipes.longcontext.positions import stretches
+from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class LongTokens(NextToken):
     """A `Task` with batches as `NextToken` has them. An evaluation reports the loss by position."""
 
-    def __init__(self, shape: EigenShape, compute: Compute) -> None:
-        stacked = Group(shape, compute) if shape.attention_every else EigenBlock(shape, compute)
-        super().__init__(shape, compute, stacked)
+    def __init__(self, model: Eigen, spec: TokenSpec, compute: Compute) -> None:
+        self.model = model
+        shape = model.shape(vocab=spec.vocab)
+        stacked = Group if model.attention_every else EigenBlock
+        super().__init__(shape, compute, stacked(model, shape, compute))
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool

@@ -8,7 +8,6 @@ puzzle within one call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -17,8 +16,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from plimsoll.recipes.puzzles.metrics import loss_and_metrics
+from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.puzzles.trm import Network, truncated
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
 
 PUZZLES = "puzzles"
@@ -28,16 +28,6 @@ LEAST_DELAYED = 2
 """Smallest number of steps that an exploring slot may be assigned."""
 
 Carry = dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Halting:
-    """Rules for when a slot takes the next puzzle."""
-
-    max_steps: int = 16
-    """Largest number of supervision steps of a puzzle; in evaluation every puzzle takes as many."""
-    exploration: float = 0.1
-    """Share of slots, per step, that stay for a random number of steps even if they would halt earlier."""
 
 
 class Answers(NamedTuple):
@@ -60,8 +50,10 @@ class RecursiveSolver:
     `puzzle_identifiers` int32 of (batch,).
     """
 
-    def __init__(self, shape: TRMShape, compute: Compute, halting: Halting = Halting()) -> None:
-        self.shape, self.halting, self.network = shape, halting, Network(shape, compute)
+    def __init__(self, model: Trm, spec: PuzzleSpec, compute: Compute) -> None:
+        self.model = model
+        self.spec = spec
+        self.network = Network(model, spec, compute)
 
     def init(self, key: Array) -> Params:
         """Returns initial parameters.
@@ -69,24 +61,24 @@ class RecursiveSolver:
         The two initial latents are random and never trained; the table of puzzles is zero.
         """
         weights, high, low = jax.random.split(key, 3)
-        d = self.shape.width
+        d = self.model.width
         return {
             "trainable": self.network.init(weights),
             "frozen": {"high": truncated(high, (d,), std=1.0), "low": truncated(low, (d,), std=1.0)},
-            "tables": {PUZZLES: jnp.zeros((self.shape.identifiers, self.shape.width))},
+            "tables": {PUZZLES: jnp.zeros((self.spec.identifiers, d))},
         }
 
     def start(self, examples: int) -> Carry:
         """Returns the initial carry: slots that have all halted, so that the first step fills them."""
-        shape = self.shape
-        latent = jnp.zeros((examples, shape.whole_length, shape.width))
+        length = self.spec.length
+        latent = jnp.zeros((examples, self.network.positions, self.model.width))
         return {
             "high": latent,
             "low": latent,
             "steps": jnp.zeros(examples, jnp.int32),
             "halted": jnp.ones(examples, bool),
-            "inputs": jnp.zeros((examples, shape.length), jnp.int32),
-            "labels": jnp.full((examples, shape.length), IGNORED_LABEL, jnp.int32),
+            "inputs": jnp.zeros((examples, length), jnp.int32),
+            "labels": jnp.full((examples, length), IGNORED_LABEL, jnp.int32),
             "puzzle_identifiers": jnp.zeros(examples, jnp.int32),
         }
 
@@ -130,10 +122,10 @@ class RecursiveSolver:
         def step(latents: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             return self.network.recursed(weights, *latents, x, learns=False), None
 
-        (high, _), _ = jax.lax.scan(step, (state["high"], state["low"]), length=self.halting.max_steps)
+        (high, _), _ = jax.lax.scan(step, (state["high"], state["low"]), length=self.model.halt_max_steps)
         logits, q = self.network.answered(weights, high)
         counted = batch.get(COUNTED, jnp.ones(len(q), bool))
-        steps = jnp.full(len(q), self.halting.max_steps, jnp.int32)
+        steps = jnp.full(len(q), self.model.halt_max_steps, jnp.int32)
         loss, metrics = loss_and_metrics(logits, q, state["labels"], steps, halted=counted, counted=counted)
         return loss, metrics, Answers.likeliest(logits, q)
 
@@ -146,7 +138,7 @@ class RecursiveSolver:
             latents = self.network.recursed(weights, *latents, x, learns=False)
             return latents, Answers.likeliest(*self.network.answered(weights, latents[0]))
 
-        return jax.lax.scan(step, (state["high"], state["low"]), length=self.halting.max_steps)[1]
+        return jax.lax.scan(step, (state["high"], state["low"]), length=self.model.halt_max_steps)[1]
 
     def _filled(self, params: Params, batch: Batch, carry: Carry | None) -> tuple[Carry, Array]:
         """Returns the carry with the batch's examples in the slots that have halted, at their first step, and what its
@@ -168,12 +160,12 @@ class RecursiveSolver:
 
     def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
         """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
-        most = self.halting.max_steps
+        most = self.model.halt_max_steps
         wants = (q > 0) | (steps >= most)
 
         def delay(key: Array) -> Array:
             explores, length = jax.random.split(key)
             delayed = jax.random.randint(length, (), min(LEAST_DELAYED, most), most + 1, jnp.int32)
-            return jnp.where(jax.random.bernoulli(explores, self.halting.exploration), delayed, 0)
+            return jnp.where(jax.random.bernoulli(explores, self.model.halt_exploration), delayed, 0)
 
         return wants & (steps >= jax.vmap(delay)(keys))

@@ -14,7 +14,6 @@ FAMILY = Family(
     parts={
         "trm": "plimsoll.recipes.puzzles.model:Trm",
         "puzzles": "plimsoll.recipes.puzzles.data:PuzzleFolder",
-        "trm-optimizer": "plimsoll.recipes.puzzles.optimizer:TrmOptimizer",
     },
     prepares={
         name: Preparation(

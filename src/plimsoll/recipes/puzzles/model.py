@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from plimsoll.options import Fraction, PositiveInt
+from plimsoll.errors import RecipeError
+from plimsoll.optimizers.settings import Optimizer, Rates
+from plimsoll.options import Fraction, NonNegativeFloat, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Uses
-from plimsoll.recipes.puzzles.optimizer import TrmOptimizer
-from plimsoll.recipes.puzzles.trm_shape import TRMShape, Variant
 from plimsoll.recipes.specs import PuzzleSpec, Spec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute
 
 if TYPE_CHECKING:
-    from plimsoll.recipes.puzzles.act import RecursiveSolver
+    from plimsoll.optimizers.sign_sgd import RowRule
 
 LONG = 512
 """Positions beyond which attention in blocks needs fewer bytes and is no slower (levers/attention.py)."""
@@ -45,7 +44,7 @@ class Trm(Model):
 
     name = "trm"
     reads = PuzzleSpec
-    trained_by = TrmOptimizer  # which has a rule for the table of puzzles
+    implementation = "plimsoll.recipes.puzzles.act:RecursiveSolver"
     uses = Uses(
         verbs={
             "evaluate": Verb(
@@ -68,7 +67,7 @@ class Trm(Model):
         reported=reported,
     )
 
-    variant: Variant = "mlp"
+    variant: Literal["mlp", "attention"] = "mlp"
     """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention with rotary
     position encoding."""
     width: PositiveInt = 512
@@ -89,40 +88,35 @@ class Trm(Model):
     halt_exploration: Fraction = 0.1
     """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
 
+    puzzle_learning_rate: NonNegativeFloat = 1e-4
+    """Peak learning rate of the puzzle embeddings, whose rule is Sign-SGD. It follows the optimizer's schedule."""
+    puzzle_weight_decay: NonNegativeFloat = 1.0
+    """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
+
     def check_options(self) -> None:
-        _ = self.sizes(vocab=1, length=1, identifiers=1)  # its own checks
-
-    def sizes(self, *, vocab: int, length: int, identifiers: int) -> TRMShape:
-        """Returns the sizes of the network for puzzles of `length` tokens."""
-        return TRMShape(
-            vocab=vocab,
-            length=length,
-            identifiers=identifiers,
-            variant=self.variant,
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            high_cycles=self.high_cycles,
-            low_cycles=self.low_cycles,
-            puzzle_positions=self.puzzle_positions,
-        )
-
-    def shape(self, spec: PuzzleSpec) -> TRMShape:
-        """Returns the sizes of the network, with a table for the identifiers of the data."""
-        return self.sizes(vocab=spec.vocab, length=spec.length, identifiers=spec.identifiers)
+        if self.variant == "attention" and (self.width % self.heads or (self.width // self.heads) % 2):
+            raise RecipeError(
+                f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even whole"
+                f" number (rotary embedding turns pairs), for example --heads {max(1, self.width // 64)}"
+            )
 
     def hints(self, spec: PuzzleSpec) -> Hints:
         if self.variant != "attention":
             return Hints(levers=LEVERS)
-        is_long = self.shape(spec).whole_length > LONG
+        is_long = self.puzzle_positions + spec.length > LONG
         return Hints(
             levers=(*LEVERS, "attention_chunk"),
             attention_chunks=(256,) if is_long else (),
             head_width=self.width // self.heads,
         )
 
-    def task(self, spec: PuzzleSpec, compute: Compute) -> RecursiveSolver:
-        from plimsoll.recipes.puzzles.act import Halting, RecursiveSolver
+    def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule:
+        """Returns Sign-SGD for the embeddings of the puzzles that a step reads."""
+        import optax
 
-        halting = Halting(max_steps=self.halt_max_steps, exploration=self.halt_exploration)
-        return RecursiveSolver(self.shape(spec), compute, halting)
+        from plimsoll.optimizers.sign_sgd import RowRule
+
+        rate = optax.constant_schedule(self.puzzle_learning_rate)
+        if isinstance(optimizer, Rates):
+            rate = optimizer.curve(self.puzzle_learning_rate, steps)
+        return RowRule(rate, self.puzzle_weight_decay)

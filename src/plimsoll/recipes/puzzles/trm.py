@@ -32,10 +32,12 @@ from plimsoll.levers.remat import keep, scan_blocks
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.rotary import rotary_angles, rotate
 from plimsoll.models.shape import Rotary
-from plimsoll.recipes.puzzles.trm_shape import TRMShape
+from plimsoll.recipes.puzzles.model import Trm
+from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import Compute
 
 NORM_EPSILON = 1e-5
+INNER_MULTIPLE = 256
 TRUNCATED_STD = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut off at -2 and 2."""
 Q_BIAS = -5.0
@@ -49,35 +51,39 @@ Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch w
 class Network:
     """Network as pure functions over a pytree of weights."""
 
-    def __init__(self, shape: TRMShape, compute: Compute) -> None:
-        self.shape, self.compute = shape, compute
-        self.positions_first = shape.variant == "mlp"
+    def __init__(self, model: Trm, spec: PuzzleSpec, compute: Compute) -> None:
+        self.model = model
+        self.vocab = spec.vocab
+        self.positions = model.puzzle_positions + spec.length
+        """Positions of a latent: those of the puzzle's row, and the tokens."""
+        self.compute = compute
+        self.positions_first = model.variant == "mlp"
         self._dot = partial(dot, precision=compute.precision, platform=compute.platform)
         self._dot_columns = partial(dot_columns, precision=compute.precision, platform=compute.platform)
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
-        shape = self.shape
-        d = shape.width
-        length = shape.whole_length
-        embedding, head, _, *block_keys = jax.random.split(key, 3 + shape.layers)
+        model = self.model
+        d = model.width
+        length = self.positions
+        embedding, head, _, *block_keys = jax.random.split(key, 3 + model.layers)
         blocks = []
         for block_key in block_keys:
             keys = jax.random.split(block_key, 4)
-            if shape.variant == "attention":
+            if model.variant == "attention":
                 mixing = {"qkv": truncated(keys[0], (d, 3 * d)), "out": truncated(keys[1], (d, d))}
             else:
                 mixing = {
-                    "mix_gate_up": truncated(keys[0], (length, 2 * shape.inner(length))),
-                    "mix_down": truncated(keys[1], (shape.inner(length), length)),
+                    "mix_gate_up": truncated(keys[0], (length, 2 * inner_width(length))),
+                    "mix_down": truncated(keys[1], (inner_width(length), length)),
                 }
-            gate_up = truncated(keys[2], (d, 2 * shape.inner(d)))
-            down = truncated(keys[3], (shape.inner(d), d))
+            gate_up = truncated(keys[2], (d, 2 * inner_width(d)))
+            down = truncated(keys[3], (inner_width(d), d))
             blocks.append(mixing | {"gate_up": gate_up, "down": down})
         return {
-            "embedding": truncated(embedding, (shape.vocab, d), std=d**-0.5),
+            "embedding": truncated(embedding, (self.vocab, d), std=d**-0.5),
             "blocks": blocks,
-            "head": truncated(head, (d, shape.vocab)),
+            "head": truncated(head, (d, self.vocab)),
             "halt": {"kernel": jnp.zeros((d, 2)), "bias": jnp.full(2, Q_BIAS)},
         }
 
@@ -86,10 +92,10 @@ class Network:
 
         The puzzle's row is at the first position, zeros at the other positions before the embedded tokens.
         """
-        prefix = jnp.pad(rows[:, None], ((0, 0), (0, self.shape.puzzle_positions - 1), (0, 0)))
+        prefix = jnp.pad(rows[:, None], ((0, 0), (0, self.model.puzzle_positions - 1), (0, 0)))
         tokens = weights["embedding"][inputs].astype(jnp.float32)
         x = jnp.concatenate([prefix, tokens], axis=1)
-        return by_rows(math.sqrt(self.shape.width) * x)
+        return by_rows(math.sqrt(self.model.width) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
         """Returns both latents after a supervision step, in float32.
@@ -109,11 +115,11 @@ class Network:
         def one_round(latents: tuple[Inside, Inside], _: None) -> tuple[tuple[Inside, Inside], None]:
             high, low = latents
             low, _ = jax.lax.scan(
-                lambda low, _: (self.module(fixed, low, high + fixed_x), None), low, length=self.shape.low_cycles
+                lambda low, _: (self.module(fixed, low, high + fixed_x), None), low, length=self.model.low_cycles
             )
             return (self.module(fixed, high, low), low), None
 
-        rounds = self.shape.high_cycles - (1 if learns else 0)
+        rounds = self.model.high_cycles - (1 if learns else 0)
         high, low = jax.lax.stop_gradient((high, low))
         (high, low), _ = jax.lax.scan(one_round, (high, low), length=rounds)
 
@@ -123,8 +129,8 @@ class Network:
             low = scan_blocks(
                 lambda low, _: self.module(blocks, low, high + x),
                 low,
-                jnp.arange(self.shape.low_cycles, dtype=jnp.int32),
-                layers=self.shape.low_cycles,
+                jnp.arange(self.model.low_cycles, dtype=jnp.int32),
+                layers=self.model.low_cycles,
                 compute=compute,
             )
             # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
@@ -150,9 +156,9 @@ class Network:
 
     def _attended(self, weights: dict, hidden: Latent) -> Latent:
         batch, length, width = hidden.shape
-        heads = keep(self._dot(hidden, weights["qkv"])).reshape(batch, length, 3, self.shape.heads, -1)
+        heads = keep(self._dot(hidden, weights["qkv"])).reshape(batch, length, 3, self.model.heads, -1)
         query, key, value = (jnp.swapaxes(heads[:, :, i], 1, 2) for i in range(3))
-        angles = rotary_angles(jnp.arange(length), width // self.shape.heads, Rotary())
+        angles = rotary_angles(jnp.arange(length), width // self.model.heads, Rotary())
         mixed = attention(rotate(query, angles), rotate(key, angles), value, compute=self.compute)
         return keep(self._dot(mixed.swapaxes(1, 2).reshape(batch, length, width), weights["out"]))
 
@@ -160,11 +166,16 @@ class Network:
         self, weights: dict, high: Latent
     ) -> tuple[Float[Array, "batch length vocab"], Float[Array, " batch"]]:
         """Returns the logits of the tokens, and of halting."""
-        logits = self._dot(high[:, self.shape.puzzle_positions :], weights["head"])
+        logits = self._dot(high[:, self.model.puzzle_positions :], weights["head"])
         halt = weights["halt"]
         kernel = halt["kernel"].astype(jnp.float32)
         q = dot(high[:, 0], kernel, precision="float32", platform=self.compute.platform) + halt["bias"]
         return logits, q[:, 0]
+
+
+def inner_width(width: int) -> int:
+    """Returns the inner width of a SwiGLU over so many features or positions: 8/3, up to a multiple of 256."""
+    return math.ceil(round(width * 8 / 3) / INNER_MULTIPLE) * INNER_MULTIPLE
 
 
 def rms(x: Array, *, axis: int = -1) -> Array:

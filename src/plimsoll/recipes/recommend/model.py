@@ -30,7 +30,6 @@ from plimsoll.types import Compute
 if TYPE_CHECKING:
     from plimsoll.recipes.recommend.data import InteractionDataset
     from plimsoll.recipes.recommend.next_item import NextItem
-    from plimsoll.recipes.recommend.weights import ItemWeights
 
 NONE = "none"
 PLANNED_WIDTH = 64
@@ -196,10 +195,34 @@ class Items(Model):
             side = Side(side_shape, compute, width=published.width, dropout=self.dropout)
         return NextItem(shape, PublishedReader(published, compute, frozen=self.freeze), compute, side=side)
 
-    def weights(self, spec: ItemSpec, dataset: InteractionDataset) -> ItemWeights:
-        from plimsoll.recipes.recommend.weights import ItemWeights
+    def load(self, params: Any, spec: ItemSpec, dataset: InteractionDataset) -> Any:
+        from plimsoll.recipes.recommend.item_reader import with_weights
+        from plimsoll.recipes.recommend.items import with_clusters, with_items
 
-        return ItemWeights(self.shape(spec), dataset.data.interactions, self.published, self.pretrained)
+        # Items begin with the rows of the data, if these are as wide.
+        interactions = dataset.data.interactions
+        shape = self.shape(spec)
+        rows = interactions.embeddings()
+        if rows is not None and rows.shape[1] == shape.item_width:
+            params = with_items(params, rows)
+        if shape.two_level:
+            params = with_clusters(params, interactions.cluster_of, shape)
+
+        # The published model reads its weights in the place of the old ones.
+        published = self.published
+        if published is not None:
+            params = with_weights(params, find_folder(self.pretrained), published)
+        return params
+
+    def load_frozen(self, frozen: Any, spec: ItemSpec, dataset: InteractionDataset) -> Any:
+        from plimsoll.recipes.recommend.item_reader import with_weights
+        from plimsoll.recipes.recommend.items import members_of
+
+        shape = self.shape(spec)
+        if shape.two_level:
+            frozen = frozen | {"clusters": members_of(dataset.data.interactions.cluster_of, shape)}
+        assert self.published is not None
+        return with_weights({"frozen": frozen}, find_folder(self.pretrained), self.published)["frozen"]
 
     def check(self, spec: ItemSpec, say: Say) -> Mapping[str, Any]:
         _ = self.shape(spec)
