@@ -77,20 +77,15 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class Unstacks(Protocol):
-    """A task may have these two besides: the layout in which gradients are summed over micro-batches.
+class Unrolls(Protocol):
+    """A task may have this besides: weights whose gradients are summed over micro-batches layer by layer.
 
     Where layers are unrolled, the gradient of stacked weights would be put together for every micro-batch, which on a
     CPU costs 10 to 20 % of the step; summed layer by layer, it is put together once.
     """
 
-    def unstack(self, trainable: Any) -> Any:
-        """Returns the same weights as `loss` takes them too, in parts."""
-        ...
-
-    def stack(self, gradient: Any) -> Any:
-        """Returns a gradient whose parts are put together again."""
-        ...
+    unrolled: tuple[str, ...]
+    """Path of the stacked layers in `params["trainable"]`; `loss` takes a list of layers there, too. Empty for none."""
 
 
 @runtime_checkable

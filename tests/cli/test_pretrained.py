@@ -15,6 +15,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.types import Compute
+from small_tasks import parameters_of
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def exported(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "folder"
     written = answer("export", tiny_run, "--merged", folder)["merged"]
     assert written["out"] == str(folder)
-    assert written["parameters"] == read_shape(folder).parameters()
+    assert written["parameters"] == parameters_of(read_shape(folder))
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
     return folder
 

@@ -11,6 +11,7 @@ from plimsoll.models.sizing import sized
 from plimsoll.optimizers.settings import Decay
 from plimsoll.planner import estimate
 from plimsoll.units import MIB, format_count
+from small_tasks import parameters_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "memory.md").read_text("utf-8")
@@ -38,7 +39,7 @@ def test_the_page_of_memory_says_what_stays_free():
 )
 def test_the_page_of_stories_says_which_shape_a_size_has(target, vocabulary):
     shape = sized(target, vocab=vocabulary)
-    numbers = (vocabulary, shape.width, shape.layers, shape.heads, shape.inner, shape.parameters())
+    numbers = (vocabulary, shape.width, shape.layers, shape.heads, shape.inner, parameters_of(shape))
     row = " | ".join([format_count(target), *(f"{number:,}" for number in numbers)])
     assert f"| {row} |" in (DOCS / "stories.md").read_text("utf-8")
 

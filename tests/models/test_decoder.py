@@ -17,6 +17,7 @@ from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import sized
 from plimsoll.types import Compute
+from small_tasks import parameters_of
 
 TINY = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48)
 UNTIED = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48, tied=False)
@@ -127,7 +128,7 @@ def test_documents_of_a_row_are_read_as_each_of_them_alone(window):
 def test_the_formula_counts_every_parameter(shape):
     shape = shape or sized(10**9, vocab=50_257)
     params = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))  # a billion, and none allocated
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == shape.parameters()
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == parameters_of(shape)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
 
 

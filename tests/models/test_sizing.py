@@ -10,13 +10,14 @@ from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import ASPECT_RATIOS, HEAD_WIDTHS, inner_width, sized
+from small_tasks import parameters_of
 
 VOCABULARIES = [256, 8192, 50257]
 
 
 def assert_sane(shape, target):
     low, high = ASPECT_RATIOS
-    assert abs(shape.parameters() - target) <= 0.02 * target
+    assert abs(parameters_of(shape) - target) <= 0.02 * target
     assert shape.layers >= 1
     assert low <= shape.width / shape.layers <= high
     assert shape.head_width in HEAD_WIDTHS

@@ -1,5 +1,7 @@
 """Tasks small enough to compile in a second: a real decoder, and two that are only a few lines."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,11 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute, LossSum
 
 SHAPE = DecoderShape(vocab=64, width=32, layers=1, heads=2, inner=64)
+
+
+def parameters_of(shape):
+    """Number of parameters of a decoder's shape."""
+    return sum(math.prod(sides) for sides in shape.leaves().values())
 
 
 def decoder_task(**levers):

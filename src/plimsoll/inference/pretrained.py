@@ -22,7 +22,7 @@ from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.find import find_folder
 from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.weights import load
-from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.models.sampling import continued, make_next_token, window_for
 from plimsoll.training.memory import peak_resident_bytes
 from plimsoll.types import Compute
 
@@ -30,8 +30,6 @@ LOGITS = 2**24
 """Numbers in a chunk of logits, at most: 64 MiB."""
 LONGEST = 2048
 """Tokens of a window where neither the user nor a shorter model says it."""
-SHORTEST = 64
-"""Tokens of the window that sampling begins with."""
 
 
 class _Opened(NamedTuple):
@@ -100,12 +98,9 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     opened = _opened(request)
     model, tokenizer = opened.model, opened.tokenizer
     prompt = [opened.begin, *tokenizer.encode(request["prompt"]).tolist()]
-    length = SHORTEST
-    while length < len(prompt) + request["tokens"]:
-        length *= 2
     next_token = make_next_token(model, known=tokenizer.size, top_k=request["top_k"])
     options = {name: request[name] for name in ("tokens", "temperature", "seed")}
-    length = min(length, model.shape.positions)
+    length = window_for(len(prompt) + request["tokens"], longest=model.shape.positions)
     ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
     # What the ids add to the prompt: decoded alone, a Llama's ids lose the space they begin with.
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])

@@ -99,7 +99,7 @@ def scan_blocks(
     """Applies `block(x, params)` for every layer of `stacked`: a list, or leaves with a leading axis of layers."""
     if unrolls(compute, layers=layers):
         step = rematerialised(block, compute.remat, scanned=False)
-        for params in stacked if isinstance(stacked, list) else unstacked(stacked, layers):
+        for params in stacked if isinstance(stacked, list) else unstacked(stacked):
             x = step(x, params)
         return x
     step = rematerialised(lambda x, params: block(x, opened(params)), compute.remat, platform=compute.platform)
@@ -114,8 +114,9 @@ def beside(stacked: Any, values: Any) -> Any:
     return list(zip(stacked, [None] * len(stacked) if values is None else values, strict=True))
 
 
-def unstacked(stacked: Any, layers: int) -> list[Any]:
+def unstacked(stacked: Any) -> list[Any]:
     """Returns the parameters of each layer, cut out of the stacked arrays."""
+    layers = len(jax.tree.leaves(stacked)[0])
     return [jax.tree.map(operator.itemgetter(layer), stacked) for layer in range(layers)]
 
 

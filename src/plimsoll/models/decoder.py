@@ -225,19 +225,25 @@ class Block(Layer):
 class Decoder:
     """The model of a shape as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `stacked` is what the weights are a stack of, by default a `Block`. Of a `frozen` model no weight takes a gradient;
-    adapters beside kernels (levers/lora.py) and `inputs_embeds` do. Its kernels may be stored in any form of
-    levers/frozen.py, and stacks in bfloat16 as their bits (uint16), of which XLA for CPU takes one layer, where it
-    widens all of a stack in bfloat16 first.
+    `stacked` is what the weights are a stack of, by default a `Block`, `in_halves` or not. Of a `frozen` model no
+    weight takes a gradient; adapters beside kernels (levers/lora.py) and `inputs_embeds` do. Its kernels may be stored
+    in any form of levers/frozen.py, and stacks in bfloat16 as their bits (uint16), of which XLA for CPU takes one
+    layer, where it widens all of a stack in bfloat16 first.
     """
 
     def __init__(
-        self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
+        self,
+        shape: DecoderShape,
+        compute: Compute,
+        stacked: StackedBlock | None = None,
+        *,
+        frozen: bool = False,
+        in_halves: bool = False,
     ) -> None:
         self.shape = shape
         self.compute = compute
         self.frozen = frozen
-        self.stacked = stacked or Block(shape, compute, frozen=frozen)
+        self.stacked = stacked or Block(shape, compute, frozen=frozen, in_halves=in_halves)
         self.blocks = shape.layers // self.stacked.layers
 
     def init(self, key: Array) -> dict:

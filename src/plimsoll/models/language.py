@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_cross_entropy
-from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.models.decoder import Decoder, Places, StackedBlock
 from plimsoll.models.shape import DecoderShape
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
@@ -20,12 +19,15 @@ class NextToken:
     """
 
     stacked = "blocks"
+    in_halves = False
+    """Whether `decoder.Block` is computed again in halves."""
 
     def __init__(
         self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
     ) -> None:
-        self.decoder = Decoder(shape, compute, stacked, frozen=frozen)
+        self.decoder = Decoder(shape, compute, stacked, frozen=frozen, in_halves=self.in_halves)
         self.compute = compute
+        self.unrolled = ("blocks",) if self.decoder.unrolls else ()
 
     def init(self, key: Array) -> Params:
         return {"trainable": self.decoder.init(key)}
@@ -74,17 +76,6 @@ class NextToken:
         if self.compute.platform != "cpu":
             return ()
         return ("embedding", "head") if self.decoder.unrolls else ("embedding", "head", "blocks")
-
-    def unstack(self, trainable: dict) -> dict:
-        """Returns the blocks as a list of layers, where they are unrolled; see `types.Unstacks`."""
-        if not self.decoder.unrolls:
-            return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.decoder.blocks)}
-
-    def stack(self, gradient: dict) -> dict:
-        if not self.decoder.unrolls:
-            return gradient
-        return gradient | {"blocks": restacked(gradient["blocks"])}
 
 
 def _documents(batch: Batch) -> dict[str, Array]:

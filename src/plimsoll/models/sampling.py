@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.models.decoder import Decoder
 
+SHORTEST = 64
+"""Tokens of the shortest window that is sampled from."""
 NextToken = Callable[..., Array]
 """`(params, window, last, seed, index, temperature)` to one id."""
 
@@ -43,6 +45,11 @@ def sampled_id(
     key = jax.random.fold_in(jax.random.key(seed), index)
     at_random = jax.random.categorical(key, logits / jnp.maximum(temperature, 1e-6))
     return jnp.where(temperature > 0, at_random, jnp.argmax(logits))
+
+
+def window_for(tokens: int, *, longest: int) -> int:
+    """Returns the length of a window for so many tokens: the next power of two, so that few are compiled for."""
+    return min(longest, max(SHORTEST, 1 << (tokens - 1).bit_length()))
 
 
 def continued(

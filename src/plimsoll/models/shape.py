@@ -7,7 +7,6 @@ adds the numbers, and from both follow the tensors. `sizing.py` finds the shape 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -34,6 +33,7 @@ NORMS_ON_BOTH_SIDES = {
     "feed_after_norm": "post_feedforward_layernorm",
 }
 HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+"""Those over the columns of a head."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ class Form:
 
     title: str
     """Models of the architecture, in words."""
+    norms: Mapping[str, str]
+    """Name of each norm of a layer in our tree to its published name."""
     gemma: bool = False
     """Norms multiply by 1 + weight, the embedding is scaled by sqrt(width), and the gate is GELU instead of SiLU."""
     biases: tuple[str, ...] = ()
     """Kernels with a bias."""
-    norms_after: bool = False
-    """Attention and feed-forward part have a norm after them, too, before they are added to the stream."""
-    head_norms: bool = False
-    """Queries and keys have a norm over the columns of a head."""
 
     @property
     def norm_start(self) -> float:
@@ -58,13 +56,13 @@ class Form:
 
 
 FORMS: Mapping[Architecture, Form] = {
-    "llama": Form("Llama 2 to 3.x"),
-    "mistral": Form("Mistral"),
-    "qwen2": Form("Qwen2 and 2.5", biases=("query", "key", "value")),
-    "qwen3": Form("Qwen3", head_norms=True),
-    "gemma": Form("Gemma 1", gemma=True),
-    "gemma2": Form("Gemma 2", gemma=True, norms_after=True),
-    "gemma3": Form("Gemma 3 of text", gemma=True, norms_after=True, head_norms=True),
+    "llama": Form("Llama 2 to 3.x", NORMS),
+    "mistral": Form("Mistral", NORMS),
+    "qwen2": Form("Qwen2 and 2.5", NORMS, biases=("query", "key", "value")),
+    "qwen3": Form("Qwen3", NORMS | HEAD_NORMS),
+    "gemma": Form("Gemma 1", NORMS, gemma=True),
+    "gemma2": Form("Gemma 2", NORMS_ON_BOTH_SIDES, gemma=True),
+    "gemma3": Form("Gemma 3 of text", NORMS_ON_BOTH_SIDES | HEAD_NORMS, gemma=True),
 }
 """`model_type` of a configuration (of Gemma 3 also `gemma3_text`) to what is computed."""
 
@@ -82,6 +80,15 @@ class Rotary:
     """llama3: rotations within `original` up to which a frequency is divided by `factor`, and from which it is not."""
     original: int = 8192
     """llama3: positions before the stretch."""
+
+
+def require_pairs(width: int, heads: int) -> None:
+    """Raises RecipeError for heads that are not of an even whole width: rotary positions turn pairs of columns."""
+    if width % heads or (width // heads) % 2:
+        raise RecipeError(
+            f"--width {width} cannot be split over --heads {heads}: width / heads must be an even whole number (rotary"
+            f" embedding turns pairs), for example --heads {max(1, width // 32)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +129,7 @@ class DecoderShape:
 
     def __post_init__(self) -> None:
         if not self.head_width:
-            if self.width % self.heads or (self.width // self.heads) % 2:
-                raise RecipeError(
-                    f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even"
-                    f" whole number (rotary embedding turns pairs), for example --heads {max(1, self.width // 32)}"
-                )
+            require_pairs(self.width, self.heads)
             object.__setattr__(self, "head_width", self.width // self.heads)
         if not self.key_heads:
             object.__setattr__(self, "key_heads", self.heads)
@@ -134,10 +137,6 @@ class DecoderShape:
     @property
     def form(self) -> Form:
         return FORMS[self.architecture]
-
-    def parameters(self) -> int:
-        """Returns the number of parameters."""
-        return sum(math.prod(sides) for sides in self.leaves().values())
 
     def block_tensors(self) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
         """Returns name and leaf in our tree to published name and shape, within a layer. A kernel's is (out, in)."""
@@ -153,16 +152,13 @@ class DecoderShape:
             "up": (self.inner, width),
             "down": (width, self.inner),
         }
-        form = self.form
-        norms = NORMS_ON_BOTH_SIDES if form.norms_after else NORMS
-        head_norms = HEAD_NORMS if form.head_norms else {}
-
         tensors: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
         tensors |= {(name, "kernel"): (f"{KERNELS[name]}.weight", shape) for name, shape in sides.items()}
-        tensors |= {(name, "bias"): (f"{KERNELS[name]}.bias", sides[name][:1]) for name in form.biases}
-        tensors |= {(name, "scale"): (f"{published}.weight", (width,)) for name, published in norms.items()}
-        of_head = (self.head_width,)
-        return tensors | {(name, "scale"): (f"{published}.weight", of_head) for name, published in head_norms.items()}
+        tensors |= {(name, "bias"): (f"{KERNELS[name]}.bias", sides[name][:1]) for name in self.form.biases}
+        for name, published in self.form.norms.items():
+            columns = self.head_width if name in HEAD_NORMS else width
+            tensors[name, "scale"] = f"{published}.weight", (columns,)
+        return tensors
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Returns published name to published shape, (out, in) of a kernel; without `lm_head` where it is tied."""

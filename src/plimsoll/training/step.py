@@ -16,12 +16,13 @@ import optax
 from plimsoll.levers import loss_scale
 from plimsoll.levers.frozen import FrozenBits, stored
 from plimsoll.levers.offload import fetched
+from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.levers.sharding import each_copy, in_micro_batches, joined, like_state, over_copies
 from plimsoll.levers.weight_bits import learned, parts_of, read
 from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.norm import global_norm
 from plimsoll.training.layerwise import make_layerwise_step
-from plimsoll.types import STATE, Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unstacks
+from plimsoll.types import STATE, Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unrolls
 
 State = dict[str, Any]
 """All that the next step depends on: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most
@@ -149,7 +150,9 @@ def _gradient(
     inputs, carry = split["inputs"], split["carry"]
     params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
-    trainable = task.unstack(trainable) if isinstance(task, Unstacks) else trainable
+    unrolled = task.unrolled if isinstance(task, Unrolls) else ()
+    if unrolled:
+        trainable = changed_at(unrolled, trainable, unstacked)
 
     def sums(trainable: Any, rows: Any, carry: Any, micro: Any) -> tuple[LossSum, Any, Any]:
         weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
@@ -195,8 +198,16 @@ def _gradient(
         numbers = jnp.arange(inputs["keys"].shape[0])
         ((gradient, loss, metrics), carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))
     gradient, loss, metrics = over_copies((gradient, loss, metrics), in_few=few_sums)
-    gradient = task.stack(gradient) if isinstance(task, Unstacks) else gradient
+    if unrolled:
+        gradient = changed_at(unrolled, gradient, restacked)
     return (gradient, LossSum(loss / scale, weight), metrics), (row_gradients, carry)
+
+
+def changed_at(path: tuple[str, ...], tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns nested dictionaries in which what stands at a path was changed."""
+    if not path:
+        return change(tree)
+    return tree | {path[0]: changed_at(path[1:], tree[path[0]], change)}
 
 
 def _mean_of_groups(sums: LossSum, before: Any) -> Any:

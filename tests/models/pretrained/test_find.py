@@ -14,6 +14,7 @@ from plimsoll.models.pretrained.config import shape_of
 from plimsoll.models.pretrained.find import TABLE, find_folder, find_shape, known_configs
 from plimsoll.models.pretrained.weights import load
 from pretrained_folders import LLAMA, write, write_sharded
+from small_tasks import parameters_of
 
 SIGHT = 416_866_032
 """Parameters of the tower by which a Gemma 3 of 4B and more sees; 1,152 x (width + 1) lead from it to the words."""
@@ -63,9 +64,9 @@ PUBLISHED = {
 
 
 def test_the_table_has_the_published_numbers_of_parameters():
-    assert {name: find_shape(name).parameters() for name in PUBLISHED} == PUBLISHED
+    assert {name: parameters_of(find_shape(name)) for name in PUBLISHED} == PUBLISHED
     sizes = set(PUBLISHED.values())
-    assert {name for name in known_configs() if find_shape(name).parameters() not in sizes} == set()
+    assert {name for name in known_configs() if parameters_of(find_shape(name)) not in sizes} == set()
 
 
 def test_the_table_names_a_model_once_and_every_setting_that_it_names_is_read():

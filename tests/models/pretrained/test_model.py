@@ -18,6 +18,7 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.types import Compute
 from pretrained_folders import SIZES
+from small_tasks import parameters_of
 
 GEMMA = DecoderShape(architecture="gemma", **SIZES | {"key_heads": 1, "layers": 2})
 LARGE = DecoderShape(
@@ -96,7 +97,7 @@ def test_no_more_than_a_few_layers_are_widened_at_once(large, bits):
     model, like = Decoder(large, Compute(remat="block"), frozen=True), stored_like(large, bits)
     vectors = jax.ShapeDtypeStruct((1, 16, LARGE.width), jnp.float32)
     compiled = jax.jit(jax.grad(lambda x, tree: jnp.sum(model.hidden(tree, inputs_embeds=x)))).lower(vectors, like)
-    layer = 4 * (LARGE.parameters() - LARGE.vocab * LARGE.width) // LARGE.layers
+    layer = 4 * (parameters_of(LARGE) - LARGE.vocab * LARGE.width) // LARGE.layers
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 3 * layer
 
 

@@ -16,7 +16,7 @@ from hypotheses import examples
 from plimsoll.errors import DataError
 from plimsoll.models.pretrained import weights
 from plimsoll.models.pretrained.weights import kept, load, stored_like
-from plimsoll.models.shape import HEAD_NORMS, KERNELS, NORMS, NORMS_ON_BOTH_SIDES, DecoderShape, Rotary
+from plimsoll.models.shape import KERNELS, DecoderShape, Rotary
 from pretrained_folders import GEMMA_3, LLAMA, QWEN, drawn, write, write_sharded
 
 TIED = DecoderShape(**{**LLAMA.__dict__, "tied": True})
@@ -26,8 +26,7 @@ def expected_tree(shape, tensors):
     """The published tensors, stacked and turned, by plain NumPy."""
     of_layers = lambda name: [tensors[f"model.layers.{n}.{name}.weight"] for n in range(shape.layers)]  # noqa: E731
     blocks = {ours: {"kernel": np.stack([x.T for x in of_layers(name)])} for ours, name in KERNELS.items()}
-    norms = NORMS_ON_BOTH_SIDES if shape.form.norms_after else NORMS
-    for ours, name in (norms | (HEAD_NORMS if shape.form.head_norms else {})).items():
+    for ours, name in shape.form.norms.items():
         blocks[ours] = {"scale": np.stack(of_layers(name))}
     for ours in shape.form.biases:
         names = [f"model.layers.{n}.{KERNELS[ours]}.bias" for n in range(shape.layers)]

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from plimsoll.errors import RecipeError
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.precision import dot
-from plimsoll.levers.remat import keep, restacked, scan_blocks, unrolls, unstacked
+from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.dropout import dropped
 from plimsoll.recipes.control.model import Imitator
@@ -57,7 +57,7 @@ class Imitating:
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
         """States that the network says a gain for: the first of the features. 0 is the published form."""
-        self._unrolls = unrolls(compute, layers=model.layers)
+        self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
             divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)
             raise RecipeError(
@@ -160,16 +160,6 @@ class Imitating:
         powers = jnp.sum(batch["masks"] * batch["controls"] ** 2, axis=1)
         size = jnp.sqrt(powers / jnp.maximum(jnp.sum(batch["masks"], axis=1), 1) + self.model.error_floor**2)
         return jnp.sum(jnp.sum(squared, axis=1) / size)
-
-    def unstack(self, trainable: dict) -> dict:
-        """Returns the weights with a list of blocks where they are unrolled; see `types.Unstacks`."""
-        if not self._unrolls:
-            return trainable
-        return trainable | {"blocks": unstacked(trainable["blocks"], self.model.layers)}
-
-    def stack(self, gradient: dict) -> dict:
-        """Returns the gradient of such weights with the blocks stacked again."""
-        return gradient | {"blocks": restacked(gradient["blocks"])} if self._unrolls else gradient
 
 
 def token_features(features: int, *, states: int, patch: int) -> int:

@@ -14,37 +14,33 @@ from plimsoll.recipes.parts import OwnRung
 BEGINS: dict[str, Any] = {
     "precision": "bfloat16", "activations": "bfloat16", "weight_bits": 16, "optimizer_bits": 16, "remat": "dots",
 }  # fmt: skip
-WHOLE: dict[str, Any] = {
-    "lora_rank": 0, "lora_alpha": None, "lora_targets": "all-linear", "lora_dropout": 0.0, "rslora": False,
-    "init_from": None,
-}  # fmt: skip
-"""Fields of the recipe where it learns the whole model."""
 LOSS_CHUNK = 512
 
 
-def finetune_rungs(*, rank: int, tokens: int, needs_norm: bool) -> tuple[OwnRung, ...]:
+def finetune_rungs(whole: dict[str, Any], *, rank: int, tokens: int, needs_norm: bool) -> tuple[OwnRung, ...]:
     """Returns the rungs; of a model that is learned whole, those without adapters.
 
     Args:
+        whole: Fields of the recipe where it learns the whole model.
         rank: Rank of the adapters; 0 for none.
         tokens: Tokens of a step.
         needs_norm: Whether an update needs the norm of the whole gradient.
     """
     chunk = min(LOSS_CHUNK, tokens // 2)
     passes = 2 if needs_norm else 1
-    whole = (
-        OwnRung("packed", "the whole model, weights and moments in bfloat16; products are kept", BEGINS, WHOLE),
-        OwnRung("loss-chunk", f"the logits of {chunk:,} tokens at a time", {"loss_chunk": chunk}, WHOLE),
-        OwnRung("remat", "blocks are computed again in the backward pass", {"remat": "block"}, WHOLE),
-        OwnRung("layerwise", f"layers are updated one by one; backward passes: {passes}", {"layerwise": passes}, WHOLE),
-        OwnRung("offload", "the inputs of blocks lie on the host", {"remat": "offload"}, WHOLE, host=True),
-        OwnRung("optimizer-8", "moments in 8 bits", {"optimizer_bits": 8}, WHOLE),
+    rungs = (
+        OwnRung("packed", "the whole model, weights and moments in bfloat16; products are kept", BEGINS, whole),
+        OwnRung("loss-chunk", f"the logits of {chunk:,} tokens at a time", {"loss_chunk": chunk}, whole),
+        OwnRung("remat", "blocks are computed again in the backward pass", {"remat": "block"}, whole),
+        OwnRung("layerwise", f"layers are updated one by one; backward passes: {passes}", {"layerwise": passes}, whole),
+        OwnRung("offload", "the inputs of blocks lie on the host", {"remat": "offload"}, whole, host=True),
+        OwnRung("optimizer-8", "moments in 8 bits", {"optimizer_bits": 8}, whole),
     )
     if not rank:
-        return whole
+        return rungs
     beside = {"layerwise": 0, "optimizer_bits": 16, "frozen_bits": 16}
     return (
-        *whole,
+        *rungs,
         OwnRung("lora", f"adapters of rank {rank} beside a model in bfloat16", beside, {}),
         OwnRung("qlora", "the model in NF4", {"frozen_bits": 4}, {}),
     )

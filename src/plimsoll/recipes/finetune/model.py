@@ -22,7 +22,7 @@ from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import HUB_ID, find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import FolderPath, NonNegativeInt, PositiveFloat, Share, options_of
+from plimsoll.options import FolderPath, NonNegativeInt, PositiveFloat, Share
 from plimsoll.recipes.finetune.ladder import finetune_rungs
 from plimsoll.recipes.parts import Hints, Length, Model, Needs, OwnRung, Say, Uses
 from plimsoll.recipes.specs import DocumentSpec
@@ -81,12 +81,9 @@ class Pretrained(Model):
     first."""
 
     def check_options(self) -> None:
-        if not self.pretrained.strip():
-            raise RecipeError("--pretrained is empty: name a model's folder, or its id like org/name")
         if self.lora_rank:
             return
-        defaults = {option.name: option.default for option in options_of(type(self))}
-        changed = [name for name in OF_ADAPTERS if getattr(self, name) != defaults[name]]
+        changed = [name for name in OF_ADAPTERS if getattr(self, name) != getattr(Pretrained, name)]
         if changed:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
             raise RecipeError(
@@ -98,8 +95,13 @@ class Pretrained(Model):
         """Shape of the published model, which the options fit."""
         shape = find_shape(self.pretrained)
         if self.lora_rank:
-            kernels_to_adapt(shape.leaves(), patterns_of(self.lora_targets), self.lora_rank)
+            self.kernels(self.lora_rank)  # its own checks
         return shape
+
+    def kernels(self, rank: int) -> Mapping[str, tuple[int, ...]]:
+        """Returns path and shape of the kernels beside which adapters of that rank are learned."""
+        leaves = find_shape(self.pretrained).leaves()
+        return kernels_to_adapt(leaves, patterns_of(self.lora_targets), rank)
 
     @property
     def adapter(self) -> AdapterSettings:
@@ -114,11 +116,6 @@ class Pretrained(Model):
             dropout=self.lora_dropout,
             base=self.pretrained,
         )
-
-    @property
-    def adapted(self) -> tuple[str, ...]:
-        """Paths of the kernels beside which adapters are learned."""
-        return tuple(kernels_to_adapt(self.shape.leaves(), patterns_of(self.lora_targets), self.lora_rank))
 
     def needs(self) -> Needs:
         shape = find_shape(self.pretrained)
@@ -142,15 +139,14 @@ class Pretrained(Model):
         if option == "seq_len":
             return find_shape(self.pretrained).positions, f"the tokens that {self.pretrained} was made to read at once"
         if option == "lora_rank":
-            leaves = find_shape(self.pretrained).leaves()
-            kernels = kernels_to_adapt(leaves, patterns_of(self.lora_targets), rank=1)
-            narrowest = min(min(sides[-2:]) for sides in kernels.values())
+            narrowest = min(min(sides[-2:]) for sides in self.kernels(rank=1).values())
             return narrowest, "the narrowest side of the kernels of --lora-targets"
         return None
 
     def ladder(self, spec: DocumentSpec, length: Length, optimizer: Optimizer) -> tuple[OwnRung, ...]:
+        whole = {"lora_rank": 0} | {name: getattr(Pretrained, name) for name in OF_ADAPTERS}
         tokens = length.effective_batch * spec.length
-        return finetune_rungs(rank=self.lora_rank, tokens=tokens, needs_norm=optimizer.needs_norm)
+        return finetune_rungs(whole, rank=self.lora_rank, tokens=tokens, needs_norm=optimizer.needs_norm)
 
     def load(self, params: Any, spec: DocumentSpec, dataset: Any) -> Any:
         from plimsoll.models.pretrained.adapters import read_adapter
@@ -162,7 +158,8 @@ class Pretrained(Model):
         params = params | {"frozen": self.load_frozen(params["frozen"], spec, dataset)}
         if self.init_from is None:
             return params
-        adapter, _ = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=self.adapted)
+        kernels = self.kernels(self.lora_rank)
+        adapter, _ = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=kernels)
         return params | {"trainable": adapter}
 
     def load_frozen(self, frozen: Any, spec: DocumentSpec, dataset: Any) -> Any:
@@ -188,7 +185,8 @@ class Pretrained(Model):
             return
         from plimsoll.models.pretrained.adapters import read_adapter
 
-        _, settings = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=self.adapted)
+        kernels = self.kernels(self.lora_rank)
+        _, settings = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=kernels)
         bases = settings.base, self.pretrained
         are_ids = all(HUB_ID.fullmatch(name) and not Path(name).exists() for name in bases)
         if are_ids and bases[0].lower() != bases[1].lower():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,8 @@ from jaxtyping import Array
 
 from plimsoll.levers.frozen import FrozenBits, packed
 from plimsoll.levers.lora import LoRA
-from plimsoll.models.decoder import Block
 from plimsoll.models.language import NextToken
 from plimsoll.models.pretrained.weights import kept
-from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.finetune.model import Pretrained
 from plimsoll.recipes.specs import DocumentSpec
 from plimsoll.types import Compute, Params, Task
@@ -22,9 +21,7 @@ from plimsoll.types import Compute, Params, Task
 class Published(NextToken):
     """A `Task` of a published model."""
 
-    def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False) -> None:
-        block = Block(shape, compute, frozen=frozen, in_halves=True)
-        super().__init__(shape, compute, block, frozen=frozen)
+    in_halves = True
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
         """Returns the model's weights in so many bits (`types.StoresFrozen`).
@@ -50,11 +47,15 @@ class Blank(Published):
     """
 
     def init(self, key: Array) -> Params:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(super().init, key))
+        return zeros_of(super().init, key)
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        like = jax.eval_shape(lambda frozen: Published.stored(self, frozen, bits), frozen)
-        return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), like)
+        return zeros_of(lambda frozen: Published.stored(self, frozen, bits), frozen)
+
+
+def zeros_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns zeros in the tree, shapes and types of what the function returns."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 
 def tuned(model: Pretrained, spec: DocumentSpec, compute: Compute) -> Task:

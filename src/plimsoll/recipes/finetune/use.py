@@ -12,13 +12,10 @@ from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lora import LoRA
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.sampling import continued, make_next_token
+from plimsoll.models.sampling import continued, make_next_token, window_for
 from plimsoll.recipes.finetune.data import tokenizer_of_run
 from plimsoll.recipes.writing import shown_texts, written
 from plimsoll.types import LossSum, TrainedRun
-
-SHORTEST = 64
-"""Tokens of the shortest window that is sampled from: windows are as long as what is asked for needs, doubled."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,12 +66,10 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         model, weights = cast(Any, task.task).decoder, task.adapted(params)
     else:
         model, weights = task.decoder, params["trainable"]
-    length = SHORTEST
-    while length < len(prompt) + request["tokens"]:
-        length *= 2
     next_token = make_next_token(model, known=tokenizer.size, top_k=request["top_k"])
     options: dict[str, Any] = {name: request[name] for name in ("tokens", "temperature", "seed")}
-    options |= {"length": min(length, positions), "end": tokenizer.end_of_text, "ends": tokenizer.stops()}
+    length = window_for(len(prompt) + request["tokens"], longest=positions)
+    options |= {"length": length, "end": tokenizer.end_of_text, "ends": tokenizer.stops()}
     ids = list(continued(next_token, weights, prompt, **options))
     return written(trained, request, ids, tokenizer.decode(ids))
 

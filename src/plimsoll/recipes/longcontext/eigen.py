@@ -72,7 +72,8 @@ class Mixer:
     def __init__(self, model: Eigen, compute: Compute) -> None:
         self.model = model
         self.compute = compute
-        self.form: Form = form_of(model, compute)
+        self.form: Form = "steps" if compute.platform == "cpu" else "matmul"
+        """An accelerator would wait for every one of the steps."""
 
     def init(self, keys: Iterator[Array]) -> dict:
         width = self.model.width
@@ -106,13 +107,6 @@ class Mixer:
 def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
     """Returns sigmoid(gate) * (read + scale * x), from products that are computed before."""
     return jax.nn.sigmoid(gate) * (read + scale * x)
-
-
-def form_of(model: Eigen, compute: Compute) -> Form:
-    """Returns the form asked for, or the fastest: steps on a CPU; an accelerator would wait for every one of them."""
-    if model.form != "auto":
-        return model.form
-    return "steps" if compute.platform == "cpu" else "matmul"
 
 
 class EigenBlock(Layer):

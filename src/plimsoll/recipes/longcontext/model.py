@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
@@ -108,8 +108,6 @@ class Eigen(Model):
     """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
     heads: PositiveInt | None = None
     """Number of heads in attention layers. By default --width / 64."""
-    form: Literal["auto", "steps", "matmul"] = "auto"
-    """Algorithm that computes the recurrence; results differ by rounding. auto: steps on a CPU, matmul elsewhere."""
     chunk_size: PositiveInt = 256
     """Tokens that are computed side by side. Affects only speed and memory."""
 

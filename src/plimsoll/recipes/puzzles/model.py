@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from plimsoll.errors import RecipeError
+from plimsoll.models.shape import require_pairs
 from plimsoll.optimizers.settings import Optimizer, Rates
 from plimsoll.options import Fraction, NonNegativeFloat, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Uses
@@ -94,11 +94,8 @@ class Trm(Model):
     """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
 
     def check_options(self) -> None:
-        if self.variant == "attention" and (self.width % self.heads or (self.width // self.heads) % 2):
-            raise RecipeError(
-                f"--width {self.width} cannot be split over --heads {self.heads}: width / heads must be an even whole"
-                f" number (rotary embedding turns pairs), for example --heads {max(1, self.width // 64)}"
-            )
+        if self.variant == "attention":
+            require_pairs(self.width, self.heads)
 
     def hints(self, spec: PuzzleSpec) -> Hints:
         if self.variant != "attention":

@@ -16,7 +16,7 @@ from plimsoll.levers.activations import stream
 from plimsoll.levers.precision import dot
 from plimsoll.levers.remat import beside, scan_blocks
 from plimsoll.levers.sharding import by_rows
-from plimsoll.models.decoder import Block, Decoder
+from plimsoll.models.decoder import Decoder
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank, load_over
 from plimsoll.models.shape import DecoderShape
@@ -32,8 +32,7 @@ class SmallReader:
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, dropout: float) -> None:
         self.decoder, self.compute, self.dropout = Decoder(shape, compute), compute, dropout
-        self.unrolled = shape.layers if self.decoder.unrolls else 0
-        """Layers whose gradients are summed one by one (`types.Unstacks`); 0 for none."""
+        self.unrolls = self.decoder.unrolls
 
     def init(self, key: Array) -> dict:
         return {name: part for name, part in self.decoder.init(key).items() if name in ("blocks", "norm")}
@@ -58,12 +57,11 @@ class SmallReader:
 class PublishedReader:
     """Published language model. It is `blank` until its weights are read; its word table is not needed."""
 
-    unrolled = 0
+    unrolls = False
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool) -> None:
         self.shape, self.frozen = shape, frozen
-        block = Block(shape, compute, frozen=frozen, in_halves=True)
-        self.decoder = Decoder(shape, compute, block, frozen=frozen)
+        self.decoder = Decoder(shape, compute, frozen=frozen, in_halves=True)
 
     def init(self, key: Array) -> dict:
         del key

@@ -43,8 +43,6 @@ class ItemShape:
                 f"--adapter-inner 0 puts items of --item-embedding-dim {self.item_width} straight into a model of width"
                 f" {self.width}: make the two the same, or give the adapter a hidden layer"
             )
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
 
     @property
     def two_level(self) -> bool:

@@ -25,11 +25,9 @@ from plimsoll.recipes.parts import Hints, Model, Needs, Say, Uses
 from plimsoll.recipes.recommend.item_shape import ItemShape, Softmax
 from plimsoll.recipes.specs import ItemSpec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute
 
 if TYPE_CHECKING:
     from plimsoll.recipes.recommend.data import InteractionDataset
-    from plimsoll.recipes.recommend.next_item import NextItem
 
 NONE = "none"
 PLANNED_WIDTH = 64
@@ -49,6 +47,7 @@ class Items(Model):
 
     name = "items"
     reads = ItemSpec
+    implementation = "plimsoll.recipes.recommend.next_item:next_item"
     uses = Uses(
         verbs={
             "evaluate": Verb(
@@ -99,8 +98,6 @@ class Items(Model):
     """Number of attention heads of the transformer that is trained from scratch. By default --width / 32."""
 
     def check_options(self) -> None:
-        if not self.pretrained.strip():
-            raise RecipeError("--pretrained is empty: name a folder, or say none")
         if self.pretrained != NONE and (self.width or self.heads or self.layers != LAYERS):
             raise RecipeError(
                 f"--width, --heads and --layers are of the small transformer, and --pretrained {self.pretrained} has"
@@ -127,22 +124,13 @@ class Items(Model):
 
     def reader_shape(self, spec: ItemSpec) -> DecoderShape:
         """Returns the shape of the small transformer that reads histories where there is no pretrained model."""
-        width = self.width or self.item_width(spec)
-        heads = self.heads or max(1, width // 32)
-        return DecoderShape(vocab=1, width=width, layers=self.layers, heads=heads, inner=inner_width(width))
+        return small_shape(self.width or self.item_width(spec), layers=self.layers, heads=self.heads)
 
     def side_shape(self, spec: ItemSpec) -> DecoderShape | None:
         """Returns the shape of the small transformer beside a frozen model, where there is one."""
         if self.pretrained == NONE or not self.freeze or not self.side_layers:
             return None
-        width = self.item_width(spec)
-        if width % 2:
-            raise RecipeError(
-                f"--item-embedding-dim {width} is odd, and the small transformer beside {self.pretrained} turns pairs"
-                " of numbers: take an even one, or --side-layers 0 to train none"
-            )
-        heads = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)
-        return DecoderShape(vocab=1, width=width, layers=self.side_layers, heads=heads, inner=inner_width(width))
+        return small_shape(self.item_width(spec), layers=self.side_layers)
 
     def shape(self, spec: ItemSpec) -> ItemShape:
         """Returns the sizes of the model of items."""
@@ -182,18 +170,6 @@ class Items(Model):
             begins_with="--data, --pretrained" if is_published else "--data",
             frozen_given=is_published and self.freeze,
         )
-
-    def task(self, spec: ItemSpec, compute: Compute) -> NextItem:
-        from plimsoll.recipes.recommend.item_reader import PublishedReader, Side, SmallReader
-        from plimsoll.recipes.recommend.next_item import NextItem
-
-        shape, published, side_shape = self.shape(spec), self.published, self.side_shape(spec)
-        if published is None:
-            return NextItem(shape, SmallReader(self.reader_shape(spec), compute, dropout=self.dropout), compute)
-        side = None
-        if side_shape is not None:
-            side = Side(side_shape, compute, width=published.width, dropout=self.dropout)
-        return NextItem(shape, PublishedReader(published, compute, frozen=self.freeze), compute, side=side)
 
     def load(self, params: Any, spec: ItemSpec, dataset: InteractionDataset) -> Any:
         from plimsoll.recipes.recommend.item_reader import with_weights
@@ -243,3 +219,14 @@ class Items(Model):
         """Returns what distinguishes one language model's shape from another."""
         shape = {} if self.published is None else vars(self.published)
         return Facts(options={f"{name} of the language model": str(value) for name, value in shape.items()})
+
+
+def small_shape(width: int, *, layers: int, heads: int | None = None) -> DecoderShape:
+    """Returns the shape of a transformer that is trained from scratch."""
+    if width % 2:
+        raise RecipeError(
+            f"a width of {width} is odd, and a small transformer turns pairs of numbers: take an even"
+            " --item-embedding-dim or --width; or, beside a frozen --pretrained model, --side-layers 0 to train none"
+        )
+    usual = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)
+    return DecoderShape(vocab=1, width=width, layers=layers, heads=heads or usual, inner=inner_width(width))

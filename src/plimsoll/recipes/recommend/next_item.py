@@ -13,13 +13,14 @@ from jaxtyping import Array, Float, Int
 
 from plimsoll.levers.chunked_loss import LIFT, chunked_sum
 from plimsoll.levers.frozen import FrozenBits, stored
-from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.levers.sharding import in_mesh
 from plimsoll.models.dropout import dropped
 from plimsoll.models.pretrained.weights import blank_kept
-from plimsoll.recipes.recommend.item_reader import Reader, Side
+from plimsoll.recipes.recommend.item_reader import PublishedReader, Reader, Side, SmallReader
 from plimsoll.recipes.recommend.item_shape import EARLIER, ItemShape
 from plimsoll.recipes.recommend.items import Items, members_of
+from plimsoll.recipes.recommend.model import Items as ItemModel
+from plimsoll.recipes.specs import ItemSpec
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 NEAR = 10
@@ -36,6 +37,7 @@ class NextItem:
     def __init__(self, shape: ItemShape, reader: Reader, compute: Compute, *, side: Side | None = None) -> None:
         self.shape, self.reader, self.compute, self.side = shape, reader, compute, side
         self.items = Items(shape, compute)
+        self.unrolled = ("model", "blocks") if reader.unrolls else ()
 
     def init(self, key: Array) -> Params:
         items_key, reader_key = jax.random.split(key)
@@ -126,15 +128,16 @@ class NextItem:
         metrics = {f"hr@{NEAR}": LossSum(jnp.sum(hit), weight), f"ndcg@{NEAR}": LossSum(jnp.sum(gain), weight)}
         return LossSum(jnp.sum(nats), weight), None, metrics
 
-    def unstack(self, trainable: dict) -> dict:
-        """Returns the same weights, in the parts that gradients are summed in (`types.Unstacks`)."""
-        if not self.reader.unrolled:
-            return trainable
-        model = trainable["model"]
-        return trainable | {"model": model | {"blocks": unstacked(model["blocks"], self.reader.unrolled)}}
 
-    def stack(self, gradient: dict) -> dict:
-        if not self.reader.unrolled:
-            return gradient
-        model = gradient["model"]
-        return gradient | {"model": model | {"blocks": restacked(model["blocks"])}}
+def next_item(model: ItemModel, spec: ItemSpec, compute: Compute) -> NextItem:
+    """Returns the task of a model: around a small transformer, or a published model with one beside it if frozen."""
+    shape = model.shape(spec)
+    dropout = model.dropout
+    published = model.published
+    if published is None:
+        return NextItem(shape, SmallReader(model.reader_shape(spec), compute, dropout=dropout), compute)
+    side_shape = model.side_shape(spec)
+    side = None
+    if side_shape is not None:
+        side = Side(side_shape, compute, width=published.width, dropout=dropout)
+    return NextItem(shape, PublishedReader(published, compute, frozen=model.freeze), compute, side=side)

@@ -10,7 +10,7 @@ translates its commands.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from plimsoll.errors import RecipeError
 from plimsoll.models.shape import DecoderShape
@@ -19,10 +19,7 @@ from plimsoll.options import PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Hints, Model, Needs, Uses
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.recipes.verbs import Shown, Verb
-from plimsoll.types import Compute
-
-if TYPE_CHECKING:
-    from plimsoll.models.language import NextToken
+from plimsoll.types import Compute, Task
 
 TARGET_PARAMS = 1_000_000
 LEVERS = (
@@ -113,7 +110,7 @@ class Decoder(Model):
             head_width=self.shape(spec).head_width,
         )
 
-    def task(self, spec: TokenSpec, compute: Compute) -> NextToken:
+    def task(self, spec: TokenSpec, compute: Compute) -> Task:
         from plimsoll.models.language import NextToken
 
         return NextToken(self.shape(spec), compute)
