@@ -60,7 +60,8 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     scales = np.float32([2.0, 3.0, 5.0])[:layers]
     block = lambda x, p: x * p["scale"] + p["shift"]  # noqa: E731
     stacked = {"scale": jnp.asarray(scales), "shift": jnp.arange(layers, dtype=jnp.float32)}
-    actual = scan_blocks(block, jnp.ones(4), stacked, layers=layers, compute=Compute(remat=remat))
+    how = Compute(remat=remat)
+    actual = scan_blocks(block, jnp.ones(4), stacked, unrolled=unrolls(how, layers=layers), compute=how)
     expected = np.ones(4)
     for layer in range(layers):
         expected = expected * scales[layer] + layer
@@ -93,7 +94,7 @@ def test_unrolled_on_a_gpu_blocks_compute_what_a_loop_does_and_what_is_recompute
 
     def loss(stacked, unroll):
         how = Compute(platform="gpu", remat=remat, further=(("unroll", unroll),))
-        return jnp.sum(scan_blocks(block, jnp.ones(4), stacked, layers=3, compute=how))
+        return jnp.sum(scan_blocks(block, jnp.ones(4), stacked, unrolled=unrolls(how, layers=3), compute=how))
 
     loop, one_by_one = (jax.make_jaxpr(jax.grad(partial(loss, unroll=unroll)))(stacked) for unroll in (0, 24))
     assert ("scan" in str(loop), "scan" in str(one_by_one)) == (True, False)
@@ -116,7 +117,11 @@ def test_a_scan_on_a_cpu_keeps_bits_and_no_float32_copies(remat, saved):
     def value_and_grads(platform):
         def loss(x, weights):
             how = Compute(remat=remat, platform=platform, precision="bfloat16")
-            return scan_blocks(block, x, weights, layers=layers, compute=how).astype(jnp.float32).sum()
+            return (
+                scan_blocks(block, x, weights, unrolled=unrolls(how, layers=layers), compute=how)
+                .astype(jnp.float32)
+                .sum()
+            )
 
         return jax.value_and_grad(loss, argnums=(0, 1))
 

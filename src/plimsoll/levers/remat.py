@@ -88,16 +88,19 @@ def rematerialised(
 
 
 def unrolls(compute: Compute, *, layers: int) -> bool:
-    """Returns whether `scan_blocks` applies the layers one after another, without a scan."""
+    """Returns whether a plan applies so many layers one after another, without a scan."""
     keeps = compute.remat == "none" if compute.platform == "cpu" else compute.remat != "offload"
     return keeps and compute.platform in ("cpu", "gpu") and layers <= compute.lever("unroll", MOST_UNROLLED)
 
 
 def scan_blocks(
-    block: Callable[[Array, Any], Array], x: Array, stacked: Any, *, layers: int, compute: Compute
+    block: Callable[[Array, Any], Array], x: Array, stacked: Any, *, unrolled: bool, compute: Compute
 ) -> Array:
-    """Applies `block(x, params)` for every layer of `stacked`: a list, or leaves with a leading axis of layers."""
-    if unrolls(compute, layers=layers):
+    """Applies `block(x, params)` for every layer of `stacked`: leaves with a leading axis of layers, or a list of them.
+
+    Only layers that are `unrolled` may be a list (`unrolls`).
+    """
+    if unrolled:
         step = rematerialised(block, compute.remat, scanned=False)
         for params in stacked if isinstance(stacked, list) else unstacked(stacked):
             x = step(x, params)

@@ -33,7 +33,7 @@ from plimsoll.levers.frozen import Packed, columns, frozen_dot, frozen_dot_rows,
 from plimsoll.levers.lora import Adapted, from_position, linear
 from plimsoll.levers.mlp_chunk import in_chunks
 from plimsoll.levers.precision import dot_rows
-from plimsoll.levers.remat import beside, keep, rematerialised, scan_blocks, unrolls
+from plimsoll.levers.remat import beside, keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.levers.weight_bits import opened, readable, rows
 from plimsoll.models.rotary import rotary_angles, rotate
@@ -245,6 +245,8 @@ class Decoder:
         self.frozen = frozen
         self.stacked = stacked or Block(shape, compute, frozen=frozen, in_halves=in_halves)
         self.blocks = shape.layers // self.stacked.layers
+        # Frozen layers are always scanned: one after another, XLA would have all of them widened at once.
+        self.unrolls = not frozen and unrolls(compute, layers=self.blocks)
 
     def init(self, key: Array) -> dict:
         """Returns float32 parameters; the blocks' leaves have a leading axis of blocks."""
@@ -288,15 +290,11 @@ class Decoder:
             return self.block(weights, x, places._replace(windowed=windowed))
 
         layers = beside(params["blocks"], np.array(self.shape.windowed) if self.shape.windowed else None)
-        if not self.frozen:
-            x = scan_blocks(apply, x, layers, layers=self.blocks, compute=self.compute)
-            return self.normed(params, x)
-
-        # Always scanned: one after another, XLA would have all layers widened at once.
-        cut, layer_of = layers_of(layers)
-        how = self.compute
-        step = rematerialised(lambda x, part: apply(x, layer_of(part)), how.remat, platform=how.platform)
-        x, _ = jax.lax.scan(lambda x, part: (step(x, part), None), x, cut)
+        if self.frozen:
+            layers, layer_of = layers_of(layers)
+            x = scan_blocks(lambda x, part: apply(x, layer_of(part)), x, layers, unrolled=False, compute=self.compute)
+        else:
+            x = scan_blocks(apply, x, layers, unrolled=self.unrolls, compute=self.compute)
         return self.normed(params, x)
 
     def embedded(self, params: dict, ids: Any) -> Stream:
@@ -329,10 +327,6 @@ class Decoder:
     def normed(self, params: dict, x: Stream) -> Stream:
         """Applies the final norm to the output of the last block."""
         return rms_norm(x, params["norm"], self.shape)
-
-    @property
-    def unrolls(self) -> bool:
-        return not self.frozen and unrolls(self.compute, layers=self.blocks)
 
     def logits(self, params: dict, hidden: Float[Array, "rows width"]) -> Float[Array, "rows vocab"]:
         return self.head(hidden, self.head_weights(params))

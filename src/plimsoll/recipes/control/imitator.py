@@ -123,7 +123,7 @@ class Imitating:
             inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
             return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
-        x = scan_blocks(apply, x, numbered, layers=self.model.layers, compute=self.compute)
+        x = scan_blocks(apply, x, numbered, unrolled=bool(self.unrolled), compute=self.compute)
         if not states:
             return self._dot(x[:, -1], weights["leave"])
         exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import attention
 from plimsoll.levers.precision import dot, dot_columns, rounded
-from plimsoll.levers.remat import keep, scan_blocks
+from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.rotary import rotary_angles, rotate
 from plimsoll.models.shape import Rotary
@@ -130,7 +130,7 @@ class Network:
                 lambda low, _: self.module(blocks, low, high + x),
                 low,
                 jnp.arange(self.model.low_cycles, dtype=jnp.int32),
-                layers=self.model.low_cycles,
+                unrolled=unrolls(compute, layers=self.model.low_cycles),
                 compute=compute,
             )
             # The backward pass begins with this one: what it keeps is there for no longer than if it were computed

@@ -40,7 +40,6 @@ class SmallReader:
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
         """Returns the output for each position. `keys` has one key per example if dropout is on."""
         places = self.decoder.places(x.shape[1])
-        layers = self.decoder.shape.layers
 
         def one_block(x: Array, numbered: Any) -> Array:
             layer, number = numbered
@@ -49,8 +48,9 @@ class SmallReader:
                 return after
             return by_rows(x + dropped(after - x, keys, number + 1, share=self.dropout))
 
-        numbered = beside(params["blocks"], jnp.arange(layers))
-        x = scan_blocks(one_block, by_rows(stream(x, self.compute)), numbered, layers=layers, compute=self.compute)
+        numbered = beside(params["blocks"], jnp.arange(self.decoder.blocks))
+        x = by_rows(stream(x, self.compute))
+        x = scan_blocks(one_block, x, numbered, unrolled=self.unrolls, compute=self.compute)
         return self.decoder.normed(params, x).astype(jnp.float32)
 
 
