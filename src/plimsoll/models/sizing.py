@@ -37,7 +37,7 @@ def usual_heads(width: int) -> int:
 
 
 def inner_width(width: int, multiple: int = 64, *, thirds: int = 8) -> int:
-    """Returns 8/3 of the width, to the nearest multiple: three products of this width cost what two of 4x would."""
+    """Returns so many thirds of the width, to the nearest multiple: of 8, three products cost what two of 4x would."""
     return max(multiple, round(width * thirds / 3 / multiple) * multiple)
 
 

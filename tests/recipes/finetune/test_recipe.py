@@ -81,7 +81,6 @@ def test_a_file_is_named_for_whoever_continues_from_elsewhere(recipe, tmp_path, 
 
 
 REFUSED = {
-    "no model": ({"pretrained": " "}, "--pretrained"),
     "a short row": ({"seq_len": 1}, "--seq-len must be 2 or more, got 1"),
     "a long row": ({"seq_len": 257}, "--seq-len 257 is more than the 256 tokens"),
     "no examples": ({"max_examples": 0}, "--max-examples must be 1 or more, got 0"),
@@ -104,6 +103,12 @@ def test_options_that_mean_nothing_are_refused_before_anything_is_planned(recipe
     changed, words = REFUSED[name]
     with pytest.raises(RecipeError, match=words):
         _ = recipe.replace(**changed).hints
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name_is_refused_before_anything_is_planned(recipe, name):
+    with pytest.raises(DataError, match=f"--pretrained {name} is no folder here"):
+        _ = recipe.replace(pretrained=name).hints
 
 
 def test_what_no_run_can_begin_with_is_refused(own, tmp_path):

@@ -89,7 +89,7 @@ def known_configs() -> Mapping[str, Mapping[str, Any]]:
 def _local(name: str) -> Path | None:
     """Returns the folder where the name is one, and None where it is an id. Raises DataError where it is neither."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     last = name.rpartition("/")[2].lower()
     family = next((family for family, ids in NOT_COMPUTED.items() if re.fullmatch(ids, last)), None)

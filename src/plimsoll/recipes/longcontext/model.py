@@ -115,8 +115,8 @@ class Eigen(Model):
         _ = self.shape(vocab=1)  # its own checks
         if self.r_min >= self.r_max:
             raise RecipeError(
-                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: the"
-                " second must be above the first"
+                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: take"
+                " two shares, the second above the first"
             )
         if not self.attention_every and (self.heads or self.attention_window):
             raise RecipeError(
