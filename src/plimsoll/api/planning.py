@@ -26,7 +26,6 @@ from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.flat import giving_way, overridden
 from plimsoll.recipes.own.files import short_name
-from plimsoll.recipes.own.functions import Given, Reduction, given
 from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import to_dict
@@ -34,6 +33,7 @@ from plimsoll.report.compared import ComparedChip, compared_table
 
 if TYPE_CHECKING:
     from plimsoll.engine.own_loop import OwnLoop
+    from plimsoll.recipes.own.functions import Given, Reduction
 
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
 """Options of a plan that training by it has, too."""
@@ -365,6 +365,8 @@ def plan(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(recipe).__name__}: plan(loss,"
             " params, batch, optimizer=...)"
         )
+    from plimsoll.recipes.own.functions import given  # imports JAX, which a recipe's plan needs no sooner than it is asked
+
     fields = [each.name for each in dataclasses.fields(OwnRecipe)]
     known = [*options_of(plan), *options_of(plan_recipe), "supported", *fields]
     require_options(options, known, verb="plimsoll.plan of a loss")

@@ -15,10 +15,10 @@ import numpy as np
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.planned import Plan, plain_compute
+from plimsoll.planned import Plan
 from plimsoll.planner.chips import BACKEND
 from plimsoll.recipes.own.functions import BatchForm
-from plimsoll.recipes.own.task import GivenTask, require_sound
+from plimsoll.recipes.own.task import require_sound
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.training import distributed
 from plimsoll.training.program import Functions, compiled
@@ -115,7 +115,7 @@ class OwnLoop:
         params = _params(state)
         if self._recipe.effective_batch > 1 and self._plan.devices == 1:
             first = {name: leaf[:2] for name, leaf in batch.items()}
-            require_sound(GivenTask(self._recipe.origin, plain_compute()), first, params=params)
+            require_sound(self._recipe.origin, first, params=params)
         self._is_checked = True
 
 

@@ -12,7 +12,6 @@ rate * 0.9967 for every gradient but zero, whatever its size; no step is longer 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +21,6 @@ from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
     import optax
-
-    from plimsoll.optimizers.in_place import InPlace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,6 @@ class AdamATan2(Rates):
     """
 
     name = "adam-atan2"
-
     levers = ("offload", "layerwise")
     rises_from_zero = False
 
@@ -47,11 +43,10 @@ class AdamATan2(Rates):
     beta2: Share = 0.95
     """Decay rate of the second moment."""
 
-    def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
+    def rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         from plimsoll.optimizers.streaming import clipped
 
-        rule = adam_atan2(self.schedule(steps), beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay)
-        return clipped(rule, None)
+        return clipped(adam_atan2(self, steps), None)
 
 
 class AdamATan2State(NamedTuple):
@@ -63,30 +58,34 @@ class AdamATan2State(NamedTuple):
     square: Any
 
 
-def adam_atan2(
-    schedule: Callable[[Any], Any], *, beta1: float, beta2: float, weight_decay: float
-) -> optax.GradientTransformation:
-    """Returns the rule as an optax transformation; its `update` needs the parameters."""
+def adam_atan2(settings: AdamATan2, steps: int) -> optax.GradientTransformation:
+    """Returns the rule of a run of `steps` as an optax transformation; its `update` needs the parameters."""
     import jax
     import jax.numpy as jnp
     import optax
 
+    schedule = settings.schedule(steps)
+    beta1 = settings.beta1
+    beta2 = settings.beta2
+
     def init(params: Any) -> AdamATan2State:
-        return AdamATan2State(jnp.int32(0), jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+        return AdamATan2State(jnp.int32(0), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
+
+    def correction(beta: float, count: Any) -> Any:
+        # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
+        return -jnp.expm1(count.astype(jnp.float32) * math.log(beta)) if beta else jnp.float32(1)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdamATan2State]:
-        rate, count = schedule(state.count), state.count + 1
-        # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
-        times = count.astype(jnp.float32)
-        mean_correction, square_correction = (
-            -jnp.expm1(times * math.log(b)) if b else jnp.float32(1) for b in (beta1, beta2)
-        )
+        rate = schedule(state.count)
+        count = state.count + 1
         mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, updates)
+        of_mean = correction(beta1, count)
+        of_square = correction(beta2, count)
 
         def step(m: Any, v: Any, p: Any) -> Any:
-            angle = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(square_correction))
-            return -rate * weight_decay * p - rate / mean_correction * angle
+            angle = jnp.arctan2(m, jnp.sqrt(v) / jnp.sqrt(of_square))
+            return -rate * settings.weight_decay * p - rate / of_mean * angle
 
         return jax.tree.map(step, mean, square, params), AdamATan2State(count, mean, square)
 

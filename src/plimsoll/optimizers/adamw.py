@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plimsoll.optimizers.settings import Rates
+from plimsoll.optimizers.settings import Clipped
 from plimsoll.options import NonNegativeFloat, Share
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
+    import optax
+
     from plimsoll.optimizers.adamw8 import Adam
-    from plimsoll.optimizers.in_place import InPlace
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW(Rates):
+class AdamW(Clipped):
     """Settings of the AdamW optimizer. The planner may store its state in fewer bits or elsewhere to save memory.
 
     Source: https://arxiv.org/abs/1711.05101.
@@ -40,14 +41,8 @@ class AdamW(Rates):
     """Decay rate of the second moment."""
     epsilon: float = 1e-8
     """Constant added to the square root of the second moment."""
-    clip_norm: NonNegativeFloat | None = 1.0
-    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
-    @property
-    def needs_norm(self) -> bool:
-        return bool(self.clip_norm)
-
-    def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
+    def rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         from plimsoll.optimizers.adamw8 import build
 
         return build(self.adam(steps), storage)

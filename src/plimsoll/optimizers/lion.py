@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plimsoll.optimizers.settings import Rates, decayed
+from plimsoll.optimizers.settings import Clipped, decayed
 from plimsoll.options import NonNegativeFloat, PositiveFloat, Share
 from plimsoll.types import WHOLE, Storage
 
 if TYPE_CHECKING:
-    from plimsoll.optimizers.in_place import InPlace
+    import optax
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lion(Rates):
+class Lion(Clipped):
     """Settings of Lion, which keeps half as much state as AdamW. Source: https://arxiv.org/abs/2302.06675.
 
     Its learning rate is 3 to 10 times smaller than AdamW's, its weight decay as much larger.
@@ -40,14 +40,8 @@ class Lion(Rates):
     """Share of the momentum in the direction of a step."""
     beta2: Share = 0.99
     """Decay rate of the momentum."""
-    clip_norm: NonNegativeFloat | None = 1.0
-    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
 
-    @property
-    def needs_norm(self) -> bool:
-        return bool(self.clip_norm)
-
-    def rule(self, steps: int, storage: Storage = WHOLE) -> InPlace:
+    def rule(self, steps: int, storage: Storage = WHOLE) -> optax.GradientTransformation:
         import optax
 
         from plimsoll.optimizers.streaming import clipped
@@ -55,4 +49,4 @@ class Lion(Rates):
         rule = optax.lion(
             self.schedule(steps), b1=self.beta1, b2=self.beta2, weight_decay=self.weight_decay, mask=decayed
         )
-        return clipped(rule, self.clip_norm or None)
+        return clipped(rule, self.clip_norm)

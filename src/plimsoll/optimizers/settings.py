@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from plimsoll.options import Fraction, Interval, NonNegativeInt, Options, PositiveFloat, Share
+from plimsoll.options import Fraction, Interval, NonNegativeFloat, NonNegativeInt, Options, PositiveFloat, Share
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -181,22 +181,21 @@ class Rates(Optimizer):
         import jax.numpy as jnp
         import optax
 
+        # From the first rate up to the peak, and level until it falls.
         corners = self.corners(steps)
-        final = self.final_fraction
-        falls = {
-            "cosine": lambda length: optax.cosine_decay_schedule(peak, length, alpha=final),
-            "linear": lambda length: optax.linear_schedule(peak, final * peak, length),
-            "wsd": lambda length: optax.linear_schedule(peak, final * peak, length),
-            "constant": lambda _: optax.constant_schedule(peak),
-        }
         first = 0.0 if self.rises_from_zero else peak / (corners.peak + 1)
         rise = optax.linear_schedule(first if corners.peak else peak, peak, corners.peak)
-        fall = falls[self.decay](corners.end - corners.fall)
-        if corners.fall == corners.peak:
-            curve = optax.join_schedules([rise, fall], [corners.peak])
+        level = optax.constant_schedule(peak)
+
+        length = corners.end - corners.fall
+        if self.decay == "constant":
+            fall = level
+        elif self.decay == "cosine":
+            fall = optax.cosine_decay_schedule(peak, length, alpha=self.final_fraction)
         else:
-            level = optax.constant_schedule(peak)
-            curve = optax.join_schedules([rise, level, fall], [corners.peak, corners.fall])
+            fall = optax.linear_schedule(peak, self.final_fraction * peak, length)
+
+        curve = optax.join_schedules([rise, level, fall], [corners.peak, corners.fall])
         if self.rises_from_zero:
             return curve
         return lambda count: jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
@@ -214,6 +213,18 @@ class Rates(Optimizer):
             return False
         never_falls = self.decay == "constant" or self.final_fraction == 1
         return never_falls or taken <= corners.fall + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(Rates):
+    """Settings of a rule after a clip of the gradient, which it takes an element at a time (`streaming.clipped`)."""
+
+    clip_norm: NonNegativeFloat | None = 1.0
+    """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
+
+    @property
+    def needs_norm(self) -> bool:
+        return bool(self.clip_norm)
 
 
 def decayed(params: Any) -> Any:

@@ -46,8 +46,11 @@ def streaming(
 
 
 def clipped(rule: optax.GradientTransformation, clip_norm: float | None) -> InPlace:
-    """Returns an elementwise rule after a clip to a global norm, streamed, and updated in parts of the parameters."""
-    if clip_norm is None:
+    """Returns an elementwise rule after a clip to a global norm, streamed, and updated in parts of the parameters.
+
+    None or 0 is no clip.
+    """
+    if not clip_norm:
         return streaming(rule, parts=elementwise(rule, clip_norm=None))
     unclipped = optax.chain(optax.identity(), rule)  # with the state of the clipped one
     parts = elementwise(unclipped, clip_norm=clip_norm)

@@ -172,7 +172,8 @@ def test_lines_of_cells_and_of_standard_input_are_the_users_too(tmp_path, file, 
     exec(compile("def loss():\n    raise ValueError('no')", file, "exec"), names)
     with pytest.raises(RecipeError) as refused, as_recipe_error("loss of your functions failed", tmp_path):
         names["loss"]()
-    assert str(refused.value).splitlines() == ["loss of your functions failed: ValueError: no", *shown]
+    lines = [line for line in str(refused.value).splitlines() if "test_files.py" not in line]  # this test calls it
+    assert lines == ["loss of your functions failed: ValueError: no", *shown]
 
 
 def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_either(monkeypatch):

@@ -38,9 +38,9 @@ def trace(recipe):
 
 UNTRACEABLE = {
     "one number": ({"loss": "lambda p, b: jnp.sum(p['slope'])"}, "must return two scalars", "it returned float32 of shape ()"),
-    "no sum": ({"loss": "lambda p, b: (b['y'] * p['bias'], 8)"}, "must return two scalars", "its total is float32 of shape (4,)"),
-    "no numbers": ({"loss": "lambda p, b: (p['bias'], 'x')"}, "its weight is a str"),
-    "metrics that are no pairs": ({"loss": "lambda p, b: (p['bias'], 8, {'a': 1.0})"}, "its metrics are a dict, not a dict of name to"),
+    "no sum": ({"loss": "lambda p, b: (b['y'] * p['bias'], 8)"}, "must return two scalars", "its loss is (float32 of shape (4,), a int)"),
+    "no numbers": ({"loss": "lambda p, b: (p['bias'], 'x')"}, "its loss is (float32 of shape (), a str)"),
+    "metrics that are no pairs": ({"loss": "lambda p, b: (p['bias'], 8, {'a': 1.0})"}, "its a is a float"),
     "a metric called loss": ({"loss": "lambda p, b: (p['bias'], 8, {'loss': (1, 1)})"}, "is called 'loss'"),
     "another argument": ({"loss": "lambda p, b, rng: (p['bias'], 8)"}, "is loss(p, b, rng): it takes", "keys, train, compute"),
     "a mistake": ({"loss": "lambda p, b: (p['slop'], 8)"}, "loss of mine.py failed: KeyError: 'slop'", "mine.py, line"),

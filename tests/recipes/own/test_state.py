@@ -97,7 +97,7 @@ def test_an_evaluation_reads_the_statistics_and_is_a_sum_over_examples(recipe, b
 
 
 def test_it_is_sound_and_known_by_what_it_computes(recipe, batches):
-    require_sound(recipe.task(Compute()), {name: leaf[:2] for name, leaf in batches[0].items()})
+    require_sound(recipe.origin, {name: leaf[:2] for name, leaf in batches[0].items()})
     assert pickled._computed(recipe) == pickled._computed(preset(f"{EXAMPLE}"))
 
 
@@ -123,7 +123,7 @@ WRONG = {
             "init": INIT,
             "loss": "lambda p, b, state: (jnp.sum(b['y'] * p['bias']), 4)",
         },
-        "takes `state` and returns none",
+        r"returns the state None, and was given float32\[3\]: in training",
     ),
     "another shape": (
         {

@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +32,6 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import PositiveInt, Share
-from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
 from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses
 from plimsoll.recipes.recipe import FROM_FILE, Recipe
@@ -84,6 +83,10 @@ class OwnRecipe(Length):
     """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
+    form: ClassVar[Any] = None
+    """`functions.BatchForm` of a batch that is no dict of arrays."""
+    reduction: ClassVar[str] = "sum"
+    """What the loss returns: "sum" (and weight) or "mean"."""
 
     ema_decay: Share = 0.0
     """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
@@ -93,19 +96,6 @@ class OwnRecipe(Length):
     which then goes through the model at once."""
     shuffle: bool = True
     """Shuffle the examples anew in every epoch. --no-shuffle keeps their order."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Guards `optimizer`, which callers of the recipe use; `init`, `loss` and `data` are called below."""
-        super().__init_subclass__(**options)
-        if "optimizer" in vars(cls):
-            optimizer: Callable[..., Any] = cls.optimizer
-
-            @wraps(optimizer)
-            def guarded(self: OwnRecipe, steps: int) -> Any:
-                with self.guard("optimizer"):
-                    return optimizer(self, steps)
-
-            cls.optimizer = guarded
 
     @abstractmethod
     def init(self, key: Any) -> Any:
@@ -224,11 +214,11 @@ class OwnRecipe(Length):
         examples = self.sets[0]
         if len(examples) < 2:
             return
-        from plimsoll.recipes.own.task import GivenTask, require_sound
+        from plimsoll.recipes.own.task import require_sound
 
         batch = next(iter(examples.counted(2)))
         batch.pop(COUNTED)
-        require_sound(GivenTask(self, plain_compute()), batch, seed=self.seed)
+        require_sound(self, batch)
 
     @cached_property
     def sets(self) -> tuple[ExampleSet, ExampleSet | None]:
@@ -282,7 +272,8 @@ class OptimizerOf:
     own: OwnRecipe
 
     def __call__(self, steps: int) -> Any:
-        return self.own.optimizer(steps)
+        with self.own.guard("optimizer"):
+            return self.own.optimizer(steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array
 
 from plimsoll.errors import RecipeError
+from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.user_code import taken
 from plimsoll.types import COUNTED, STATE, Batch, Compute, LossSum, Metrics, Params
 
 PARTS = {"trainable", "frozen", STATE}
 """What a dict of parameters may have, if not all of it is trained."""
 
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+NUMBERS = (*ARRAYS, bool, int, float)
+NO_ARRAY = (
+    "leave out of the tree what is no array (Equinox: eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the"
+    " loss)"
+)
 OF_A_MEAN = (
     '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; where they do not count alike'
     " (padded tokens), return (sum, weight)"
@@ -39,11 +47,10 @@ class GivenTask:
 
     def __init__(self, recipe: Any, compute: Compute) -> None:
         self._recipe = recipe
+        self._compute = compute
         self.called: str = recipe.called
-        takes = taken(recipe.loss, called=self.called)
-        self.has_state = STATE in takes
-        self._compute = {"compute": compute} if "compute" in takes else {}
-        self._takes = takes - {"compute", STATE}
+        self._takes = taken(recipe.loss, called=self.called)
+        self.has_state = STATE in self._takes
 
     def init(self, key: Array) -> Params:
         with self._recipe.guard("init"):
@@ -62,75 +69,81 @@ class GivenTask:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        given = {name: part for name, part in params.items() if name in ("trainable", "frozen")}
-        given = given if "frozen" in given else given["trainable"]
-        batch = dict(batch)
-        counted = batch.pop(COUNTED, None)
+        given = {name: part for name, part in params.items() if name != STATE}
+        if "frozen" not in given:
+            given = given["trainable"]
+        examples = dict(batch)
+        counted = examples.pop(COUNTED, None)
 
-        # Examples that are normalised together, or, where rows that fill up a batch are left out, one by one.
-        examples = len(keys)
-        together = examples
+        def sums_of(examples: Batch, keys: Array) -> Metrics:
+            return self._sums(given, params.get(STATE), examples, keys, train=train)
+
+        # Where rows that fill up a batch are left out, each is looked at alone; else what is normalised together.
+        together = len(keys)
         if counted is not None:
             together = 1
         elif self.has_state and train and self._recipe.norm_group:
-            together = min(self._recipe.norm_group, examples)
+            together = min(self._recipe.norm_group, together)
 
-        def sums_of_group(group: tuple[Batch, Array]) -> Metrics:
-            return self._sums(given, params.get(STATE), *group, train=train)
-
-        if together == examples and counted is None:
-            sums = sums_of_group((batch, keys))
+        if counted is None and together == len(keys):
+            sums = sums_of(examples, keys)
         else:
-            groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), (batch, keys))
-            sums = jax.vmap(sums_of_group)(groups)
+            groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), (examples, keys))
+            sums = jax.vmap(sums_of)(*groups)
             if counted is not None:
                 sums = jax.tree.map(lambda values: jnp.where(counted, values, 0.0), sums)
             sums = jax.tree.map(lambda values: jnp.sum(values, axis=0, dtype=values.dtype), sums)
         loss = sums.pop("loss")
         return loss, None, sums
 
-    def _sums(self, given: Any, state: Any, batch: Batch, keys: Array, *, train: bool) -> Metrics:
-        options = {name: value for name, value in {"keys": keys, "train": train}.items() if name in self._takes}
-        if self.has_state:
-            options[STATE] = state
+    def _sums(self, given: Any, state: Any, examples: Batch, keys: Array, *, train: bool) -> Metrics:
+        may_take = {"keys": keys, "train": train, "compute": self._compute, STATE: state}
         with self._recipe.guard("loss"):
-            returned = self._recipe.loss(given, dict(batch), **options, **self._compute)
-        if not isinstance(returned, tuple) or not 2 <= len(returned) <= (4 if self.has_state else 3):
-            raise self._not_sums(f"it returned {described(returned)}")
-        total, weight, metrics, after = (*returned, *({}, None)[len(returned) - 2 :])
-        if not isinstance(metrics, dict) or not all(isinstance(p, tuple) and len(p) == 2 for p in metrics.values()):
+            batch = self._recipe.form.whole(examples) if self._recipe.form else dict(examples)
+            returned = self._recipe.loss(given, batch, **{name: may_take[name] for name in self._takes})
+        if self._recipe.reduction == "mean":
+            returned = _sums_of_means(returned, len(keys))
+
+        # What the loss returned, and whether it can be summed.
+        metrics: Any = {}
+        after = None
+        match returned:
+            case (total, weight):
+                pass
+            case (total, weight, metrics):
+                pass
+            case (total, weight, metrics, after) if self.has_state:
+                pass
+            case _:
+                raise self._not_sums(f"it returned {described(returned)}")
+        if not isinstance(metrics, dict):
             raise self._not_sums(f"its metrics are {described(metrics)}, not a dict of name to (total, weight)")
-        reserved = {"loss", STATE} if self.has_state else {"loss"}
-        if taken := reserved & metrics.keys():
+        if taken := {"loss", STATE} & metrics.keys():
             raise RecipeError(
                 f"a metric of {self.called} is called {min(taken)!r}, which is the {min(taken)} itself: rename it"
             )
-        pairs = {"loss": (total, weight), **metrics}
-        for name, pair in pairs.items():
-            for part, value in zip(("total", "weight"), pair, strict=True):
-                number = isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array)
-                if not number or jnp.shape(value) != ():
-                    of = "" if name == "loss" else f" of {name!r}"
-                    raise self._not_sums(f"its {part}{of} is {described(value)}")
-        sums = {name: LossSum(*(jnp.asarray(value, jnp.float32) for value in pair)) for name, pair in pairs.items()}
+        sums = {name: self._sum(name, pair) for name, pair in {"loss": (total, weight), **metrics}.items()}
         if self.has_state and train:
             sums[STATE] = LossSum(self._next_state(after, state), jnp.int32(1))
         return sums
 
+    def _sum(self, name: str, pair: Any) -> LossSum:
+        """Returns a total and a weight as float32."""
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        if not is_pair or not all(isinstance(part, NUMBERS) and jnp.shape(part) == () for part in pair):
+            raise self._not_sums(f"its {name} is {described(pair)}")
+        return LossSum(*(jnp.asarray(part, jnp.float32) for part in pair))
+
     def _next_state(self, returned: Any, before: Any) -> Any:
         """Returns the state that the loss returned, to be summed; no gradient flows from it."""
-        if returned is None:
-            raise RecipeError(
-                f"the loss of {self.called} takes `state` and returns none: in training it returns (total, weight,"
-                " metrics, next state)"
-            )
         shapes, expected = (
             jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (returned, before)
         )
         if shapes != expected:
             raise RecipeError(
-                f"the loss of {self.called} returns the state {shapes}, and was given {expected}: it must be the same"
-                " pytree of arrays of the same shapes and types"
+                f"the loss of {self.called} returns the state {shapes}, and was given {expected}: in training it"
+                " returns (total, weight, metrics, next state), the last the same pytree of arrays of the same shapes"
+                " and types"
             )
 
         def summand(leaf: Any) -> Array:
@@ -147,30 +160,38 @@ class GivenTask:
         )
 
     def _require_arrays(self, params: Params) -> None:
-        trainable = tree_leaves_with_path(params["trainable"])
-        others = [leaf for name in ("frozen", STATE) for leaf in tree_leaves_with_path(params.get(name, {}))]
-        for path, leaf in trainable + others:
-            place = keystr(path) or "its top"
-            if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
-                raise RecipeError(
-                    f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
-                    " saved. Make a number one with jnp.float32(...); leave out of the tree what is no array (Equinox:"
-                    " eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the loss)"
-                )
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                raise RecipeError(
-                    f"init of {self.called} returns a PRNG key at {place}: take the keys that a loss gets"
-                    " (`keys`, one for each example), so that randomness does not depend on the plan"
-                )
-        for path, leaf in trainable:
-            if not jnp.issubdtype(leaf.dtype, jnp.floating):
-                raise RecipeError(
-                    f"init of {self.called} returns {leaf.dtype} at {keystr(path) or 'its top'}, which has no gradient:"
-                    ' put what is not learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss'
-                    " gets both"
-                )
-        if not trainable:
+        for name, tree in params.items():
+            for path, leaf in tree_leaves_with_path(tree):
+                place = keystr(path) or "its top"
+                if not isinstance(leaf, ARRAYS):
+                    raise RecipeError(
+                        f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
+                        f" saved. Make a number one with jnp.float32(...); {NO_ARRAY}"
+                    )
+                if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                    raise RecipeError(
+                        f"init of {self.called} returns a PRNG key at {place}: take the keys that a loss gets"
+                        " (`keys`, one for each example), so that randomness does not depend on the plan"
+                    )
+                if name == "trainable" and not jnp.issubdtype(leaf.dtype, jnp.floating):
+                    raise RecipeError(
+                        f"init of {self.called} returns {leaf.dtype} at {place}, which has no gradient: put what is not"
+                        ' learned into "frozen", by returning {"trainable": ..., "frozen": ...}; the loss gets both'
+                    )
+        if not jax.tree.leaves(params["trainable"]):
             raise RecipeError(f"init of {self.called} returns no array: there is nothing to learn")
+
+
+def _sums_of_means(returned: Any, examples: int) -> Any:
+    """Returns what a loss that is a mean over equal examples would return as sums."""
+    mean, metrics, *state = returned if isinstance(returned, tuple) and len(returned) in (2, 3) else (returned, {})
+    if not isinstance(metrics, dict) or getattr(mean, "shape", None) != ():
+        raise RecipeError(
+            'with reduction="mean" a loss returns a scalar, or a scalar and a dict of metrics that are means too;'
+            f" this one returned {described(returned)}"
+        )
+    means = {name: (examples * value, examples) for name, value in metrics.items()}
+    return examples * mean, examples, means, *state
 
 
 def described(value: Any) -> str:
@@ -178,7 +199,7 @@ def described(value: Any) -> str:
     if isinstance(value, jax.Array | np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
     if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
+        return f"({', '.join(map(described, value))})"
     return f"a {type(value).__name__}"
 
 
@@ -186,53 +207,52 @@ TOLERANCE = 1e-3
 """Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
 
 
-def require_sound(task: GivenTask, batch: Batch, *, seed: int = 0, params: Params | None = None) -> None:
+def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) -> None:
     """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
-    Allocates one set of parameters and runs the model three times. A loss that is a mean, or that looks at the batch as
+    Allocates one set of parameters and runs the model twice. A loss that is a mean, or that looks at the batch as
     a whole (batch norm, in-batch negatives), would be another loss with every split of the batch, unless it has state.
 
     Args:
-        task: The loss, and how parameters begin.
+        recipe: A `recipe.OwnRecipe`.
         batch: Two examples.
-        seed: Seed of the parameters.
-        params: Parameters to look with; those of `seed` if left out.
+        params: Parameters to look with; new ones if left out.
     """
-    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + 1], dict(batch)) for at in range(2)]
+    task = GivenTask(recipe, plain_compute())
+    keys = jax.random.split(jax.random.key(0), 2)
+    train = not task.has_state  # what normalises its batch is a sum over examples once it has its statistics
 
     @jax.jit
-    def measured(seed: Array, given: Params | None) -> tuple[LossSum, list[LossSum], Array]:
-        params: Params = task.init(jax.random.key(seed)) if given is None else given
-        keys = jax.vmap(jax.random.key)(jnp.arange(2, dtype=jnp.uint32))
-
+    def measured(params: Params) -> tuple[LossSum, LossSum, Array]:
         def total(trainable: Any) -> tuple[Array, LossSum]:
-            loss = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)[0]
+            loss = task.loss(params | {"trainable": trainable}, None, batch, keys, train=train)[0]
             return loss.total, loss
 
-        gradient, whole = jax.grad(total, has_aux=True)(params["trainable"])
+        def alone(example: Batch, key: Array) -> LossSum:
+            one = jax.tree.map(lambda leaf: leaf[None], example)
+            return task.loss(params, None, one, key[None], train=train)[0]
 
-        # What normalises its batch is a sum over examples once it has its statistics.
-        train = not task.has_state
-        if task.has_state:
-            whole = task.loss(params, None, batch, keys, train=train)[0]
-        each = [task.loss(params, None, part, keys[at : at + 1], train=train)[0] for at, part in enumerate(parts)]
-        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(gradient)]
-        return whole, each, jnp.sqrt(jnp.sum(jnp.stack(squares)))
+        gradient, together = jax.grad(total, has_aux=True)(params["trainable"])
+        norm = optax.tree.norm(optax.tree.cast(gradient, jnp.float32))
+        return together, jax.vmap(alone)(dict(batch), keys), norm
 
-    whole, each, norm = jax.tree.map(float, measured(np.uint32(seed % 2**32), params))
-    if not np.isfinite([*whole, norm]).all() or whole.weight <= 0:
+    params = jax.jit(task.init)(jax.random.key(0)) if params is None else params
+    together, alone, norm = jax.tree.map(np.asarray, measured(params))
+    if not np.isfinite([*together, norm]).all() or together.weight <= 0:
         raise RecipeError(
-            f"the loss of {task.called} on its first two examples is {whole.total:g} with the weight {whole.weight:g},"
-            f" and its gradient's norm {norm:g}: all must be finite before the first step, and the weight above 0. Look"
-            " at init, the scale of the data, and at logarithms, divisions and roots of 0"
+            f"the loss of {task.called} on its first two examples is {together.total:g} with the weight"
+            f" {together.weight:g}, and its gradient's norm {norm:g}: all must be finite before the first step, and the"
+            " weight above 0. Look at init, the scale of the data, and at logarithms, divisions and roots of 0"
         )
-    sums = LossSum(each[0].total + each[1].total, each[0].weight + each[1].weight)
-    scale = LossSum(abs(each[0].total) + abs(each[1].total), whole.weight)
-    if any(abs(a - b) > TOLERANCE * s for a, b, s in zip(whole, sums, scale, strict=True)):
+    sums = LossSum(alone.total.sum(), alone.weight.sum())
+    total_is_same = abs(together.total - sums.total) <= TOLERANCE * abs(alone.total).sum()
+    weight_is_same = abs(together.weight - sums.weight) <= TOLERANCE * together.weight
+    if not total_is_same or not weight_is_same:
         raise RecipeError(
             f"the loss of {task.called} is no sum over examples: the first two together give the total"
-            f" {whole.total:.6g} with the weight {whole.weight:g}, and one by one they add up to {sums.total:.6g} with"
-            f" the weight {sums.weight:g}. A plan that splits the batch would learn something else. Take jnp.sum"
-            " instead of jnp.mean, return the number of examples as the weight, and leave out what looks at the whole"
-            f' batch, or give it to the loss as `state` (docs/your-own.md, "Batch norm"){OF_A_MEAN}'
+            f" {together.total:.6g} with the weight {together.weight:g}, and one by one they add up to"
+            f" {sums.total:.6g} with the weight {sums.weight:g}. A plan that splits the batch would learn something"
+            " else. Take jnp.sum instead of jnp.mean, return the number of examples as the weight, and leave out what"
+            ' looks at the whole batch, or give it to the loss as `state` (docs/your-own.md, "Batch norm")'
+            f"{OF_A_MEAN}"
         )

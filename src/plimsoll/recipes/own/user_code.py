@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import sysconfig
 import textwrap
 import traceback
 from collections.abc import Iterator
@@ -24,11 +25,12 @@ _CALLS = 8
 """The user's own calls that are shown, the last ones."""
 
 _PACKAGE = Path(__file__).absolute().parents[2]
+_PYTHON = Path(sysconfig.get_path("stdlib"))
 
 
 @contextlib.contextmanager
 def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
-    """Raises RecipeError that `what` failed, with the lines below `folder` that led there.
+    """Raises RecipeError that `what` failed, with the user's own lines that led there; `folder` is their code's.
 
     What the code prints goes to standard error: standard output may be one JSON object.
     """
@@ -45,15 +47,16 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 
 
 def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
-    """Returns the refusal that `what` failed, with the lines below `folder` that led there."""
+    """Returns the refusal that `what` failed, with the user's own lines that led there."""
     message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
-    lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     calls = []
     for frame in traceback.extract_tb(problem.__traceback__):
-        if file := _users_file(frame.filename, folder):
+        file = _users_file(frame.filename, folder)
+        if file:
             place = "" if frame.name == "<module>" else f", in {frame.name}"
             line = f": `{frame.line}`" if frame.line else ""  # another process does not have the lines of a cell
             calls.append(f"  {file}, line {frame.lineno}{place}{line}")
+    lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     return RecipeError("\n".join([*lines, *calls[-_CALLS:]]))
 
 
@@ -62,15 +65,22 @@ def _users_file(name: str, folder: Path) -> str:
     path = Path(name)
     if is_users(path, folder):
         return str(path.relative_to(folder))
-    if name.startswith("<ipython-input") or path.parent.name.startswith("ipykernel_"):
+    if path.parent.name.startswith("ipykernel_"):
         return "a cell"
-    return "standard input" if name == "<stdin>" else ""
+    if name == "<stdin>":
+        return "standard input"
+    return name if path.is_file() and not is_library(path) else ""
 
 
 def is_users(path: Path, folder: Path) -> bool:
-    """Returns whether a path is below `folder`, and neither of an environment there nor of this package."""
-    libraries = {"site-packages", "dist-packages"} & set(path.parts)
-    return path.is_relative_to(folder) and not libraries and not path.is_relative_to(_PACKAGE)
+    """Returns whether a path is below `folder`, and of no library there."""
+    return path.is_relative_to(folder) and not is_library(path)
+
+
+def is_library(path: Path) -> bool:
+    """Returns whether a path is of an environment, of Python itself, or of this package."""
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return is_installed or path.is_relative_to(_PACKAGE) or path.is_relative_to(_PYTHON)
 
 
 def file_of(module: ModuleType | None) -> Path | None:
@@ -78,9 +88,9 @@ def file_of(module: ModuleType | None) -> Path | None:
 
     In a process of ours `__main__` is a module of this package: there, too, code of the user's `__main__` has no file.
     """
-    file = getattr(module, "__file__", None)
-    path = None if file is None else Path(file).absolute()
-    return None if path is None or not path.is_file() or path.is_relative_to(_PACKAGE) else path
+    path = Path(getattr(module, "__file__", None) or "").absolute()
+    is_theirs = path.is_file() and not path.is_relative_to(_PACKAGE)
+    return path if is_theirs else None
 
 
 def taken(loss: Any, *, called: str) -> set[str]:
