@@ -365,7 +365,7 @@ def plan(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(recipe).__name__}: plan(loss,"
             " params, batch, optimizer=...)"
         )
-    from plimsoll.recipes.own.functions import given  # imports JAX, which a recipe's plan needs no sooner than it is asked
+    from plimsoll.recipes.own.functions import given  # imports JAX
 
     fields = [each.name for each in dataclasses.fields(OwnRecipe)]
     known = [*options_of(plan), *options_of(plan_recipe), "supported", *fields]

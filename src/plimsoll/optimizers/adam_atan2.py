@@ -76,7 +76,7 @@ def adam_atan2(settings: AdamATan2, steps: int) -> optax.GradientTransformation:
         return -jnp.expm1(count.astype(jnp.float32) * math.log(beta)) if beta else jnp.float32(1)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdamATan2State]:
-        rate = schedule(state.count)
+        rate: Any = schedule(state.count)
         count = state.count + 1
         mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, updates)
         square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.square, updates)

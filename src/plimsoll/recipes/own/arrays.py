@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from plimsoll.data.examples import narrow
 from plimsoll.errors import DataError
 from plimsoll.files.facts import facts_of
 from plimsoll.recipes.own import pickled
@@ -32,14 +35,12 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
     Raises:
         DataError: It is neither, the arrays do not suit the batch, or they cannot be written.
     """
-    import jax
-
-    ordered = not isinstance(data, Iterator)  # a generator has no place to continue from
-    if ordered and jax.tree.structure(data) == form.tree and all(np.ndim(leaf) for leaf in jax.tree.leaves(data)):
+    has_place = not isinstance(data, Iterator)  # a generator has none to continue from
+    if has_place and jax.tree.structure(data) == form.tree and all(map(np.ndim, jax.tree.leaves(data))):
         return _kept_arrays(form.named(data, what=what), form, what)
     if callable(data):
         return data, ""
-    if ordered and hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
         return (lambda: data), ""
     raise DataError(
         f"{what} is a {type(data).__name__}: give arrays by the names of the batch ({', '.join(form.spec)}) whose first"
@@ -49,31 +50,30 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
 
 
 def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Callable[[], Any], str]:
-    from plimsoll.data.examples import narrow  # imports Grain and with it JAX
-
-    for name, (shape, dtype) in form.spec.items():
-        example = arrays[name].shape[1:], narrow(np.dtype(arrays[name].dtype)).name
-        if example != (shape, dtype):
+    maps = {}
+    digest = hashlib.sha256()
+    for name, planned in form.spec.items():
+        array = arrays[name]
+        example = array.shape[1:], narrow(array.dtype).name
+        if example != planned:
             raise DataError(
                 f"an example of {name} in {what} has shape and type {example}, and that of the batch that was planned"
-                f" for {(shape, dtype)}: plan for a batch of these"
+                f" for {planned}: plan for a batch of these"
             )
-    places = {name: _place(arrays[name]) for name in form.spec}
-    text = repr([(name, identity) for name, (_, identity) in places.items()])
-    maps = {name: place for name, (place, _) in places.items()}
-
-    def opened() -> dict[str, Any]:
-        return {name: np.memmap(file, mode="r", **how) for name, (file, how) in maps.items()}
-
-    return opened, hashlib.sha256(text.encode()).hexdigest()
+        maps[name], identity = _mapped(array)
+        digest.update(f"{name} {identity} ".encode())
+    return (lambda: {name: opened() for name, opened in maps.items()}), digest.hexdigest()
 
 
-def _place(given: Any) -> tuple[tuple[str, dict[str, Any]], str]:
-    """Returns where an array is, as `np.memmap` takes it, and its identity."""
+def _mapped(given: Any) -> tuple[Callable[[], np.memmap], str]:
+    """Returns a function that maps an array into memory, and the identity of the array."""
     file = given.filename if isinstance(given, np.memmap) else None
     if file is not None and given.flags.c_contiguous and not isinstance(given.base, np.ndarray):
-        how = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}
-        return (str(file), how), f"{facts_of([Path(file)]).digest} {how}"
+        form = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}
+        digest = facts_of([Path(file)]).digest
+        return partial(np.memmap, str(file), mode="r", **form), f"{digest} {form}"
+
+    # Any other array becomes a file of the process's own folder.
     array = np.ascontiguousarray(given)
     flat = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(flat.data).hexdigest()
@@ -87,4 +87,5 @@ def _place(given: Any) -> tuple[tuple[str, dict[str, Any]], str]:
             " process that trains would read them: let TMPDIR name a folder with room, or give arrays that are in files"
             ' (np.load(..., mmap_mode="r"))'
         ) from None
-    return (str(path), {"dtype": array.dtype, "shape": array.shape}), f"{digest} {array.dtype} {array.shape}"
+    form = {"dtype": array.dtype, "shape": array.shape}
+    return partial(np.memmap, str(path), mode="r", **form), f"{digest} {form}"

@@ -110,8 +110,8 @@ def shapes_of(tree: Any, what: str) -> Any:
         dtype = getattr(leaf, "dtype", None)
         if not isinstance(dtype, np.dtype) or dtype.kind in "OSU":
             raise RecipeError(
-                f"{_name(path) or 'the top'} of the {what} is {described(leaf)}: give arrays of numbers, or their shapes,"
-                f" like jax.eval_shape(init, jax.random.key(0)), and {NO_ARRAY}"
+                f"{_name(path) or 'the top'} of the {what} is {described(leaf)}: give arrays of numbers, or their"
+                f" shapes, like jax.eval_shape(init, jax.random.key(0)), and {NO_ARRAY}"
             )
         return jax.ShapeDtypeStruct(leaf.shape, narrow(dtype))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import hashlib
-import inspect
 import io
 import json
 import os
@@ -38,8 +37,6 @@ STEPS = 1_000
 """Length of the schedule whose optimizer is identified: a run may be continued with another."""
 OPAQUE = "pickle "
 """Beginning of the identity of data that only its pickle identifies: another program's may differ and be the same."""
-COMPUTED = ("init", "loss", "optimizer")
-"""Functions of a recipe that decide what is learned, beside its data."""
 
 _made: dict[str, type[OwnRecipe]] = {}
 """Key of a pickle to the class in it."""
@@ -56,19 +53,20 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     cls = type(recipe.origin)
     known = cls, _own(recipe.options)
     if known not in _described:
-        pickle, program = _pickled(cls), _computed(recipe)
+        pickle = _pickled(cls)
         data = cls.of_data or OPAQUE + hashlib.sha256(pickle).hexdigest()
-        _described[known] = {"name": recipe.origin.short_name, "code": program, "data": data}
+        described = {"name": recipe.origin.short_name, "code": _computed(recipe), "data": data}
         beginning = json.dumps([path for path in sys.path if path] + [os.getcwd()]).encode() + b"\n"
-        for key in _keys(_described[known]):
+        for key in _keys(described):
             _made[key] = cls
             (folder() / f"{key}.pickle").write_bytes(beginning + pickle)
+        _described[known] = described
     return _described[known]
 
 
 def is_pickled(saved: Mapping[str, Any]) -> bool:
     """Returns whether a saved recipe is of code that is in no file."""
-    return isinstance(saved, Mapping) and isinstance(saved.get("code"), Mapping)
+    return "data" in saved
 
 
 def is_here(saved: Mapping[str, Any]) -> bool:
@@ -111,27 +109,22 @@ def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path)
     """
     if not is_pickled(now):
         raise RecipeError(f"{run} is a run of functions that plimsoll.plan was given: name another run")
-    other = [name for name in COMPUTED if saved["code"][name] != now["code"][name]]
+    other = [name for name, code in saved["code"].items() if code != now["code"][name]]
     is_opaque = saved["data"].startswith(OPAQUE) or now["data"].startswith(OPAQUE)
     if saved["data"] != now["data"] and not is_opaque:
         other.append("data")
     if other:
         raise RecipeError(
-            f"{run} is a run of another {' and another '.join(other)}: what {'they' if len(other) > 1 else 'it'} held"
-            " when the run began has another SHA-256. Give what it was to continue the run, or name another run"
+            f"{run} is a run of another {' and another '.join(other)}: what it held when the run began has another"
+            " SHA-256. Give what it was to continue the run, or name another run"
         )
 
 
 @cache
 def folder() -> Path:
     """Returns this process's own folder of pickles and arrays, and removes it when the process ends."""
-    path, owner = Path(tempfile.mkdtemp(prefix="plimsoll-code-")), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not a fork of it
-            shutil.rmtree(path, ignore_errors=True)
-
-    atexit.register(remove)
+    path = Path(tempfile.mkdtemp(prefix="plimsoll-code-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
     os.environ[VARIABLE] = str(path)
     return path
 
@@ -165,8 +158,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            if type(obj).__name__ == "_Missing" and type(obj).__module__ == "equinox._module._flatten":
-                return "MISSING"  # compared by identity: a module that leaves a field at its default holds it
+            if type(obj).__name__ in ("_Missing", "_MISSING_TYPE"):  # of equinox and dataclasses: known by identity
+                return "MISSING"
             reduced: Any = super().reducer_override(obj)
             if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
                 make, (meta, name, bases, namespace, *rest), *state = tuple[Any, ...](reduced)
@@ -194,21 +187,11 @@ def _pickled(cls: type[Any]) -> bytes:
 def _fields_of(module: type[Any]) -> dict[str, Any]:
     """Returns what the class of an Equinox module needs of its own while it is made: its metaclass registers the leaves
     then, and cloudpickle fills in a class only afterwards (equinox 0.13.8)."""
-    fields = [field for field in dataclasses.fields(module) if field.name in vars(module).get("__annotations__", {})]
-    namespace: dict[str, Any] = {"__annotations__": {field.name: object for field in fields}}
-    namespace |= {field.name: field for field in fields if field.metadata or not _is_plain(field)}
-    begins = inspect.unwrap(vars(module).get("__init__", _begin))
-    if begins.__code__.co_filename != "<string>" and "__init__" in vars(module):  # no dataclass's own
-        namespace["__init__"] = _begin
-    return namespace
-
-
-def _is_plain(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _begin(self: Any) -> None:
-    """Stands for an `__init__` that is filled in later."""
+    own = vars(module)
+    annotations = own.get("__annotations__", {})
+    fields = {field.name: field for field in dataclasses.fields(module) if field.name in annotations}
+    filled_in_later = {"__init__": lambda self: None} if "__init__" in own else {}
+    return {"__annotations__": dict.fromkeys(fields, object), **fields, **filled_in_later}
 
 
 def _own(fields: Mapping[str, Any]) -> str:
@@ -221,28 +204,23 @@ def _computed(recipe: Recipe) -> dict[str, str]:
     """Returns the SHA-256 of what init, loss (with its gradient) and optimizer compute, from shapes alone."""
     import jax
 
-    task, rule = recipe.task(plain_compute()), recipe.update_rule(STEPS)
+    task = recipe.task(plain_compute())
+    rule = recipe.update_rule(STEPS)
 
-    def init(seed: Any) -> Any:
-        return task.init(jax.random.key(seed))
+    def total(trainable: Any, params: Any, batch: Any, keys: Any) -> Any:
+        loss, _, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
+        return loss.total, (loss.weight, metrics)
 
-    def gradient(params: Any, batch: Any, seeds: Any) -> Any:
-        def total(trainable: Any) -> Any:
-            keys = jax.vmap(jax.random.key)(seeds)
-            loss, _carry, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
-            return loss.total, (loss.weight, metrics)
-
-        return jax.value_and_grad(total, has_aux=True)(params["trainable"])
-
-    params = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    keys = jax.ShapeDtypeStruct((2,), key.dtype)
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.spec.batch(2).items()}
-    seeds, learned = jax.ShapeDtypeStruct((2,), "uint32"), params["trainable"]
-    codes = {"init": _code(jax.make_jaxpr(init)(jax.ShapeDtypeStruct((), "uint32")))}
-    codes["loss"] = _code(jax.make_jaxpr(gradient)(params, batch, seeds))
+    init, params = jax.make_jaxpr(task.init, return_shape=True)(key)
+    learned = params["trainable"]
+    loss = jax.make_jaxpr(jax.value_and_grad(total, has_aux=True))(learned, params, batch, keys)
     with recipe.origin.guard("the optimizer, given the shapes of the parameters,"):
         state = jax.eval_shape(rule.init, learned)
-        codes["optimizer"] = _code(jax.make_jaxpr(rule.update)(learned, state, learned))
-    return codes
+        optimizer = jax.make_jaxpr(rule.update)(learned, state, learned)
+    return {"init": _code(init), "loss": _code(loss), "optimizer": _code(optimizer)}
 
 
 def _code(traced: Any) -> str:
@@ -265,12 +243,12 @@ def _constants(part: Any) -> Iterator[Any]:
 
     if isinstance(part, ClosedJaxpr):
         yield from part.consts
-        part = part.jaxpr
-    if isinstance(part, Jaxpr):
+        yield from _constants(part.jaxpr)
+    elif isinstance(part, Jaxpr):
         for equation in part.eqns:
-            yield from (each.val for each in equation.invars if isinstance(each, Literal))
-            for value in equation.params.values():
-                yield from _constants(value)
+            yield from _constants([*equation.invars, *equation.params.values()])
+    elif isinstance(part, Literal):
+        yield part.val
     elif isinstance(part, tuple | list):
-        for each in part:
-            yield from _constants(each)
+        for item in part:
+            yield from _constants(item)
