@@ -195,9 +195,10 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
     if recipe.length.steps is None and prepared.steps < FEW_STEPS:
         say(_notice_of_few_steps(recipe, prepared))
     folder.write("data.json", prepared.to_json())
-    keep_source(recipe, folder.path)
+    saved = to_dict(recipe)
+    keep_source(saved, folder.path)
     folder.seal()
-    folder.write("recipe.json", to_dict(recipe))
+    folder.write("recipe.json", saved)
     return prepared
 
 

@@ -15,6 +15,7 @@ from plimsoll.api.plan import plan
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.registry import preset
+from plimsoll.recipes.saved import to_dict
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Compute
 
@@ -113,7 +114,7 @@ def test_preparing_says_what_there_is_and_keeps_the_code(tmp_path):
     assert (prepared.steps, prepared.steps_per_epoch) == (10, 5.0)
     assert prepared.facts["description"] == "40 examples, 3 for validation"
     assert said == ["data: 40 examples, 3 for validation; 10 steps are 2 epochs"]
-    keep_source(recipe, tmp_path / "run")
+    keep_source(to_dict(recipe), tmp_path / "run")
     assert (tmp_path / "run/source/mine.py").read_text() == (tmp_path / "mine.py").read_text()
 
 

@@ -22,7 +22,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import pickled
 from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of, is_users
-from plimsoll.recipes.recipe import FROM_FILE, Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import ROLES, name_of_part
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
@@ -48,7 +48,7 @@ def load(name: str) -> Recipe:
     file, _, inside = name.partition(":")
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
-    recipes = {key: value for key, value in vars(module).items() if isinstance(value, Recipe | OwnRecipe)}
+    recipes = _recipes_in(module)
     if not recipes:
         raise RecipeError(
             f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)`"
@@ -60,7 +60,7 @@ def load(name: str) -> Recipe:
         raise RecipeError(
             f"{file} has no recipe called {chosen!r}: name one of {', '.join(recipes)}, like {file}:{first}"
         )
-    recipe = recipe_of(recipes[chosen])
+    recipe = recipes[chosen]
     cls = own_class(recipe)
     if cls is not None:
         _homes[cls] = module
@@ -92,8 +92,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
             f"{cls.__name__} is a part in no file, and the processes that compile and train look for it in one: write"
             " it into a Python file, with the recipe at its top level"
         )
-    offered = {name: value for name, value in vars(module).items() if isinstance(value, Recipe | OwnRecipe)}
-    names = [name for name, value in offered.items() if own_class(recipe_of(value)) is cls]
+    names = [name for name, offered in _recipes_in(module).items() if own_class(offered) is cls]
     if not names:
         raise RecipeError(
             f"{file} has no recipe like this {cls.__name__} at its top level, where the processes that compile"
@@ -119,7 +118,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
     path = _existing(Path(saved["file"]), saved["file"])
     before = saved["sources"]
     now = sources(path)
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    changed = sorted({name for name, _ in before.items() ^ now.items()})
     if changed:
         raise RecipeError(
             f"{', '.join(str(path.parent / name) for name in changed)} changed since the run began (another SHA-256),"
@@ -137,10 +136,16 @@ def sources(path: Path) -> dict[str, str]:
     finder = ModuleFinder(path=[str(path.parent)])
     with as_recipe_error(f"{path.name} cannot be read as Python", path.parent):
         finder.run_script(str(path))
-    imported = (getattr(module, "__file__", None) for module in finder.modules.values())
+    imported = [getattr(module, "__file__", None) for module in finder.modules.values()]
     files = {Path(file).absolute() for file in imported if file}
-    ours = sorted(file for file in {path, *files} if is_users(file, path.parent))
+    ours = sorted(file for file in files if is_users(file, path.parent))
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in ours}
+
+
+def _recipes_in(module: ModuleType) -> dict[str, Recipe]:
+    """Returns the recipes at the top level of a file, by name."""
+    offered = vars(module).items()
+    return {name: recipe_of(value) for name, value in offered if isinstance(value, Recipe | OwnRecipe)}
 
 
 def _existing(path: Path, named: str) -> Path:
@@ -161,36 +166,30 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
     # A name of its own: a recipe file called like a package must not take its place.
     name = f"plimsoll_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and type hints look their module up
     _being_imported.add(str(path))
     try:
         with as_recipe_error(f"{path.name} cannot be imported", path.parent):
             spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
     finally:
         _being_imported.discard(str(path))
     _loaded[str(path)] = made_from, module
     return module
 
 
-def keep_source(recipe: Recipe, folder: Path) -> None:
+def keep_source(saved: Mapping[str, Any], folder: Path) -> None:
     """Copies the file of a recipe into its run, to compare with: nothing is ever run from it.
 
     A recipe of a package is known by the package, and functions in no file have none.
+
+    Args:
+        saved: Content of recipe.json.
+        folder: Folder of the run.
     """
-    is_of_package = recipe.origin is not None and recipe.kind != FROM_FILE
-    if is_of_package or own_class(recipe) is None:
-        return
-    described = describe(recipe)
-    if "file" not in described:
-        return
-    beside = Path(described["file"]).parent
-    for name in described["sources"]:
-        kept = folder / "source" / name
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(beside / name, kept)
+    for name in saved.get("sources", ()):
+        copy = folder / "source" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(saved["file"]).parent / name, copy)

@@ -21,7 +21,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -193,12 +193,11 @@ class OwnRecipe(Length):
 
     def composed(self) -> Recipe:
         """Returns the recipe that is planned and trained: these functions as its model, its data and its optimizer."""
-        length = {field.name: getattr(self, field.name) for field in fields(Length)}
         return Recipe(
             model=Functions(own=self),
             data=Examples(own=self),
             optimizer=OfLength(OptimizerOf(self), ema_decay=self.ema_decay),
-            length=Length(**length),
+            length=self,
             origin=self,
         )
 
@@ -439,7 +438,9 @@ def recipe(
         >>> recipe.spec.batch(10)
         {'x': ((10, 3), 'float32'), 'y': ((10,), 'float32')}
     """
-    functions = {"init": init, "loss": loss, "data": data, "validation_data": validation_data or _no_data}
+    functions = {"init": init, "loss": loss, "data": data}
+    if validation_data is not None:
+        functions["validation_data"] = validation_data
     module = sys._getframe(1).f_globals["__name__"]  # whose file it is of
     return class_of(OwnRecipe, functions, optimizer, supported, __module__=module)(**options).composed()
 
@@ -467,7 +468,3 @@ def class_of(
     members["optimizer"] = lambda self, steps: make_optimizer(steps)
     members["supported"] = tuple(supported)
     return type(base.__name__, (base,), members)
-
-
-def _no_data() -> None:
-    """Returns the validation data of a recipe that has none."""
