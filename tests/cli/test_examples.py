@@ -77,7 +77,7 @@ def test_the_data_of_an_example_is_prepared_and_a_plan_is_searched(name, place, 
 @pytest.mark.parametrize("name", PRESETS)
 def test_an_example_trains(name, place, tmp_path):
     words, small = example(name)
-    short = ["--max-steps", "2", "--within", "1s", "--micro-batch", "4"]
+    short = ["--max-steps", "2", "--within", "1s", "--micro-batch", "4", "--precision", "float32", "--remat", "none"]
     ended = plimsoll(*words, *small, *short, "--run", tmp_path / "run", cwd=place)
     assert ended.returncode == 0, ended.stderr
     assert RunFolder(tmp_path / "run").saved_steps()[-1] == 2
