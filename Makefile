@@ -68,6 +68,7 @@ bench: .venv/ready
 # that is not what the result files say: `python docs/results.py` writes it.
 docs: .venv/docs-ready
 	$(BIN)/python docs/results.py --check
+	$(BIN)/python docs/reference.py --check
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html docs site
 
 .venv/docs-ready: .venv/ready docs/requirements.lock

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs/results.md"
-"""A page of commands as they were typed once, with the options of their commits."""
-PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS}), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+WRITTEN = {ROOT / "docs" / name for name in ("results.md", "options.md", "all-levers.md")}
+"""Pages that programs write: their commands belong to a commit, or name any recipe."""
+PAGES = [*sorted(set((ROOT / "docs").glob("*.md")) - WRITTEN), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

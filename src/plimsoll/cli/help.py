@@ -199,15 +199,19 @@ def usage_of(option: Option) -> str:
 
 def text_of(option: Option) -> str:
     """Returns the text and the default; without it where the text says what leaving the option out means."""
-    default = option.default
-    if default is MISSING:
+    if option.default is MISSING:
         return f"{option.text} (required)"
+    shown = option.flag if option.default is True else shown_default(option.default)
+    return f"{option.text} (default: {shown})" if shown else option.text
+
+
+def shown_default(default: Any) -> str:
+    """Returns a default as it is shown; empty where there is nothing to show."""
     if default is None or default is False or default in ("", ()):
-        return option.text
-    shown = option.flag if default is True else str(default)
+        return ""
     if isinstance(default, int | float) and default is not True:
-        shown = f"{default:,}" if abs(default) >= 10_000 else f"{default:g}"
-    return f"{option.text} (default: {shown})"
+        return f"{default:,}" if abs(default) >= 10_000 else f"{default:g}"
+    return str(default)
 
 
 def _wrapped(text: str, *, indent: int = 0) -> list[str]:
