@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
-from plimsoll.cli.parse import parse
+from plimsoll.cli.parse import parse, print_answer
 from plimsoll.options import Argument, Json, Options
 from plimsoll.planner.chips import Chip
 
@@ -29,64 +30,69 @@ def chips(arguments: list[str]) -> int:
     options = parse(ChipsOptions, arguments, command="chips")
     from plimsoll.planner import chips as catalogue
     from plimsoll.processes import toolchains
-    from plimsoll.report.layout import labelled
 
-    every = catalogue.chips()
-    family = [each for each in every if each.platform == "tpu" and each.name.rpartition("-")[0] == options.name.lower()]
-    selected = every if not options.name else family or [catalogue.chip(options.name)]
+    selected = catalogue.chips()
+    if options.name:
+        family = [chip for chip in selected if _family(chip) == options.name.lower()]
+        selected = family or [catalogue.chip(options.name)]
     if options.install is not None:
         toolchains.install(options.install, lambda line: print(line, file=sys.stderr))
-    state = {
-        name: {"folder": str(toolchains.folder(name)), "missing": toolchains.missing(name)} for name in toolchains.KITS
+    answer = {
+        "chips": [dataclasses.asdict(chip) for chip in selected],
+        "compilers": {name: toolchains.missing(name) for name in toolchains.KITS},
     }
-    if options.json:
-        print(json.dumps({"chips": [dataclasses.asdict(each) for each in selected], "compilers": state}))
-    elif options.name and len(selected) == 1:
-        print(_described(selected[0]))
-    else:
-        groups: dict[str, list[Chip]] = {}
-        for each in selected:  # without a name, a line for each family of slices
-            in_family = not options.name and each.platform == "tpu"
-            groups.setdefault(f"{each.name.rpartition('-')[0]}-N" if in_family else each.name, []).append(each)
-        compilers = []
-        for name, compiler in state.items():
-            how = f"`plimsoll chips --install {name}` makes it; until then plans for these chips are estimated"
-            text = f"{compiler['missing']}: {how}" if compiler["missing"] else f"installed in {compiler['folder']}"
-            compilers += labelled(f"{name} compiler", text, indent=0)
-        print("\n".join([*_table(groups), "", *compilers, "", *NOTES]))
-    return 0
+    if options.name and len(selected) == 1:
+        return print_answer(options, answer, lambda _: _described(selected[0]))
+
+    # Without a name, a line for each family of slices.
+    of_line = attrgetter("name") if options.name else _family
+    groups = [[*group] for _, group in groupby(selected, of_line)]
+    return print_answer(options, answer, lambda answer: _listed(groups, answer["compilers"]))
+
+
+def _family(chip: Chip) -> str:
+    """Returns the name of a chip, of a TPU without the size of its slice."""
+    return chip.name.rpartition("-")[0] if chip.platform == "tpu" else chip.name
 
 
 NOTES = (
-    "Rates are dense and of one device, from data sheets; float32 is at the highest precision. Two cards",
-    "were measured: what steps reach of an H100's, and what an H200 multiplies and copies. The cpu is",
-    "this machine: its rates are measured when it is planned for. `h100x8` are eight in one machine,",
-    "`plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll chips h100` the sources.",
+    "Of one device: memory, dense TFLOP/s, and GB/s of its memory and links, from data sheets. float32 is",
+    "at the highest precision. Two cards were measured: what steps reach of an H100's rates, and what an",
+    "H200 multiplies and copies. The cpu is this machine: its rates are measured when it is planned for.",
+    "`h100x8` are eight in one machine, `plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll",
+    "chips h100` the sources.",
 )
 """Lines below the table."""
 
 
-def _table(groups: Mapping[str, Sequence[Chip]]) -> list[str]:
-    """Returns a line per group, whose chips differ in their number of devices and hosts alone."""
+def _listed(groups: Sequence[Sequence[Chip]], compilers: Mapping[str, str | None]) -> str:
+    """Returns a line per group, whose chips differ in their devices and hosts alone, and one per compiler."""
     from plimsoll.planner.chip_file import PRECISIONS
-    from plimsoll.report.layout import columns, known
+    from plimsoll.report.layout import columns, known, labelled
     from plimsoll.units import format_bytes
 
-    units = ["", "", "", "of each", *["TFLOP/s"] * 4, "GB/s", "GB/s"]
-    rows = [["chip", "devices", "hosts", "memory", "float32", "tf32", "bfloat16", "float16", "memory", "links"], units]
-    for label, group in groups.items():
-        first = group[0]
-        devices, hosts = [each.devices for each in group], [each.hosts for each in group]
+    rows = [["chip", "devices", "hosts", "memory", *PRECISIONS, "bandwidth", "links"]]
+    for group in groups:
+        first, last = group[0], group[-1]
         row = [
-            label,
-            *(f"{min(n):,}" if min(n) == max(n) else f"{min(n):,}-{max(n):,}" for n in (devices, hosts)),
+            first.name if first is last else f"{_family(first)}-N",
+            _from_to(first.devices, last.devices),
+            _from_to(first.hosts, last.hosts),
             format_bytes(first.memory_bytes),
             *(known(first.flops.get(precision), lambda rate: f"{rate / 1e12:,.4g}") for precision in PRECISIONS),
             _giga(first.memory_bandwidth),
-            _giga(max(each.link_bandwidth for each in group)),
+            _giga(last.link_bandwidth),
         ]
         rows.append(row)
-    return columns(rows, align="lrrrrrrrrr", indent=0)
+    lines = [*columns(rows, align="lrrrrrrrrr", indent=0), ""]
+    for name, missing in compilers.items():
+        how = f"`plimsoll chips --install {name}` makes it; until then plans for these chips are estimated"
+        lines += labelled(f"{name} compiler", f"{missing}: {how}" if missing else "installed", indent=0)
+    return "\n".join([*lines, "", *NOTES])
+
+
+def _from_to(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
 
 
 def _giga(rate: float) -> str:
@@ -96,27 +102,24 @@ def _giga(rate: float) -> str:
 def _described(chip: Chip) -> str:
     """Returns a chip's figures, each with its source."""
     from plimsoll.report.layout import labelled
+
+    lines = [f"{chip.name} ({chip.platform}), devices: {chip.devices:,}, hosts: {chip.hosts:,}"]
+    figures = {**vars(chip), **chip.kernels}
+    for figure, source in chip.sources.items():
+        text = _figure_in_words(figure, figures[figure])
+        lines += ["", *labelled(figure.replace("_", " "), text), *labelled("", f"from: {source}")]
+    return "\n".join(lines)
+
+
+def _figure_in_words(figure: str, value: Any) -> str:
     from plimsoll.units import format_bytes
 
-    figures = {"memory_bytes": f"{format_bytes(chip.memory_bytes)} of each device"}
-    if chip.platform == "cpu":
-        figures["flops"] = "measured when it is planned for"
-    else:
-        rates = ", ".join(f"{precision} {rate / 1e12:,.4g}" for precision, rate in chip.flops.items())
-        figures |= {
-            "flops": f"TFLOP/s, dense: {rates}",
-            "memory_bandwidth": f"{_giga(chip.memory_bandwidth)} GB/s",
-            "link_bandwidth": f"{_giga(chip.link_bandwidth)} GB/s each way",
-            "compiler": ", ".join(f"{name} {value}" for name, value in chip.compiler.items()),
-        }
-    for figure, value in chip.kernels.items():
-        figures[figure] = f"{value:.3g}"
-    if chip.host_link_bandwidth:
-        figures["host_link_bandwidth"] = f"{_giga(chip.host_link_bandwidth)} GB/s each way"
-    if chip.host_memory_bytes is not None:
-        figures["host_memory_bytes"] = f"{format_bytes(chip.host_memory_bytes)} of each host"
-    lines = [f"{chip.name} ({chip.platform}), devices: {chip.devices:,}, hosts: {chip.hosts:,}"]
-    for figure, text in figures.items():
-        lines += ["", *labelled(figure.replace("_", " "), text)]
-        lines += labelled("", f"from: {chip.sources[figure]}") if figure in chip.sources else []
-    return "\n".join(lines)
+    if figure == "flops":
+        return ", ".join(f"{precision} {rate / 1e12:,.4g} TFLOP/s" for precision, rate in value.items())
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {setting}" for name, setting in value.items())
+    if figure.endswith("bytes"):
+        return format_bytes(value)
+    if figure.endswith("bandwidth"):
+        return f"{_giga(value)} GB/s"
+    return f"{value:.3g}"

@@ -13,9 +13,11 @@ from pathlib import Path
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import lever_rows
 from plimsoll.cli.parse import forms_of, options_of_command, recipe_named
+from plimsoll.cli.prepare import page_of
 from plimsoll.errors import PlimsollError
 from plimsoll.options import Option
 from plimsoll.recipes.flat import rows
+from plimsoll.recipes.registered import preparations, presets
 
 CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
 """Words for values that are chips, and that are runs."""
@@ -23,9 +25,8 @@ CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
 
 def complete() -> int:
     """Prints the candidates for the word at the cursor, one a line."""
-    line, cursor = os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", "")
-    typed = line[: int(cursor)] if cursor.isdecimal() else line
-    print("\n".join(candidates(typed)))
+    cursor = int(os.environ.get("COMP_POINT", "0"))
+    print("\n".join(candidates(os.environ.get("COMP_LINE", "")[:cursor])))
     return 0
 
 
@@ -38,16 +39,19 @@ def candidates(typed: str) -> list[str]:
 
 def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     """Returns the words that may follow those before the cursor."""
-    # The command, and the recipe or data set that it takes first.
     if not before:
         return COMMANDS
     command, *words = before
     if command not in COMMANDS:
         return ()
+
+    # The recipe or data set that the command takes first.
     is_flag = current.startswith("-")
-    first = _first_words(command)
-    if first and not words and not is_flag:
-        return first
+    if not words and not is_flag:
+        if COMMANDS[command].takes_recipe:
+            return presets()
+        if command == "prepare":
+            return preparations()
 
     # The value of the option before the cursor, an option, or an argument.
     rows = _rows(command, words)
@@ -55,28 +59,15 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     if words and words[-1] in by_flag:
         return _values(by_flag[words[-1]])
     if is_flag:
-        return [form for option in rows if not option.is_argument for form in forms_of(option)]
+        return [form for option in rows for form in forms_of(option)]
     return [value for option in rows if option.is_argument for value in _values(option)]
-
-
-def _first_words(command: str) -> Iterable[str]:
-    """Returns the names that a command takes first: recipes, or data sets."""
-    from plimsoll.recipes.registered import preparations, presets
-
-    if COMMANDS[command].takes_recipe:
-        return presets()
-    return preparations() if command == "prepare" else ()
 
 
 def _rows(command: str, words: Sequence[str]) -> Sequence[Option]:
     """Returns the options of a command, and of the recipe or data set after it."""
-    from plimsoll.cli.prepare import page_of
-    from plimsoll.recipes.registered import preparations
-
     try:
         if COMMANDS[command].takes_recipe:
-            name = words[0] if words else ""
-            return (*rows(recipe_named(name)), *options_of_command(command), *lever_rows())
+            return (*rows(recipe_named(words[0])), *options_of_command(command), *lever_rows())
         if command == "prepare":
             return page_of(words[0], preparations()[words[0]]).options
     except (PlimsollError, LookupError):  # no such recipe, or no such data set

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from plimsoll.cli.parse import parse, print_answer
+from plimsoll.cli.options import OneOfSeveral
+from plimsoll.cli.parse import parse, print_answer, say
 from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
-from plimsoll.options import Json, Metavar, Options
+from plimsoll.options import Json, Metavar
 from plimsoll.processes import cache
 from plimsoll.units import GIB, MIB, format_bytes, format_seconds
 
@@ -28,18 +29,11 @@ INSTEAD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(Options):
+class DoctorOptions(OneOfSeveral):
     run: Annotated[str, Metavar("FOLDER")] = "runs"
     """Folder where runs will be kept, whose free disk space is reported."""
     chip: Annotated[str | None, Metavar("CHIP")] = None
     """Chip whose devices JAX is asked for, one of `plimsoll chips`. By default what training would use."""
-    coordinator: Annotated[str | None, Metavar("HOST:PORT")] = None
-    """HOST:PORT of the first of several processes, each started with this command; every one reports all. Left out for
-    one process."""
-    processes: int | None = None
-    """Number of processes; only with --coordinator."""
-    process: int | None = None
-    """Number of this process, counted from 0; only with --coordinator."""
     empty_cache: bool = False
     """Delete what the cache can make again, and check nothing. Runs of buckets and text that is being tokenised are
     kept."""
@@ -56,20 +50,16 @@ def doctor(arguments: list[str]) -> int:
     from plimsoll.planner import host
 
     available = host.available_bytes()
-    by_default: list[str] = []
-    examined = examine(options, by_default.append)
+    versions = {"python": platform.python_version(), "plimsoll": installed_version(DISTRIBUTION)}
     result: dict[str, Any] = {
-        "trains": by_default[0] if by_default else None,
-        "versions": {"python": platform.python_version(), "plimsoll": installed_version(DISTRIBUTION)}
-        | {name: installed_version(name) for name in PACKAGES},
+        "versions": versions | {name: installed_version(name) for name in PACKAGES},
         "memory": {
             "total_bytes": psutil.virtual_memory().total,
             "available_bytes": available,
             "default_budget_bytes": available - host.margin_bytes(available),
         },
         "disk": disk(Path(options.run)),
-        "jax": examined,
-        "sheet": sheet(examined["devices"][0]["kind"]) if "devices" in examined else None,
+        "jax": examine(options),
     }
     result["mend"] = to_mend(result)
     result["ready"] = not result["mend"]
@@ -77,13 +67,8 @@ def doctor(arguments: list[str]) -> int:
     return 0 if result["ready"] else 2
 
 
-def examine(options: DoctorOptions, say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns what JAX finds, or `failed` with the reason.
-
-    Args:
-        options: Those of the command.
-        say: Called with the device that training takes by default, in words.
-    """
+def examine(options: DoctorOptions) -> dict[str, Any]:
+    """Returns what JAX finds, or `failed` with the reason."""
     from plimsoll.api import accelerator, cluster
     from plimsoll.processes import environment
     from plimsoll.processes.request import ask
@@ -111,15 +96,13 @@ def examine(options: DoctorOptions, say: Callable[[str], None]) -> dict[str, Any
 def disk(run: Path) -> dict[str, Any]:
     """Returns the free bytes of the cache folder's disk and of that for runs, and the bytes of the cache by part."""
     folder = cache.cache_folder()
-    parts = sizes(cache.entries(folder))
     run = run.expanduser().absolute()
     parent = next(place for place in (run, *run.parents) if place.exists())
     return {
         "cache_folder": str(folder),
         "cache_free_bytes": shutil.disk_usage(folder).free,
         "cache_limit_bytes": cache.limit_bytes(),
-        "cache_bytes": sum(parts.values()),
-        "cache_parts_bytes": parts,
+        "cache_parts_bytes": sizes(cache.entries(folder)),
         "cache_runs_bytes": sum(path.lstat().st_size for path in (folder / "runs").glob("**/*") if path.is_file()),
         "run_folder": str(run),
         "run_free_bytes": shutil.disk_usage(parent).free,
@@ -136,38 +119,16 @@ def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
 
 def by_part(parts: Mapping[str, int]) -> str:
     """Returns the parts that are not empty, in words."""
-    return ", ".join(f"{cache.PARTS[part]} {format_bytes(size)}" for part, size in parts.items() if size) or "empty"
+    return ", ".join(f"{cache.PARTS[part]} {format_bytes(size)}" for part, size in parts.items() if size) or "nothing"
 
 
 def empty_cache(options: DoctorOptions) -> int:
     """Empties the cache, and prints what was removed. Returns the exit code."""
     folder = cache.cache_folder()
-    removed, kept = cache.empty(folder)
-    result = {"cache_folder": str(folder), "removed_bytes": sizes(removed), "kept_bytes": sizes(kept)}
-    return print_answer(options, result, emptied)
-
-
-def emptied(result: Mapping[str, Any]) -> str:
-    """Returns what was removed from the cache, as text."""
-    lines = [f"removed from {result['cache_folder']}: {by_part(result['removed_bytes'])}"]
-    if any(result["kept_bytes"].values()):
-        kept = by_part(result["kept_bytes"])
-        lines.append(f"still there: {kept}, which a process is making or this user may not remove")
-    return "\n".join(lines)
-
-
-def sheet(kind: str) -> dict[str, Any] | None:
-    """Returns the rates of a card's data sheet, named as measured ones are; None if no list of chips has the card.
-
-    Args:
-        kind: JAX's name of the device.
-    """
-    from plimsoll.planner import chips
-
-    chip = chips.chip_called(kind)
-    if chip is None:
-        return None
-    return {"flops": dict(chip.flops), "copy_bytes_per_second": chip.memory_bandwidth}
+    removed, kept = map(sizes, cache.empty(folder))
+    result = {"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}
+    text = f"removed from {folder}: {by_part(removed)}\nstill there, in use or not yours: {by_part(kept)}"
+    return print_answer(options, result, lambda _: text)
 
 
 def to_mend(result: Mapping[str, Any]) -> list[str]:
@@ -198,52 +159,57 @@ def report(result: Mapping[str, Any]) -> str:
 
     # Versions, and what JAX finds.
     rows = [("versions", ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items()))]
-    if result["trains"]:
-        rows.append(("by default", result["trains"]))
     if "failed" not in result["jax"]:
-        rows += device_rows(result["jax"], result["sheet"] or {"flops": {}})
+        rows += device_rows(result["jax"])
 
     # Memory and disk.
-    ram, where = result["memory"], result["disk"]
-    held = f"{format_bytes(where['cache_bytes'])} of at most {format_bytes(where['cache_limit_bytes'])}"
-    held += f" ({by_part(where['cache_parts_bytes'])})"
-    if where["cache_runs_bytes"]:
-        held += f", and runs of buckets {format_bytes(where['cache_runs_bytes'])}"
+    ram = result["memory"]
+    where = result["disk"]
+    parts = where["cache_parts_bytes"]
+    held = f"{format_bytes(sum(parts.values()))} of at most {format_bytes(where['cache_limit_bytes'])}"
     rows += [
         ("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
         ("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
-        ("cache", f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held}"),
+        (
+            "cache",
+            f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held} ({by_part(parts)})",
+        ),
+        ("runs of buckets", format_bytes(where["cache_runs_bytes"])),
         ("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
     ]
     verdict = [f"to mend: {problem}" for problem in result["mend"]] or ["ready"]
     return "\n".join([*all_labelled(rows), "", *verdict])
 
 
-def device_rows(jax: Mapping[str, Any], nominal: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the devices and their measured rates, beside those of the data sheet, where there is one."""
+def device_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the devices and their measured rates, and those of the data sheet of a card that is listed."""
+    from plimsoll.planner.chips import chip_called
 
-    def described(devices: list[Mapping[str, Any]], where: str) -> str:
-        return f"{len(devices)} on {where}: {', '.join(device['kind'] for device in devices)}"
-
-    rows = [("devices", described(jax["devices"], f"the backend {jax['backend']}"))]
+    rows = [("devices", f"{devices_in_words(jax['devices'])}, backend {jax['backend']}")]
     for number, process in enumerate(jax.get("processes", [])):
-        rows.append((f"process {number}", described(process["devices"], process["host"])))
+        rows.append((f"process {number}", f"{devices_in_words(process['devices'])} on {process['host']}"))
 
     # Rates.
-    rates = []
-    for precision, rate in jax["flops"].items():
-        of_sheet = nominal["flops"].get(precision)
-        beside = f" (sheet {of_sheet / 1e9:,.0f})" if of_sheet else ""
-        rates.append(f"{rate / 1e9:,.0f}{beside} GFLOP/s in {precision}")
-    copies = f"{format_bytes(jax['copy_bytes_per_second'])}/s"
-    if of_sheet := nominal.get("copy_bytes_per_second"):
-        copies += f" (sheet {format_bytes(of_sheet)}/s)"
     rows += [
         ("a jitted step", format_seconds(jax["step_seconds"])),
-        ("dots", ", ".join(rates)),
-        ("memory speed", f"{copies}, host to device {format_bytes(jax['transfer_bytes_per_second'])}/s"),
+        ("matrix products", rates_in_words(jax["flops"])),
+        ("memory speed", f"{format_bytes(jax['copy_bytes_per_second'])}/s"),
+        ("host to device", f"{format_bytes(jax['transfer_bytes_per_second'])}/s"),
     ]
+    if chip := chip_called(jax["devices"][0]["kind"]):
+        sheet = f"{rates_in_words(chip.flops)}; memory {format_bytes(chip.memory_bandwidth)}/s"
+        rows.append(("its data sheet", sheet))
     if "launch_seconds" in jax:
         pinned = f"{format_bytes(jax['host_link_bytes_per_second'])}/s from pinned memory"
         rows += [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]
     return [*rows, ("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone")]
+
+
+def devices_in_words(devices: Sequence[Mapping[str, str]]) -> str:
+    """Returns the number of devices and their kinds."""
+    return f"{len(devices)}: {', '.join(device['kind'] for device in devices)}"
+
+
+def rates_in_words(flops: Mapping[str, float]) -> str:
+    """Returns rates of matrix products."""
+    return ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {precision}" for precision, rate in flops.items())

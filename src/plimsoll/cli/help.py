@@ -174,24 +174,18 @@ def _lines(option: Option) -> list[str]:
 
 
 def _one_line(option: Option) -> str:
-    """Returns an option on one line, with as much of its text as fits."""
-    usage = f"  {option.metavar}" if option.is_argument else f"  {option.flag} {option.metavar}".rstrip()
+    """Returns an option on one line, with as much of its first sentence as fits."""
+    usage = f"  {usage_of(option)}"
     if len(usage) + 2 > INDENT:
         usage = f"  {option.flag}"
-    return usage.ljust(INDENT) + _beginning(option.text, COLUMNS - INDENT)
-
-
-def _beginning(text: str, room: int) -> str:
-    """Returns the first sentence of a text, or its first clause."""
-    sentence = text.partition(". ")[0].removesuffix(".")
-    for mark in ("; ", ": ", " (", ", "):
-        if len(sentence) > room:
-            sentence = sentence.partition(mark)[0]
-    return textwrap.shorten(sentence, room, placeholder=" ...")
+    sentence = option.text.partition(". ")[0].removesuffix(".")
+    return usage.ljust(INDENT) + textwrap.shorten(sentence, COLUMNS - INDENT, placeholder=" ...")
 
 
 def usage_of(option: Option) -> str:
-    """Returns an option as it is typed, like `--steps N` or `--tied, --no-tied`."""
+    """Returns an option as it is typed, like `--steps N` or `--tied, --no-tied`, or an argument, like `RUN`."""
+    if option.is_argument:
+        return option.metavar
     if not option.is_switch:
         return f"{option.flag} {option.metavar}"
     return f"{option.flag}, --no-{option.flag[2:]}" if option.default is True else option.flag

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import Annotated, Any
 
 from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
-from plimsoll.cli.parse import Run, parse, print_answer
+from plimsoll.cli.parse import Printed, Run, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
-from plimsoll.options import Argument, Json, Options
+from plimsoll.options import Argument
 
 BELOW_RECIPES = (
     "A file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).",
@@ -22,25 +21,23 @@ BELOW_RECIPES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FingerprintOptions(Options):
+class FingerprintOptions(Printed):
     run: Run
-    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsOptions(Options):
+class RunsOptions(Printed):
     folder: Annotated[str, Argument("[FOLDER]")] = "runs"
     """Runs in it and below are listed."""
-    json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipesOptions(Options):
-    json: Json = False
+class RecipesOptions(Printed):
+    """Nothing but how they are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectOptions(Options):
+class InspectOptions(Printed):
     path: Annotated[str, Argument("PATH")]
     """A file, a folder, or a Hugging Face id."""
     text_column: str = "text"
@@ -49,7 +46,6 @@ class InspectOptions(Options):
     """Configuration of a Hugging Face data set. By default its own default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
-    json: Json = False
 
 
 def fingerprint(arguments: list[str]) -> int:
@@ -86,13 +82,8 @@ def runs(arguments: list[str]) -> int:
     folder = Path(options.folder).expanduser()
     if not folder.is_dir() and options.folder != "runs":
         raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
-    rows = []
-    for path, below, files in os.walk(folder):
-        if "recipe.json" in files:
-            below.clear()  # runs are not looked for inside runs
-            run = Path(path)
-            rows.append(run_row(run, name=run.absolute().name if run == folder else str(run.relative_to(folder))))
-        below.sort()
+    paths = [file.parent for file in sorted(folder.glob("**/recipe.json"))]
+    rows = [run_row(path, name=str(path.relative_to(folder))) for path in paths]
     return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
 
 

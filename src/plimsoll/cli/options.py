@@ -69,18 +69,24 @@ class PlanOptions(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Processes(Options):
-    """How many processes train one run, and what starts them."""
+class OneOfSeveral(Options):
+    """Which of several processes this is."""
 
     group = "processes"
 
     coordinator: Annotated[str | None, Metavar("HOST:PORT")] = None
-    """HOST:PORT of the first process, where several train one run. Left out for one process, under Slurm and MPI, and
-    on TPUs."""
+    """HOST:PORT of the first of several processes that train one run, each started with this command. Left out for one
+    process, under Slurm and MPI, and on TPUs."""
     processes: int | None = None
-    """Number of processes that train the run; only with --coordinator."""
+    """Number of processes; only with --coordinator."""
     process: int | None = None
     """Number of this process, counted from 0; only with --coordinator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(OneOfSeveral):
+    """How many processes train one run, and what starts them."""
+
     on: Literal["slurm", "ray"] | None = None
     """Scheduler that starts the run on its nodes, with the memory and the GPUs of the plan. slurm: writes a script into
     RUN.slurm and submits it. ray: starts the processes and follows them. By default the run starts here."""
@@ -127,7 +133,7 @@ class TrainOptions(options.TrainOptions, Processes):
         seconds = None
         if self.max_minutes is not None:
             is_bare = self.max_minutes.replace(".", "", 1).isdigit()
-            seconds = float(self.max_minutes) * 60 if is_bare else parse_seconds(self.max_minutes)
+            seconds = parse_seconds(f"{self.max_minutes}min" if is_bare else self.max_minutes)
         shared = {field.name: getattr(self, field.name) for field in fields(options.TrainOptions)}
         own: dict[str, Any] = {"run": self.run or f"runs/{name}", "name": name, "pins": pins, "max_seconds": seconds}
         return options.TrainOptions(**shared | own)

@@ -29,9 +29,9 @@ What was interrupted: the same command again."""
 
 def prepare(arguments: Sequence[str]) -> int:
     """Makes a data set; progress goes to standard error."""
-    what, words = (arguments[0], arguments[1:]) if arguments and not arguments[0].startswith("-") else ("", arguments)
     known = preparations()
-    if not what and words[:1] in (["-h"], ["--help"]):
+    what = arguments[0] if arguments else ""
+    if what in ("-h", "--help"):
         grouped = groupby(known, key=lambda name: known[name].purpose)
         sets = "\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)
         print(USAGE.format(sets=sets, example=COMMANDS["prepare"].example))
@@ -39,13 +39,11 @@ def prepare(arguments: Sequence[str]) -> int:
     if what not in known:
         hint = did_you_mean(what, known) or f": {names_in_words(known)}"
         raise RecipeError(
-            f"plimsoll prepare makes no {what!r}{hint}{broken_packages()}; `plimsoll prepare --help` says what each is"
-            if what
-            else f"plimsoll prepare needs to know what to make: {names_in_words(known)}{broken_packages()}"
+            f"plimsoll prepare needs the name of a data set first, got {what!r}{hint}{broken_packages()};"
+            " `plimsoll prepare --help` says what each is"
         )
     preparation = known[what]
-    page = page_of(what, preparation)
-    values = values_typed(page, words)
+    values = values_typed(page_of(what, preparation), arguments[1:])
     printed = Printed(json=values.pop("json", False))
     options = resolved(preparation.options)(**values)
     if preparation.own_process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from plimsoll.api import run_page
@@ -12,7 +12,7 @@ from plimsoll.options import Argument, Metavar, Options
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    run: Annotated[str, Argument("[RUN]")] = ""
+    run: Annotated[str | None, Argument("[RUN]")] = None
     """Folder of the run, or its address."""
     out: Annotated[str | None, Metavar("FILE")] = None
     """File for the page. By default report.html in the run's folder; in this folder for a run in a bucket, or a
@@ -29,13 +29,5 @@ class ReportOptions(Options):
 def report(arguments: list[str]) -> int:
     """Writes the page and prints its path. Returns the exit code."""
     options = parse(ReportOptions, arguments, command="report")
-    out = run_page.write(
-        options.run or None,
-        out=options.out,
-        plan=options.plan,
-        model=options.model,
-        closed_loop=options.closed_loop,
-        say=say,
-    )
-    print(out)
+    print(run_page.write(**asdict(options), say=say))
     return 0

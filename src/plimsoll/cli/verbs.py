@@ -6,7 +6,6 @@ options of its own. What is answered and printed is the recipe's (`recipes/verbs
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from plimsoll.api.export import refuse_file
 from plimsoll.api.use import USES, Writing, use, verb_of
-from plimsoll.cli.help import Page
+from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
-from plimsoll.cli.parse import Printed, Run, values_typed
+from plimsoll.cli.parse import Printed, Run, print_answer, split_word, typed
 from plimsoll.files.bucket import fetched
-from plimsoll.options import Argument, Metavar, Option, Options, PositiveCount, Text, options_of
+from plimsoll.options import Metavar, Option, Options, PositiveCount, options_of
 from plimsoll.processes.request import ask
 from plimsoll.recipes.verbs import resolved
 from plimsoll.report.summary import evaluation_text
@@ -32,18 +31,13 @@ class OfRun(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRunOrPretrained(Options):
-    run: Annotated[str, Argument("RUN"), Text("Folder of the run, or its address; or, instead, --pretrained FOLDER.")]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Pretrained(Options):
     """A Hugging Face model that is used instead of a run."""
 
     group = "pretrained"
 
     pretrained: Annotated[str, Metavar("FOLDER")]
-    """Folder of a Hugging Face model (config.json, .safetensors), or its id on the hub."""
+    """Folder of a Hugging Face model (config.json, .safetensors), or its id on the hub, instead of RUN."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
     """Bits in which weights are kept: float32, bfloat16, int8, NF4. Left out: as in the files."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -75,32 +69,25 @@ PRETRAINED: dict[str, type[Pretrained]] = {"evaluate": EvaluatePretrained, "samp
 
 def answered(command: str, arguments: Sequence[str]) -> int:
     """Prints what a run answers, or a published model. Returns the exit code."""
-    names_pretrained = any(word.partition("=")[0] == "--pretrained" for word in arguments)
-    asks_for_help = bool({"-h", "--help"} & {*arguments})
-    rows = rows_of_pretrained(command) if names_pretrained else rows_of_run(command)
-    page = Page(
-        program=f"plimsoll {command}",
-        options=rows_of(command) if asks_for_help else rows,
-        example=COMMANDS[command].example,
-    )
-    values = values_typed(page, arguments)
-    as_json = values.pop("json", False)
+    page = Page(program=f"plimsoll {command}", options=rows_of(command), example=COMMANDS[command].example)
+    print_help(page, arguments)
+    is_pretrained = any(split_word(word)[0] == "--pretrained" for word in arguments)
+    rows = rows_of_pretrained(command) if is_pretrained else rows_of_run(command)
+    values = typed(rows, arguments, program=page.program)
+    printed = Printed(json=values.pop("json", False))
     if "prompt" in values:  # a terminal that is not UTF-8 hands over half characters, which no tokenizer takes
         values["prompt"] = os.fsencode(values["prompt"]).decode("utf-8", "replace")
 
     # The answer, and how it is printed.
-    if names_pretrained:
-        text = TEXTS[f"{command}_text"]
-        answer = ask(f"{command}_text", asdict(PRETRAINED[command](**values)))
-    else:
-        run = values.pop("run")
-        options = USES[command](**values)
-        run = fetched(run)
-        own = verb_of(command, run).text
-        text = resolved(own) if own else TEXTS[command]
-        answer = use(command, run, options)
-    print(json.dumps(answer) if as_json else text(answer))
-    return 0
+    if is_pretrained:
+        verb = f"{command}_text"
+        answer = ask(verb, asdict(PRETRAINED[command](**values)))
+        return print_answer(printed, answer, TEXTS[verb])
+    run = values.pop("run")
+    options = USES[command](**values)
+    run = fetched(run)
+    own = verb_of(command, run).text
+    return print_answer(printed, use(command, run, options), resolved(own) if own else TEXTS[command])
 
 
 evaluate = partial(answered, "evaluate")
@@ -117,18 +104,16 @@ def export(arguments: Sequence[str]) -> int:
 
 
 def rows_of(command: str) -> tuple[Option, ...]:
-    """Returns every option of a command."""
+    """Returns every option of a command, each once."""
     rows = rows_of_run(command)
-    if command not in PRETRAINED:
-        return rows
-    names = {option.name for option in rows}
-    return (*rows, *(option for option in rows_of_pretrained(command) if option.name not in names))
+    if command in PRETRAINED:
+        rows = (*rows, *rows_of_pretrained(command))
+    return tuple({option.name: option for option in rows}.values())
 
 
 def rows_of_run(command: str) -> tuple[Option, ...]:
     """Returns the options of a command that names a run."""
-    run = options_of(OfRunOrPretrained if command in PRETRAINED else OfRun)
-    return (*run, *options_of(USES[command]), *options_of(Printed))
+    return (*options_of(OfRun), *options_of(USES[command]), *options_of(Printed))
 
 
 def rows_of_pretrained(command: str) -> tuple[Option, ...]:

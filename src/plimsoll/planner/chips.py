@@ -200,7 +200,10 @@ def _this_machine() -> Chip:
         host_link_bandwidth=0.0,
         host_memory_bytes=None,
         compiler={},
-        sources={"memory_bytes": "free on this machine now, within the limits of its control groups"},
+        sources={
+            "memory_bytes": "free on this machine now, within the limits of its control groups",
+            "flops": "measured when it is planned for",
+        },
     )
 
 
