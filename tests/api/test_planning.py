@@ -135,7 +135,7 @@ def test_where_there_is_no_step_the_reason_is_said(plan):
         replace(plan).start(init)
     of_adamw = replace(plan.given, optimizer=plimsoll.AdamW(learning_rate=1e-3))
     with pytest.raises(RecipeError, match=r"say how long it is, plimsoll\.plan\(\.\.\., steps=1000\)"):
-        replace(plan, given=of_adamw).start(init)
+        replace(plan, given=of_adamw, of=of_adamw.recipe()).start(init)
 
 
 def test_adamw_keeps_its_state_in_eight_bits(plan):

@@ -248,12 +248,13 @@ class FunctionPlan(RecipePlan):
     def _loop(self) -> OwnLoop:
         from plimsoll.engine.own_loop import OwnLoop
 
-        if self.given.lacks_length:
+        steps = self.of.length.steps
+        if steps is None and self.of.optimizer.schedule(UNKNOWN_STEPS) is not None:
             raise RecipeError(
                 "plimsoll.AdamW has a schedule over the whole run: say how long it is, plimsoll.plan(..., steps=1000)"
             )
-        platform, steps = chips.chip(self.plan.chip).platform, self.of.length.steps or UNKNOWN_STEPS
-        return OwnLoop(self.of, self.plan, self.given.form, platform=platform, steps=steps)
+        platform = chips.chip(self.plan.chip).platform
+        return OwnLoop(self.of, self.plan, self.given.form, platform=platform, steps=steps or UNKNOWN_STEPS)
 
 
 @overload

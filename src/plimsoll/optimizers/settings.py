@@ -236,4 +236,6 @@ def decayed(params: Any) -> Any:
 
 def words_of(path: tuple) -> set[str]:
     """Returns the names and numbers on the path of a leaf."""
-    return {str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path}
+    from jax.tree_util import keystr
+
+    return {keystr((entry,), simple=True) for entry in path}

@@ -50,7 +50,7 @@ def test_the_leaves_of_a_batch_must_agree_about_its_examples(batch, said):
 def test_a_batch_is_any_pytree(batch):
     form, examples = form_of(batch)
     assert examples == 4
-    again = form.whole(form.named(batch, what="it"))
+    again = form.whole(form.named(batch))
     assert jax.tree.structure(again) == jax.tree.structure(batch)
     assert {kind for _, kind in form.spec.values()} == {"float32"}  # 64 bits become 32
 

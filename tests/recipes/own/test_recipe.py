@@ -48,7 +48,7 @@ UNTRACEABLE = {
     "a number for an array": ({"init": "lambda key: {'w': 1.0}"}, "returns a float at ['w']", "jnp.float32"),
     "a function": ({"init": "lambda key: {'f': jnp.tanh}"}, "only arrays are trained", "eqx.filter"),
     "whole numbers": ({"init": "lambda key: {'n': jnp.arange(3)}"}, "returns int32 at ['n']", 'put what is not learned into "frozen"'),
-    "a key": ({"init": "lambda key: {'key': key}"}, "returns a PRNG key", "`keys`"),
+    "a key": ({"init": "lambda key: {'key': key}"}, "returns key<fry> of shape () at ['key']", "`keys`"),
     "nothing": ({"init": "lambda key: {}"}, "there is nothing to learn"),
 }  # fmt: skip
 

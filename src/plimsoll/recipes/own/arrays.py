@@ -37,7 +37,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
     """
     has_place = not isinstance(data, Iterator)  # a generator has none to continue from
     if has_place and jax.tree.structure(data) == form.tree and all(map(np.ndim, jax.tree.leaves(data))):
-        return _kept_arrays(form.named(data, what=what), form, what)
+        return _kept_arrays(form.named(data), form, what)
     if callable(data):
         return data, ""
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):

@@ -17,11 +17,9 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 from plimsoll.data.examples import narrow, narrowed
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.optimizers.foreign import optimizer_of
-from plimsoll.optimizers.settings import TYPICAL_STEPS
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.arrays import kept
-from plimsoll.recipes.own.recipe import OwnRecipe, class_of
+from plimsoll.recipes.own.recipe import class_of
 from plimsoll.recipes.own.task import NO_ARRAY, described
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
@@ -39,25 +37,21 @@ class BatchForm:
     spec: Mapping[str, tuple[tuple[int, ...], str]]
     """Shape of one example and dtype by name, in the order of the tree."""
 
-    def named(self, batch: Any, *, what: str) -> dict[str, Any]:
-        """Returns the leaves of a pytree by their names.
-
-        Raises:
-            DataError: It is another pytree than the batch that was planned for.
-        """
-        tree = jax.tree.structure(batch)
-        if tree != self.tree:
-            raise DataError(f"{what} is {tree}, and the batch that was planned for {self.tree}")
+    def named(self, batch: Any) -> dict[str, Any]:
+        """Returns the leaves of such a pytree by their names."""
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:
         """Returns the leaves of a batch by their names, as 32-bit numbers.
 
         Raises:
-            DataError: It has another shape or type than was planned for.
+            DataError: It is another pytree than was planned for, or has another shape or type.
         """
+        tree = jax.tree.structure(batch)
+        if tree != self.tree:
+            raise DataError(f"the batch of this step is {tree}, and the batch that was planned for {self.tree}")
         arrays = {}
-        for name, leaf in self.named(batch, what="the batch of this step").items():
+        for name, leaf in self.named(batch).items():
             array = leaf if isinstance(leaf, jax.Array) else narrowed(leaf, f"{name} of the batch of this step")
             shape, dtype = self.spec[name]
             if (array.shape, array.dtype.name) != ((examples, *shape), dtype):
@@ -156,10 +150,11 @@ class Given:
             identity = f"{identity} {other}" if identity and other else ""
 
         cls = class_of(
-            FunctionRecipe,
             functions,
             self.optimizer,
             self.supported,
+            called="your functions",
+            in_no_file=True,
             form=self.form,
             reduction=self.reduction,
             of_data=identity,
@@ -173,12 +168,6 @@ class Given:
                 raise RecipeError(f"init makes the parameters {made}, and the plan is of {planned}: plan for these")
         return recipe
 
-    @property
-    def lacks_length(self) -> bool:
-        """True if the optimizer has a schedule over the whole run, and nobody has said how long that is."""
-        has_schedule = optimizer_of(self.optimizer).schedule(TYPICAL_STEPS) is not None
-        return has_schedule and self.fields.get("steps") is None
-
     def _zeros(self, key: Any) -> Any:
         return jax.tree.map(jnp.zeros_like, self.params)
 
@@ -186,21 +175,6 @@ class Given:
         """Returns more examples than a run has in a batch, which take no memory."""
         spec = self.form.spec.items()
         return {name: np.broadcast_to(np.zeros((), dtype), (2**20, *shape)) for name, (shape, dtype) in spec}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionRecipe(OwnRecipe):
-    """A recipe of functions that `plimsoll.plan` was given."""
-
-    in_no_file = True
-
-    @property
-    def called(self) -> str:
-        return "your functions"
-
-    @property
-    def short_name(self) -> str:
-        return self._file.stem if self._file else "functions"
 
 
 def given(

@@ -238,17 +238,15 @@ def _code(traced: Any) -> str:
 
 
 def _constants(part: Any) -> Iterator[Any]:
-    """Yields the arrays and numbers in a jaxpr and in those that it holds."""
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+    """Yields the arrays that a jaxpr and those in it close over; numbers are in its text."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
 
     if isinstance(part, ClosedJaxpr):
         yield from part.consts
         yield from _constants(part.jaxpr)
     elif isinstance(part, Jaxpr):
         for equation in part.eqns:
-            yield from _constants([*equation.invars, *equation.params.values()])
-    elif isinstance(part, Literal):
-        yield part.val
+            yield from _constants([*equation.params.values()])
     elif isinstance(part, tuple | list):
         for item in part:
             yield from _constants(item)

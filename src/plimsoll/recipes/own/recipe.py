@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import Facts, facts_of, require_same
+from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
@@ -36,15 +36,13 @@ from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, tak
 from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses
 from plimsoll.recipes.recipe import FROM_FILE, Recipe
 from plimsoll.recipes.specs import ArraySpec
-from plimsoll.types import COUNTED, STATE, Compute, Source
+from plimsoll.types import COUNTED, STATE, Compute, Source, Task
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     import optax
 
     from plimsoll.data.examples import ExampleSet
-    from plimsoll.data.hdf5.columns import Hdf5
-    from plimsoll.recipes.own.task import GivenTask
 
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
 """Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
@@ -180,11 +178,8 @@ class OwnRecipe(Length):
 
     @property
     def short_name(self) -> str:
-        """Name in tables, and of the default run folder, if the code is not in a file but in a notebook: "recipe".
-
-        A recipe in a file is called by the name of the file instead.
-        """
-        return "recipe"
+        """Name in tables, and of the default run folder: that of its file, or "functions" if it is not in a file."""
+        return self._file.stem if self._file else "functions"
 
     @property
     def hints(self) -> Hints:
@@ -291,7 +286,7 @@ class Functions(Model):
     def hints(self, spec: ArraySpec) -> Hints:
         return self.own.hints
 
-    def task(self, spec: ArraySpec, compute: Compute) -> GivenTask:
+    def task(self, spec: ArraySpec, compute: Compute) -> Task:
         from plimsoll.recipes.own.task import GivenTask
 
         return GivenTask(self.own, compute)
@@ -309,15 +304,11 @@ class Examples(Data):
     own: OwnRecipe = field(metadata={"option": False})
 
     @property
-    def files(self) -> list[Hdf5]:
-        """Sets of examples that are files."""
+    def files(self) -> list[Path]:
+        """Files that hold examples."""
         from plimsoll.data.hdf5.columns import Hdf5
 
-        return [examples for examples in self.own.sets if isinstance(examples, Hdf5)]
-
-    def facts(self) -> Facts:
-        """Returns what distinguishes one data set from another, where it is in files."""
-        return facts_of([file.path for file in self.files])
+        return [examples.path for examples in self.own.sets if isinstance(examples, Hdf5)]
 
     def spec(self, needs: Needs) -> ArraySpec:
         return ArraySpec(arrays=self.own.sets[0].spec, filled=True)
@@ -329,9 +320,9 @@ class Examples(Data):
         """
         import numpy as np
 
-        spec = self.spec(Needs()).batch(reading.batch_size).values()
-        batch = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in spec)
         examples, held_out = self.own.sets
+        example = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in examples.spec.values())
+        batch = reading.batch_size * example
         held = examples.held_bytes(training=True)
         if held_out is not None:
             held += held_out.held_bytes(training=False)
@@ -343,7 +334,7 @@ class Examples(Data):
         )
 
     def open(self, folder: Path, reading: Reading) -> OwnDataset:
-        return OwnDataset(self, folder, reading)
+        return OwnDataset(self, reading)
 
 
 @dataclass(frozen=True)
@@ -351,31 +342,23 @@ class OwnDataset:
     """The examples of one run."""
 
     data: Examples
-    folder: Path
     reading: Reading
 
     def prepare(self, say: Say) -> Prepared:
         own = self.data.own
         examples, held_out = own.sets
-        count = len(examples)
-        steps, per_epoch = self.reading.length.steps_over(count, data=examples.called)
-        validation = f"{len(held_out):,} for validation" if held_out is not None else "none for validation"
-        description = f"{count:,} examples, {validation}"
+        steps, per_epoch = self.reading.length.steps_over(len(examples), data=examples.called)
+        description = f"{len(examples):,} examples, {len(held_out or ()):,} for validation"
         say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
         if warning := examples.warning:
             say(warning)
         if not own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
             own.require_sound()
-        facts = {
-            "description": description,
-            "examples": count,
-            "validation_examples": len(held_out or ()),
-            "files": self.data.facts().to_json(),
-        }
+        facts = {"description": description, "files": facts_of(self.data.files).to_json()}
         return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same("the data", prepared.facts["files"], self.data.facts())
+        require_same("the data", prepared.facts["files"], facts_of(self.data.files))
 
     def source(self, *, prefetch: int) -> Source:
         return self.data.own.sets[0].loader(
@@ -442,12 +425,10 @@ def recipe(
     if validation_data is not None:
         functions["validation_data"] = validation_data
     module = sys._getframe(1).f_globals["__name__"]  # whose file it is of
-    return class_of(OwnRecipe, functions, optimizer, supported, __module__=module)(**options).composed()
+    return class_of(functions, optimizer, supported, __module__=module)(**options).composed()
 
 
-def class_of(
-    base: type[OwnRecipe], functions: Mapping[str, Any], optimizer: Any, supported: Sequence[str], **members: Any
-) -> type[OwnRecipe]:
+def class_of(functions: Mapping[str, Any], optimizer: Any, supported: Sequence[str], **members: Any) -> type[OwnRecipe]:
     """Returns a subclass with these functions: fields can then be replaced, by the command line too, and they stay.
 
     Raises:
@@ -467,4 +448,4 @@ def class_of(
     members |= {name: staticmethod(function) for name, function in functions.items()}
     members["optimizer"] = lambda self, steps: make_optimizer(steps)
     members["supported"] = tuple(supported)
-    return type(base.__name__, (base,), members)
+    return type("OwnRecipe", (OwnRecipe,), members)

@@ -163,15 +163,11 @@ class GivenTask:
         for name, tree in params.items():
             for path, leaf in tree_leaves_with_path(tree):
                 place = keystr(path) or "its top"
-                if not isinstance(leaf, ARRAYS):
+                if not isinstance(leaf, ARRAYS) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                     raise RecipeError(
                         f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
-                        f" saved. Make a number one with jnp.float32(...); {NO_ARRAY}"
-                    )
-                if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                    raise RecipeError(
-                        f"init of {self.called} returns a PRNG key at {place}: take the keys that a loss gets"
-                        " (`keys`, one for each example), so that randomness does not depend on the plan"
+                        " saved. Make a number one with jnp.float32(...); take random keys from the `keys` of the loss,"
+                        f" one for each example, so that no plan changes what is drawn; {NO_ARRAY}"
                     )
                 if name == "trainable" and not jnp.issubdtype(leaf.dtype, jnp.floating):
                     raise RecipeError(
