@@ -14,7 +14,7 @@ import operator
 import os
 import sys
 from abc import ABCMeta
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -34,6 +34,18 @@ class Interval:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Returns whether a number is inside of all bounds, as NaN never is."""
+        bounds = {operator.ge: self.ge, operator.gt: self.gt, operator.le: self.le, operator.lt: self.lt}
+        return all(compare(value, bound) for compare, bound in bounds.items() if bound is not None)
+
+    @property
+    def in_words(self) -> str:
+        """The bounds as they stand after "must be"."""
+        bounds = {"{:,} or more": self.ge, "above {:,}": self.gt, "at most {:,}": self.le, "below {:,}": self.lt}
+        words = " and ".join(word.format(bound) for word, bound in bounds.items() if bound is not None)
+        return words.replace("below inf", "finite")
 
 
 def Ge(bound: float) -> Interval:
@@ -84,7 +96,7 @@ Size = Annotated[str | float, Metavar("SIZE")]
 """Bytes, like 768MiB."""
 Seconds = Annotated[str | float, Metavar("TIME")]
 """A time, like 90s or 3min."""
-Seed = Annotated[int, Interval(ge=0, lt=2**63)]
+Seed = Annotated[int, Interval(ge=0, le=2**63 - 1)]
 Json = Annotated[bool, Text("Print one JSON object and nothing else.")]
 
 
@@ -127,8 +139,7 @@ class Option:
     @property
     def choices(self) -> tuple[Any, ...]:
         """Values of which one is taken; empty where any value of its type is."""
-        values = [value for kind in alternatives_of(self.kind) for value in choices_of(kind)]
-        return tuple(values)
+        return choices_of(self.kind)
 
 
 class Named(ABCMeta):
@@ -159,9 +170,10 @@ class Options(metaclass=Named):
     """Heading of help under which the fields stand that this class is the first to have."""
 
     def __post_init__(self) -> None:
-        require_types(self)
-        require_bounds(self)
-        make_absolute(self)
+        hints = hints_of(type(self))
+        for field in fields_of(type(self)):
+            value = checked(getattr(self, field.name), hints[field.name], flag=flag_of(field.name))
+            object.__setattr__(self, field.name, value)
         self.check_options()
 
     def check_options(self) -> None:
@@ -235,43 +247,26 @@ def texts_of(kind: type) -> dict[str, str]:
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
-            texts |= texts_of_file(source_of(owner)).get(owner.__qualname__, {})
+            module = sys.modules.get(owner.__module__)
+            texts |= texts_of_file(getattr(module, "__file__", None) or "").get(owner.__name__, {})
     return texts
-
-
-def source_of(kind: type) -> str:
-    """Returns the file that a class stands in; empty for one that was typed into a notebook."""
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or ""
 
 
 @cache
 def texts_of_file(path: str) -> dict[str, dict[str, str]]:
-    """Returns the docstrings of fields in a file, by class and field."""
+    """Returns the docstrings of fields in a file, by class and field; none if it is a notebook's cell."""
     try:
         tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError):  # a notebook's cell, or a file that has changed since it was imported
+    except (OSError, SyntaxError):  # it may have changed since it was imported
         return {}
-    return dict(_texts_by_class(tree, outer=""))
-
-
-def _texts_by_class(tree: ast.AST, *, outer: str) -> Iterator[tuple[str, dict[str, str]]]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef):
-            yield from _texts_by_class(node, outer=f"{outer}{node.name}.<locals>.")
-        if not isinstance(node, ast.ClassDef):
-            continue
-        yield f"{outer}{node.name}", dict(_texts_in_class(node))
-        yield from _texts_by_class(node, outer=f"{outer}{node.name}.")
+    return {node.name: dict(_texts_in_class(node)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def _texts_in_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, below in zip(node.body, node.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        match below:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield field.target.id, " ".join(text.split())
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
 
 
 # Types
@@ -296,9 +291,10 @@ def alternatives_of(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def choices_of(kind: Any) -> tuple[Any, ...]:
-    """Returns the values of a Literal; empty for another type."""
-    return get_args(kind) if get_origin(kind) is Literal else ()
+def choices_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the values of the Literals in a type."""
+    literals = [kind for kind in alternatives_of(hint) if get_origin(kind) is Literal]
+    return tuple(value for literal in literals for value in get_args(literal))
 
 
 def metavar_of(hint: Any) -> str:
@@ -306,63 +302,57 @@ def metavar_of(hint: Any) -> str:
     for note in notes_of(hint):
         if isinstance(note, Metavar):
             return note.word
-    kinds = [kind for kind in alternatives_of(hint) if kind is not NoneType]
-    choices = [str(value) for kind in kinds for value in choices_of(kind)]
-    if choices:
-        return f"{{{','.join(choices)}}}"
-    if kinds == [bool]:
-        return "" if NoneType not in alternatives_of(hint) else "{True,False}"
+    if choices := choices_of(hint):
+        return f"{{{','.join(map(str, choices))}}}"
+    kinds = alternatives_of(hint)
+    if bool in kinds:
+        return "{True,False}" if NoneType in kinds else ""
     if get_origin(kinds[0]) is tuple:
         return f"{metavar_of(get_args(kinds[0])[0])} ..."
     return {int: "N", float: "X"}.get(kinds[0], "NAME")
 
 
-def require_types(options: Any) -> None:
-    """Raises RecipeError where a field has a value of another type. Numbers and paths become Python's own.
+def checked(value: Any, hint: Any, *, flag: str) -> Any:
+    """Returns the value of an option: numbers in Python's own types, names of files that are here as absolute paths.
 
-    JSON has none of NumPy's numbers. A field of a type that no option can have is left alone.
+    JSON has none of NumPy's numbers, and a run is continued from elsewhere, too.
+
+    Args:
+        value: What was given; a count may be a text like "5M". None is inside of all bounds.
+        hint: Type of the option, with its annotations.
+        flag: Name of the option, for refusals.
+
+    Raises:
+        RecipeError: The value is of another type, or outside of the bounds.
     """
-    hints = hints_of(type(options))
-    for field in fields_of(type(options)):
-        value = getattr(options, field.name)
-        kinds = alternatives_of(hints[field.name])
-        if not all(_is_checked(kind) for kind in kinds):
-            continue
-        plain = _as_any_of(value, kinds)
-        if plain is MISSING:
-            raise RecipeError(f"{flag_of(field.name)} must be {_kinds_in_words(kinds)}, got {value!r}")
-        if plain is not value:
-            object.__setattr__(options, field.name, plain)
-
-
-def _is_checked(kind: Any) -> bool:
-    """Returns whether a type is one that options have."""
-    if get_origin(kind) is tuple:
-        return _is_checked(get_args(kind)[0])
-    return kind in (NoneType, bool, int, float, str) or bool(choices_of(kind))
-
-
-def _as_any_of(value: Any, kinds: Sequence[Any]) -> Any:
-    """Returns the value in the first type that it has; MISSING if it has none of them."""
-    for kind in kinds:
-        plain = _as(value, kind)
-        if plain is not MISSING:
-            return plain
-    return MISSING
+    if isinstance(value, str) and COUNTED in notes_of(hint):
+        value = _count_of(value, flag=flag)
+    plain = next((same for kind in alternatives_of(hint) if (same := _as(value, kind)) is not MISSING), MISSING)
+    if plain is MISSING:
+        raise RecipeError(f"{flag} must be {_in_words(hint)}, got {value!r}")
+    for note in notes_of(hint):
+        if isinstance(note, Interval) and plain is not None and not note.holds(plain):
+            shown = f"{plain:g}" if isinstance(plain, float) else f"{plain:,}"
+            raise RecipeError(f"{flag} must be {note.in_words}, got {shown}")
+    return _absolute(plain) if plain and IS_PATH in notes_of(hint) else plain
 
 
 def _as(value: Any, kind: Any) -> Any:
-    """Returns a value as one of a type, in Python's own class; MISSING if it is none."""
+    """Returns a value as one of a type, in Python's own class; MISSING if it is none.
+
+    Of a type that no option can have it is left as it is.
+    """
     if get_origin(kind) is tuple:
         return _as_tuple(value, get_args(kind)[0])
-    if choices_of(kind):
-        equal = [choice for choice in choices_of(kind) if type(choice) is type(value) and choice == value]
-        return equal[0] if equal else MISSING
+    if get_origin(kind) is Literal:
+        return next((choice for choice in get_args(kind) if choice == value), MISSING)
     if kind in (int, float):
         return _as_number(value, kind)
     if kind is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value if isinstance(value, kind) else MISSING
+    if kind in (str, bool, NoneType):
+        return value if isinstance(value, kind) else MISSING
+    return value
 
 
 def _as_tuple(value: Any, kind: Any) -> Any:
@@ -373,84 +363,26 @@ def _as_tuple(value: Any, kind: Any) -> Any:
 
 
 def _as_number(value: Any, kind: Any) -> Any:
-    is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    if not is_number:
+    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return MISSING
-    if isinstance(value, int | float):
-        return value
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def _kinds_in_words(kinds: Sequence[Any]) -> str:
-    choices = [str(value) for kind in kinds for value in choices_of(kind)]
-    if choices:
-        return f"one of {', '.join(choices)}"
+def _in_words(hint: Any) -> str:
+    """Returns the values of a type as they stand after "must be"."""
+    if choices := choices_of(hint):
+        return f"one of {', '.join(map(str, choices))}"
     words = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-    return " or ".join(words.get(kind, "a list") for kind in kinds if kind is not NoneType)
+    return " or ".join(words.get(kind, "a list") for kind in alternatives_of(hint) if kind is not NoneType)
 
 
-def make_absolute(options: Any) -> None:
-    """Makes names of files and folders absolute, where there is one: a run is continued from elsewhere, too."""
-    hints = hints_of(type(options))
-    for field in fields_of(type(options)):
-        value = getattr(options, field.name)
-        if not value or IS_PATH not in notes_of(hints[field.name]):
-            continue
-        try:
-            path = Path(value).expanduser()
-            is_here = path.exists()
-        except (RuntimeError, OSError):  # no such user, or longer than a name may be: who opens it refuses it
-            continue
-        if is_here:
-            object.__setattr__(options, field.name, str(path.absolute()))
-
-
-# Bounds
-
-
-def require_bounds(options: Any) -> None:
-    """Raises RecipeError where a field with bounds is no number, or one outside of the bounds that its annotation has.
-
-    None is inside of all bounds, and NaN of none.
-
-    Args:
-        options: An object of a dataclass; its fields are called in the message as options are, like `--batch-size`.
-    """
-    for name, bounds in _bounds(type(options)).items():
-        value = getattr(options, name)
-        if not isinstance(value, Real | None):
-            raise RecipeError(f"{flag_of(name)} must be a number, {_bounds_in_words(**bounds)}, got {value!r}")
-        if value is not None and not all(getattr(operator, sign)(value, bound) for sign, bound in bounds.items()):
-            shown = f"{value:g}" if isinstance(value, float) else f"{value:,}"
-            raise RecipeError(f"{flag_of(name)} must be {_bounds_in_words(**bounds)}, got {shown}")
-
-
-@cache
-def _bounds(kind: type) -> dict[str, dict[str, float]]:
-    """Returns the bounds of each field that has any, by the names of `operator`'s comparisons: `{"ge": 0, "lt": 1}`."""
-    bounds: dict[str, dict[str, float]] = {}
-    for field in dataclasses.fields(kind):
-        for note in notes_of(hints_of(kind)[field.name]):
-            if isinstance(note, Interval):
-                signs = {sign: bound for sign, bound in dataclasses.asdict(note).items() if bound is not None}
-                bounds[field.name] = bounds.get(field.name, {}) | signs
-    return bounds
-
-
-def _bounds_in_words(
-    *, ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None
-) -> str:
-    """Returns bounds as they stand after "must be"; one of them is a lower bound."""
-    lowest = f"{ge:,} or more" if gt is None else f"above {gt:,}"
-    if le is None and lt is None:
-        return lowest
-    if lt == math.inf:
-        return f"{lowest} and finite"
-    if lt == 2**63:
-        return f"a whole number from {ge} to 2^63 - 1"
-    if gt is not None:
-        return f"{lowest} and at most {le:,}" if lt is None else f"{lowest} and below {lt:,}"
-    return f"from {ge:,} to {le:,}" if lt is None else f"from {ge:,} to below {lt:,}"
+def _absolute(name: str) -> str:
+    """Returns the absolute path of a file or a folder that is here; another name as it is."""
+    try:
+        path = Path(name).expanduser()
+        return str(path.absolute()) if path.exists() else name
+    except (RuntimeError, OSError):  # no such user, or longer than a name may be: who opens it refuses it
+        return name
 
 
 # Words
@@ -466,15 +398,12 @@ def value_of(option: Option, word: str) -> Any:
     if NoneType in kinds and word == "None":
         return None
     if COUNTED in notes_of(option.kind):
-        return _count_of(option, word)
+        return _count_of(word, flag=option.flag)
     for kind in kinds:
         value = _read_as(word, get_args(kind)[0] if get_origin(kind) is tuple else kind)
         if value is not MISSING:
             return value
-    if option.choices:
-        known = sorted(str(choice) for choice in option.choices)
-        raise RecipeError(f"{option.flag} takes one of {', '.join(known)}, got {word!r}")
-    raise RecipeError(f"{option.flag} takes {_kinds_in_words(kinds)}, got {word!r}")
+    raise RecipeError(f"{option.flag} takes {_in_words(option.kind)}, got {word!r}")
 
 
 def _read_as(word: str, kind: Any) -> Any:
@@ -486,17 +415,13 @@ def _read_as(word: str, kind: Any) -> Any:
             return kind(word)
         except ValueError:
             return MISSING
-    if kind is str:
-        return word
-    return {str(choice): choice for choice in choices_of(kind)}.get(word, MISSING)
+    return word if kind is str else {str(choice): choice for choice in choices_of(kind)}.get(word, MISSING)
 
 
-def _count_of(option: Option, word: str) -> int:
-    try:
+def _count_of(word: str, *, flag: str) -> int:
+    if word.lstrip("-").isdecimal():
         return int(word)  # a negative one is refused by its bounds
-    except ValueError:
-        pass
     try:
         return parse_count(word)
     except RecipeError as problem:
-        raise RecipeError(f"{option.flag}: {problem}") from None
+        raise RecipeError(f"{flag}: {problem}") from None

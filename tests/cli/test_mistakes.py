@@ -35,8 +35,8 @@ TYPED = {
     "plan code --seq-len abc": "--seq-len takes a whole number, got 'abc'",
     "plan code --learning-rate fast": "--learning-rate takes a number, got 'fast'",
     "plan code --target-params 1.5Q": "--target-params | 1.5Q | 1.3M",
-    "plan code --remat blocks": "--remat takes one of block, dots, none, offload, got 'blocks'",
-    "plan code --largest width": "--largest takes one of batch-size, lora-rank, seq-len, target-params, got 'width'",
+    "plan code --remat blocks": "--remat takes one of none, dots, block, offload, got 'blocks'",
+    "plan code --largest width": "--largest takes one of seq-len, batch-size, lora-rank, target-params, got 'width'",
     "plan code --async-save perhaps": "--async-save takes True or False, got 'perhaps'",
     # Sizes and times, before any data is looked for.
     "train stories --memory 400": "--memory 400 is 400 B | 400MiB?",

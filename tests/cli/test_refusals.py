@@ -42,8 +42,8 @@ def refused(capsys, *arguments):
 
 REFUSED = {
     # Numbers out of their bounds
-    "plan code --steps -3": "--steps | 1 to 2,147,483,647 | -3",
-    "plan code --seed -1": "--seed | 0 to 2^63 - 1 | -1",
+    "plan code --steps -3": "--steps | 1 or more and at most 2,147,483,647 | -3",
+    "plan code --seed -1": "--seed | 9,223,372,036,854,775,807 | -1",
     "plan code --vocab-size 1B": "--vocab-size | 257 | 1,000,000,000",
     "plan code --stride 1000": "--stride 1000 | --seq-len",
     "train code --max-steps 0": "--max-steps | 1 or more | 0",
@@ -107,7 +107,7 @@ REFUSED = {
     "plan code --chip rtx5099": "'rtx5099' | rtx5090",
     "chips gpu": "'gpu' | h200",
     "chips tpu-v4-63": "tpu-v4-63 | tpu-v4-64, 32 devices on 8 hosts",
-    "chips --install rocm": "--install | cuda, tpu | 'rocm'",
+    "chips --install rocm": "--install | tpu, cuda | 'rocm'",
     "chips h100 h200": "h200",
     "plan stories --compare h200,rtx4091": "'rtx4091' | rtx4090",
     "plan stories --compare ,": "--compare",
@@ -131,14 +131,14 @@ REFUSED = {
     "train stories --on slurm --no-submit --run x --memory 1GiB --sbatch \"comment='x\"": "--sbatch | quotation mark",
     "train stories --run x --nodes 2": "--nodes | --on slurm or --on ray",
     "train stories --on ray --run x --memory 1GiB --no-submit": "--no-submit | --on slurm",
-    "train stories --on pbs --run x": "--on | ray, slurm | 'pbs'",
+    "train stories --on pbs --run x": "--on | slurm, ray | 'pbs'",
     # Data that is made
     "prepare sudoku --out x --size 5": "--size | 4, 6, 9 | '5'",
     "prepare sudoku --out x --test-size 0": "--test-size | 1 or more | 0",
     "prepare maze --out x --source no.csv": "--source no.csv",
     "prepare recommend --interactions no.csv --out x": "no.csv | No such file",
     "prepare recommend --interactions x --out x --item-column a": "--user-column",
-    "prepare recommend --interactions x --out x --format xml": "--format | csv, movielens-csv",
+    "prepare recommend --interactions x --out x --format xml": "--format | movielens-csv, movielens-dat",
     "prepare longcontext --dataset-id x --out y": "'x'",
     "prepare longcontext --dataset-id x --out y --tokenizer t --vocab-size 400": "--tokenizer | --vocab-size",
     "prepare longcontext --dataset-id text.txt --out y --tokenizer t": "tokenizer at t",

@@ -66,7 +66,7 @@ def test_it_is_an_option_with_help(toy, capsys):
     shown = capsys.readouterr().out
     assert "--norms" in shown
     assert "Arithmetic of the norms." in shown
-    with pytest.raises(RecipeError, match="--norms takes one of bfloat16, float32, got 'int8'"):
+    with pytest.raises(RecipeError, match="--norms takes one of float32, bfloat16, got 'int8'"):
         train_options("--norms", "int8")
 
 

@@ -40,7 +40,7 @@ def test_a_preset_is_complete_and_survives_json(name):
     ("fields", "words"),
     [
         ({"batch_size": 0}, "--batch-size must be 1 or more, got 0"),
-        ({"steps": 0}, "--steps must be from 1 to 2,147,483,647, got 0"),
+        ({"steps": 0}, "--steps must be 1 or more and at most 2,147,483,647, got 0"),
         ({"steps": 1.5}, "--steps must be a whole number, got 1.5"),
         ({"epochs": 0.0}, "--epochs must be above 0 and finite, got 0"),
         ({"epochs": float("nan")}, "--epochs must be above 0 and finite, got nan"),
@@ -56,7 +56,7 @@ def test_a_preset_is_complete_and_survives_json(name):
         ({"stride": 200, "seq_len": 64}, "--stride 200 is longer than --seq-len 64"),
         ({"clip_norm": -1.0}, "--clip-norm must be 0 or more and finite, got -1"),
         ({"weight_decay": float("inf")}, "--weight-decay must be 0 or more and finite, got inf"),
-        ({"beta2": 1.0}, "--beta2 must be from 0 to below 1, got 1"),
+        ({"beta2": 1.0}, "--beta2 must be 0 or more and below 1, got 1"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):

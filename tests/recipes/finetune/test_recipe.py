@@ -87,7 +87,7 @@ REFUSED = {
     "rank": ({"lora_rank": -1}, "--lora-rank must be 0 or more, got -1"),
     "rank 0 with targets": ({"lora_rank": 0, "lora_targets": "q,v"}, "--lora-rank 0 .*--lora-targets"),
     "rank 0 with more": ({"lora_rank": 0, "rslora": True, "init_from": "a"}, "--rslora, --init-from"),
-    "dropout": ({"lora_dropout": 1.0}, "--lora-dropout must be from 0 to below 1, got 1"),
+    "dropout": ({"lora_dropout": 1.0}, "--lora-dropout must be 0 or more and below 1, got 1"),
     "scale": ({"lora_alpha": 0.0}, "--lora-alpha must be above 0 and finite, got 0"),
     "no scale": ({"lora_alpha": float("nan")}, "--lora-alpha must be above 0 and finite, got nan"),
     "no such kernel": ({"lora_targets": "blocks/quary"}, "blocks/quary.*blocks/query/kernel"),

@@ -123,8 +123,8 @@ def test_the_loss_by_position_becomes_a_table():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"vocab_size": 0}, "--vocab-size must be from 1 to 2,147,483,648, got 0"),
-        ({"warmup_fraction": 1.0}, "--warmup-fraction must be from 0 to below 1, got 1"),
+        ({"vocab_size": 0}, "--vocab-size must be 1 or more and at most 2,147,483,648, got 0"),
+        ({"warmup_fraction": 1.0}, "--warmup-fraction must be 0 or more and below 1, got 1"),
         ({"validation_tokens": -1}, "--validation-tokens must be 0 or more, got -1"),
         ({"width": 130, "heads": 4}, "--width 130 cannot be split over --heads 4"),
     ],

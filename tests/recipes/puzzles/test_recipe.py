@@ -138,7 +138,7 @@ def test_too_few_puzzles_for_a_batch_are_refused(folder):
     ("fields", "words"),
     [
         ({"halt_max_steps": 0}, "--halt-max-steps must be 1 or more, got 0"),
-        ({"halt_exploration": 1.5}, "--halt-exploration must be from 0 to 1, got 1.5"),
+        ({"halt_exploration": 1.5}, "--halt-exploration must be 0 or more and at most 1, got 1.5"),
         ({"low_cycles": 0}, "--low-cycles must be 1 or more, got 0"),
         ({"variant": "attention", "width": 36}, "--width 36 cannot be split over --heads 8"),
         ({"puzzle_learning_rate": -1.0}, "--puzzle-learning-rate must be 0 or more"),

@@ -162,7 +162,7 @@ REFUSED = {
     "eval_interval": ({"eval_interval": 0.0}, "--eval-interval must be above 0"),
     "validation_users": ({"validation_users": -1}, "--validation-users must be 0 or more"),
     "pretrained": ({"pretrained": " "}, "--pretrained"),
-    "dropout": ({"dropout": 1.0}, "--dropout must be from 0 to below 1"),
+    "dropout": ({"dropout": 1.0}, "--dropout must be 0 or more and below 1"),
     "adapter": ({"adapter_inner": 0}, "--adapter-inner 0 .* --item-embedding-dim 8"),
 }
 
