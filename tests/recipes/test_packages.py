@@ -9,8 +9,8 @@ import pytest
 from commands import answer, plimsoll
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.registered import BUILT_IN, FAMILIES, PARTS, PRESETS, installed, presets
-from plimsoll.recipes.registry import preset, recipe_class
+from plimsoll.recipes.registered import BUILT_IN, PRESETS, installed, part_class, presets, reference_of
+from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict, to_dict
 from recipe_packages import describe, installed_into
 
@@ -75,7 +75,7 @@ def test_its_options_are_in_the_help(waves, capsys, command):
 
 def test_its_runs_are_opened_by_their_kind(waves):
     saved = json.loads(json.dumps(to_dict(preset("waves-wide"))))
-    assert (saved["kind"], saved["fields"]["width"]) == ("waves", 256)
+    assert (saved["kind"], saved["parts"], saved["fields"]["width"]) == ("waves", {"recipe": "waves"}, 256)
     assert from_dict(saved) == preset("waves-wide")
     code = saved["code"]
     with (waves / "plimsoll_waves/data.py").open("a") as file:
@@ -83,9 +83,9 @@ def test_its_runs_are_opened_by_their_kind(waves):
     assert to_dict(preset("waves"))["code"] != code
 
 
-def test_a_run_of_a_package_that_is_gone_is_refused_by_its_kind(site):
-    with pytest.raises(RecipeError, match="of the kind 'waves', which this version does not know"):
-        from_dict({"kind": "waves", "fields": {}})
+def test_a_run_of_a_package_that_is_gone_is_refused_by_its_name(site):
+    with pytest.raises(RecipeError, match="there is no recipe called 'waves'"):
+        from_dict({"kind": "waves", "parts": {"recipe": "waves"}, "fields": {}})
 
 
 BROKEN = {
@@ -94,7 +94,7 @@ BROKEN = {
     "is-another": ("FAMILY = 3", "is_another:FAMILY", "is a int and no plimsoll.recipes.family.Family"),
     "is-nowhere": ("", "is_nowhere_at_all:FAMILY", "ModuleNotFoundError"),
     "takes": (
-        "from plimsoll.recipes.family import *\nFAMILY = Family(presets={'code': Preset('')})",
+        "from plimsoll.recipes.family import *\nFAMILY = Family(presets={'code': Preset('', {})})",
         "takes:FAMILY",
         "takes (package takes 1) is left out: code is taken by another family",
     ),
@@ -113,8 +113,8 @@ def test_a_broken_package_is_named_and_breaks_no_other(waves, name):
     assert preset("code").options["width"] == 128
     with pytest.raises(RecipeError, match=f"there is no recipe called 'of-{name}'.*The recipe package {name}"):
         preset(f"of-{name}")
-    with pytest.raises(RecipeError, match=f"of the kind 'of-{name}'.*The recipe package {name}"):
-        recipe_class(f"of-{name}")
+    with pytest.raises(RecipeError, match=f"there is no model called 'of-{name}'.*The recipe package {name}"):
+        part_class("model", f"of-{name}")
 
 
 def test_recipes_names_a_broken_package_and_lists_the_rest(waves, capsys):
@@ -128,7 +128,7 @@ def test_recipes_names_a_broken_package_and_lists_the_rest(waves, capsys):
 
 FAMILY = """
 from plimsoll.recipes.family import Family, Preset
-FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("odd", make="{make}")}})
+FAMILY = Family(parts={{"recipe": {{"odd": "{cls}"}}}}, presets={{"odd": Preset("odd", {{"recipe": "odd"}})}})
 """
 
 
@@ -136,24 +136,24 @@ FAMILY = Family(kinds={{"odd": "{cls}"}}, presets={{"odd": Preset("odd", make="{
     ("cls", "why"),
     [
         ("nowhere_at_all:Odd", "nowhere_at_all:Odd, which cannot be loaded: ModuleNotFoundError"),
-        ("plimsoll_waves.recipe:Waves", "registered as the kind 'odd', and is no subclass"),
+        ("plimsoll_waves.recipe:Waves", "registered as the recipe 'odd', and has no such `name`"),
     ],
 )
 def test_a_recipe_that_no_other_process_could_open_is_refused(site, cls, why):
-    package = "from plimsoll_waves.recipe import Waves\nclass Odd(Waves):\n    kind = 'odd'\nodd = Odd\n"
     installed_into(site / "elsewhere")
-    (site / "odd.py").write_text(package)
-    (site / "odd_family.py").write_text(FAMILY.format(cls=cls, make="odd:Odd"))
+    (site / "odd_family.py").write_text(FAMILY.format(cls=cls))
     (site / "elsewhere/plimsoll_waves").rename(site / "plimsoll_waves")
     describe(site, "odd", "1", "plimsoll.recipes", {"odd": "odd_family:FAMILY"})
     with pytest.raises(RecipeError, match=why):
-        recipe_class("odd")
+        preset("odd")
 
 
 def test_built_in_folders_register_as_a_package_does():
-    assert {*FAMILIES} == {*BUILT_IN}
-    for family in FAMILIES.values():
-        for reference in family.parts.values():
-            assert reference.startswith("plimsoll.recipes.")
-    assert {name for table in PRESETS.values() for name in table.parts.values()} <= PARTS.keys()
+    for family in BUILT_IN:
+        for role, names in family.parts.items():
+            for name, reference in names.items():
+                assert reference_of(role, name) == reference
+                assert reference.startswith("plimsoll.")
+    for table in PRESETS.values():
+        assert all(reference_of(role, name) for role, name in table.parts.items())
     assert [*presets()][: len(PRESETS)] == [*PRESETS]

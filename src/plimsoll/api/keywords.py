@@ -58,7 +58,7 @@ def with_fields(
             f"neither plimsoll.{verb} nor the recipe {called} has an option {name}"
             + (hint or f": `plimsoll {verb} {called} --help` lists them")
         )
-    return overridden(whole, fields, name=called)
+    return overridden(whole, fields)
 
 
 def require_recipe(recipe: Any, *, verb: str) -> Recipe | Pinned | str:

@@ -16,7 +16,7 @@ from plimsoll.cli.help import ALIASES, Page, page_of_recipe, print_help
 from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
-from plimsoll.recipes.flat import giving_way, require_one_side, rows, set_by_recipe
+from plimsoll.recipes.flat import giving_way, rows
 from plimsoll.recipes.recipe import Recipe
 
 T = TypeVar("T")
@@ -112,14 +112,10 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
             )
         given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
-    try:
-        changed = blank.replace(**fields)
-        # Sizes that contradict one another are refused now, not by the compile child.
-        if not changed.data.spec_in_data:
-            _ = changed.hints
-    except RecipeError as refusal:
-        raise RecipeError(f"{refusal}{set_by_recipe(blank, str(refusal), given, name=name)}") from None
-    require_one_side(recipe, given)
+    changed = blank.replace(**fields)
+    # Sizes that contradict one another are refused now, not by the compile child.
+    if not changed.data.spec_in_data:
+        _ = changed.hints
     if what_gave_way:  # not on standard output, where --json stands alone
         print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
     return Typed(

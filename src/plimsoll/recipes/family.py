@@ -1,6 +1,6 @@
-"""How a folder of recipes registers: one `Family` names its kinds, its presets, and its data sets.
+"""How a folder of recipes registers: one `Family` names its parts, its presets, and its data sets.
 
-The built-in folders are listed in `recipes/registry.py`. A package of anybody's names its own `Family` in the entry
+The built-in folders are listed in `recipes/registered.py`. A package of anybody's names its own `Family` in the entry
 point group `plimsoll.recipes` (docs/your-own.md), and is read by the same function. A family holds text only, so that
 listing recipes imports no recipe.
 """
@@ -15,15 +15,13 @@ T = TypeVar("T")
 
 
 class Preset(NamedTuple):
-    """One complete recipe by its name: what makes it, or its parts and options, and a line about it."""
+    """One complete recipe by its name: its parts and options, and a line about it."""
 
     purpose: str
     """Line of `plimsoll recipes`."""
-    make: str = ""
-    """"module:function" or "module:Class", called without arguments, which returns the recipe; empty where `parts` name
-    it."""
-    parts: Mapping[str, str] = {}
-    """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}."""
+    parts: Mapping[str, str]
+    """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}; or of
+    the one class that has all of them, like {"recipe": "waves"}."""
     options: Mapping[str, Any] = {}
     """Options that differ from the defaults of the parts."""
     example: str = ""
@@ -66,13 +64,17 @@ class Inspection:
 class Family:
     """Folder, or package, of recipes: all that plimsoll is told of it."""
 
-    parts: Mapping[str, str] = field(default_factory=dict)
-    """Name in `recipe.json` to "module:Class" of a model, of data, or of an optimizer: each class has that `name`."""
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    """Name in `recipe.json` to "module:Class" of an `OwnRecipe`: each class has that `kind`."""
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By role (model, data, optimizer; recipe of an `OwnRecipe`): name in `recipe.json` to "module:Class", which has
+    that `name`."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     prepares: Mapping[str, Preparation] = field(default_factory=dict)
     inspects: tuple[Inspection, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """All names that it takes."""
+        return {*self.presets, *self.prepares, *(name for names in self.parts.values() for name in names)}
 
 
 def content_of(options: Any, kind: type[T]) -> T:

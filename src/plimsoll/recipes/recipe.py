@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.optimizers.foreign import optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Named, Options, fields_of, flag_of
 from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say
-from plimsoll.recipes.registered import require_fitting
+from plimsoll.recipes.registered import names_of, require_fitting
 from plimsoll.recipes.specs import Spec
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 
@@ -101,7 +101,7 @@ class Recipe(metaclass=Named):
     def kind(self) -> str:
         """Name of the kind of recipe, like "stories"; of a model and data that have none together both names."""
         if self.origin is not None:
-            return self.origin.kind
+            return names_of(self.parts)["recipe"] or FROM_FILE
         pair = f"{self.model.name}+{self.data.name}"
         return KINDS.get(pair, pair)
 
@@ -138,7 +138,8 @@ class Recipe(metaclass=Named):
             known += names
         for name in options:
             if name not in known:
-                hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+                command = "`plimsoll train RECIPE --help`"
+                hint = did_you_mean(name, known) or f"; it has {names_in_words(known, all_of_them=command)}"
                 raise RecipeError(f"this recipe has no option {name}{hint}")
         return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
 

@@ -7,7 +7,7 @@ package cannot take them.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,20 +21,17 @@ from plimsoll.recipes.verbs import resolved
 
 GROUP = "plimsoll.recipes"
 """Entry points of packages with recipes: name = "module:FAMILY"."""
-BUILT_IN = {
-    name: f"plimsoll.recipes.{name}.family:FAMILY"
-    for name in ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
-}
-"""Written as a package writes its entry point. They stand here and not in the package's metadata, because the metadata
-of a checkout may be older than its source."""
+FOLDERS = ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
+"""They stand here and not in the package's metadata, because that of a checkout may be older than its source."""
 OPTIMIZERS = {
     "adamw": "plimsoll.optimizers.adamw:AdamW",
     "adam-atan2": "plimsoll.optimizers.adam_atan2:AdamATan2",
     "muon": "plimsoll.optimizers.muon:Muon",
     "lion": "plimsoll.optimizers.lion:Lion",
 }
-"""Parts that belong to no family."""
-ROLES: Mapping[str, type] = {"model": Model, "data": Data, "optimizer": Optimizer}
+"""Parts that belong to no folder."""
+ROLES = ("model", "data", "optimizer")
+"""What a recipe is put together from, besides its length."""
 
 
 def _family(reference: str) -> Family:
@@ -52,28 +49,29 @@ def read_presets(path: Path) -> dict[str, Preset]:
     for name, own in tomllib.loads(path.read_text("utf-8")).items():
         table = tables.get(own.pop("like", ""), {}) | own
         tables[name] = table
+        options = {option: value for option, value in table.items() if option not in described}
         presets[name] = Preset(
             purpose=table["purpose"],
             parts=table["parts"],
-            options={option: value for option, value in table.items() if option not in described},
+            options={option: None if value == "None" else value for option, value in options.items()},
             example=table["example"],
             often=tuple(table["often"]),
         )
     return presets
 
 
-FAMILIES = {name: _family(reference) for name, reference in BUILT_IN.items()}
 PRESETS = read_presets(Path(__file__).with_name("presets.toml"))
-PARTS: dict[str, str] = OPTIMIZERS | {name: cls for family in FAMILIES.values() for name, cls in family.parts.items()}
-"""These three: built-in ones."""
+BUILT_IN = [
+    Family(parts={"optimizer": OPTIMIZERS}, presets=PRESETS),
+    *(_family(f"plimsoll.recipes.{folder}.family:FAMILY") for folder in FOLDERS),
+]
 
 
 class Installed(NamedTuple):
     """Families of installed packages."""
 
-    families: Mapping[str, Family]
-    """By a name for people, like "waves (package waves-recipes 0.1)"."""
-    broken: tuple[str, ...]
+    families: list[Family]
+    broken: list[str]
     """Why others could not be loaded, a sentence each."""
 
 
@@ -82,41 +80,39 @@ def installed() -> Installed:
     """Returns what packages register. One that fails, or takes a name that is taken, is left out and named."""
     from importlib.metadata import entry_points
 
-    families, broken = {}, []
-    taken = {*PRESETS, *PARTS, *(name for family in FAMILIES.values() for name in family.prepares)}
+    found = Installed([], [])
+    taken = {name for family in BUILT_IN for name in family.names}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = f" (package {entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
         name = f"{entry.name}{package}"
         try:
             family = _family(entry.value)
-            names = {*family.presets, *family.parts, *family.kinds, *family.prepares}
+            names = family.names
         except (Exception, SystemExit) as problem:  # whatever somebody else's module does when it is imported
-            broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
+            found.broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
             continue
         if names & taken:
-            broken.append(f"{name} is left out: {', '.join(sorted(names & taken))} is taken by another family")
+            found.broken.append(f"{name} is left out: {', '.join(sorted(names & taken))} is taken by another family")
             continue
         taken |= names
-        families[name] = family
-    return Installed(families, tuple(broken))
+        found.families.append(family)
+    return found
 
 
 def families() -> Iterator[Family]:
-    """Yields the built-in families, then those of packages."""
-    yield from FAMILIES.values()
-    yield from installed().families.values()
+    """Yields the built-in families, then those of packages, which are looked for when the first is asked for."""
+    yield from BUILT_IN
+    yield from installed().families
 
 
 def presets() -> dict[str, Preset]:
     """Returns every preset by its name, built-in ones first."""
-    return PRESETS | {
-        name: preset for family in installed().families.values() for name, preset in family.presets.items()
-    }
+    return {name: preset for family in families() for name, preset in family.presets.items()}
 
 
 def record_of(name: str) -> Preset | None:
     """Returns the record of a preset; None for the name of a file."""
-    return PRESETS.get(name) or presets().get(name)  # built-in ones are found without looking at packages
+    return next((family.presets[name] for family in families() if name in family.presets), None)
 
 
 def preparations() -> dict[str, Preparation]:
@@ -132,71 +128,71 @@ def broken_packages() -> str:
 # Parts
 
 
-def parts() -> dict[str, str]:
-    """Returns the reference of every part by its name, built-in ones first."""
-    return PARTS | {name: cls for family in installed().families.values() for name, cls in family.parts.items()}
+def parts(role: str) -> list[str]:
+    """Returns the names of the parts of one role, built-in ones first."""
+    return [name for family in families() for name in family.parts.get(role, ())]
+
+
+def reference_of(role: str, name: str) -> str | None:
+    """Returns the reference of a part; None where none is registered by that name."""
+    references = (family.parts.get(role, {}).get(name) for family in families())
+    return next((reference for reference in references if reference), None)
 
 
 def part_class(role: str, name: str) -> type[Any]:
     """Returns the class of a part.
 
     Args:
-        role: What it is in a recipe: model, data or optimizer.
+        role: What it is in a recipe: model, data or optimizer; or recipe, where one class of a package is all of them.
         name: Its name, like "decoder".
 
     Raises:
-        RecipeError: There is no such part, its package cannot be loaded, or it is a part of another role.
+        RecipeError: There is no such part, or its package cannot be loaded.
     """
-    known = PARTS if name in PARTS else parts()
-    if name not in known:
-        others = of_role(role)
+    reference = reference_of(role, name)
+    if reference is None:
+        others = parts(role)
         hint = did_you_mean(name, others) or f": {role} is one of {names_in_words(others)}"
-        raise RecipeError(f"there is no part called {name!r}{hint}{broken_packages()}")
-    cls = loaded(known[name], what=f"the part {name}")
-    if not (isinstance(cls, type) and issubclass(cls, ROLES[role]) and cls.name == name):
+        raise RecipeError(f"there is no {role} called {name!r}{hint}{broken_packages()}")
+    try:
+        cls = resolved(reference)
+    except Exception as problem:
         raise RecipeError(
-            f"{name} ({known[name]}) is no {role} of that name: {role} is one of {names_in_words(of_role(role))}"
-        )
+            f"the {role} {name} is in {reference}, which cannot be loaded: {type(problem).__name__}: {problem}. Repair"
+            " or reinstall its package"
+        ) from problem
+    if getattr(cls, "name", None) != name:
+        raise RecipeError(f"{reference} is registered as the {role} {name!r}, and has no such `name`")
     return cls
 
 
-def loaded(reference: str, *, what: str) -> Any:
-    """Returns what a registered reference names. Raises RecipeError where its package cannot be loaded."""
-    if reference.startswith("plimsoll."):
-        return resolved(reference)
-    try:
-        return resolved(reference)
-    except Exception as problem:
-        raise RecipeError(
-            f"{what} is in {reference}, which cannot be loaded: {type(problem).__name__}: {problem}. Repair or"
-            " reinstall its package"
-        ) from problem
-
-
-def of_role(role: str) -> list[str]:
-    """Returns the names of the parts of one role, without those of a package that cannot be loaded."""
-    names = []
-    for name, reference in parts().items():
-        with suppress(RecipeError):
-            if issubclass(loaded(reference, what=f"the part {name}"), ROLES[role]):
-                names.append(name)
+def names_of(parts: Mapping[str, Any]) -> dict[str, str | None]:
+    """Returns the registered name of each part but the length, by role; None where its class is registered nowhere."""
+    names: dict[str, str | None] = {}
+    for role, part in parts.items():
+        cls = type(part)
+        is_registered = reference_of(role, part.name) == f"{cls.__module__}:{cls.__qualname__}"
+        names[role] = part.name if is_registered else None
+    names.pop("length", None)
     return names
-
-
-def name_of_part(part: object) -> str | None:
-    """Returns the registered name of a part; None where its class is registered nowhere."""
-    cls = type(part)
-    name = getattr(cls, "name", "")
-    known = PARTS if name in PARTS else parts()
-    return name if known.get(name) == f"{cls.__module__}:{cls.__qualname__}" else None
 
 
 def require_fitting(model: Model, data: Data) -> None:
     """Raises RecipeError, with the parts that would fit, where parts do not go together."""
     if not issubclass(data.gives, model.reads):
-        fitting = [name for name in of_role("data") if issubclass(part_class("data", name).gives, model.reads)]
-        others = [name for name in of_role("model") if issubclass(data.gives, part_class("model", name).reads)]
+        other_data = _fitting("data", lambda cls: issubclass(cls.gives, model.reads))
+        other_models = _fitting("model", lambda cls: issubclass(data.gives, cls.reads))
         raise RecipeError(
-            f"the model {model.name} reads {model.reads.in_words}, and the data {data.name} gives"
-            f" {data.gives.in_words}: take data={' or '.join(fitting)}, or model={' or '.join(others)}"
+            f"the model {model.name} reads {model.reads.kind}, and the data {data.name} gives {data.gives.kind}: take"
+            f" {other_data}, or {other_models}"
         )
+
+
+def _fitting(role: str, fits: Callable[[type[Any]], bool]) -> str:
+    """Returns parts that fit, like "data=text or packed", without those of a package that cannot be loaded."""
+    names = []
+    for name in parts(role):
+        with suppress(RecipeError):
+            if fits(part_class(role, name)):
+                names.append(name)
+    return f"{role}={' or '.join(names)}"

@@ -1,60 +1,22 @@
-"""Recipes by name: presets of registered parts, kinds of packages, and files of the user's.
+"""Recipes by name: presets of registered parts, and files of the user's.
 
 A preset is a name for one complete recipe. Nothing else is ever loaded but a file that the user names.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean
-from plimsoll.options import options_of, value_of
-from plimsoll.recipes.flat import chosen, overridden, rows
-from plimsoll.recipes.parts import Length
-from plimsoll.recipes.recipe import KINDS, Recipe
-from plimsoll.recipes.registered import (
-    PRESETS,
-    ROLES,
-    broken_packages,
-    installed,
-    loaded,
-    part_class,
-    preparations,
-    presets,
-)
+from plimsoll.recipes.flat import chosen, overridden
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.registered import ROLES, broken_packages, part_class, preparations, presets, record_of
 from plimsoll.recipes.verbs import resolved
-
-if TYPE_CHECKING:
-    from plimsoll.recipes.own.recipe import OwnRecipe
-
-
-def recipe_class(kind: str) -> type[OwnRecipe]:
-    """Returns the class of a package's kind.
-
-    Raises:
-        RecipeError: Nobody has registered the kind, or its package cannot be loaded.
-    """
-    from plimsoll.recipes.own.recipe import OwnRecipe
-
-    known = {name: cls for family in installed().families.values() for name, cls in family.kinds.items()}
-    if kind in KINDS.values():
-        raise RecipeError(
-            "recipe.json is of an earlier version, whose recipes had no parts, and its run cannot be used any more:"
-            " train it anew"
-        )
-    if kind not in known:
-        raise RecipeError(f"recipe.json is of the kind {kind!r}, which this version does not know{broken_packages()}")
-    reference = known[kind]
-    cls = loaded(reference, what=f"recipes of the kind {kind}")
-    if not (isinstance(cls, type) and issubclass(cls, OwnRecipe) and cls.kind == kind):
-        raise RecipeError(
-            f"{reference} is registered as the kind {kind!r}, and is no subclass of plimsoll.OwnRecipe with that `kind`"
-        )
-    return cls
 
 
 def preset(name: str, **options: Any) -> Recipe:
@@ -80,75 +42,52 @@ def preset(name: str, **options: Any) -> Recipe:
         (256, None)
     """
     recipe = _preset(name)
-    return overridden(recipe, options, name=name) if options else recipe
+    return overridden(recipe, options) if options else recipe
 
 
 def _preset(name: str) -> Recipe:
-    if name in PRESETS:
-        return of_parts(PRESETS[name].parts, PRESETS[name].options)
+    described = record_of(name)
+    if described is not None:
+        return of_parts(described.parts, described.options)
     from plimsoll.recipes.own import files
 
     if files.is_file_name(name):
         return files.load(name)
     known = presets()
-    if name not in known:
-        hint = did_you_mean(name, known, most=3, like=0.4) or ":"
-        raise RecipeError(
-            f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists all {len(known)}, and a file of your"
-            f" own is named like my_recipe.py{broken_packages()}"
-        )
-    described = known[name]
-    if not described.make:
-        return of_parts(described.parts, described.options)
-    from plimsoll.recipes.own.recipe import recipe_of
-
-    return recipe_of(resolved(described.make)())
+    hint = did_you_mean(name, known, most=3, like=0.4) or ":"
+    raise RecipeError(
+        f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists all {len(known)}, and a file of your own is"
+        f" named like my_recipe.py{broken_packages()}"
+    )
 
 
 def of_parts(names: Mapping[str, str], options: Mapping[str, Any]) -> Recipe:
     """Returns the recipe of registered parts, with some of their options.
 
     Args:
-        names: Name of the model, the data and the optimizer.
-        options: Values of options of any part. A text that is no value of its type is read as the command line's.
+        names: Names of the model, the data and the optimizer by role; or of the one class of a package, as "recipe".
+        options: Values of options of any part.
 
     Raises:
         RecipeError: A part or an option is unknown, or a value is refused.
     """
-    rest = {**options}
-    made: dict[str, Any] = {}
-    for role, cls in {role: part_class(role, names[role]) for role in ROLES}.items() | {("length", Length)}:
-        own: dict[str, Any] = {}
-        for option in options_of(cls):
-            if option.name not in rest:
-                continue
-            value = rest.pop(option.name)
-            own[option.name] = value_of(option, value) if isinstance(value, str) else value
-        made[role] = cls(**own)
-    if rest:
-        raise RecipeError(f"no part of {', '.join(names.values())} has an option {next(iter(rest))}")
-    return Recipe(**made)
+    parts = {role: part_class(role, name)() for role, name in names.items()}
+    recipe = parts["recipe"].composed() if "recipe" in parts else Recipe(**parts)
+    return recipe.replace(**options)
 
 
-def known_recipes() -> dict[str, Recipe]:
-    """Returns the recipes by their names, without those of a broken package, which `plimsoll recipes` names."""
-    recipes = {}
+def recipes_with(option: str) -> list[str]:
+    """Returns the names of the recipes that have an option of that name, without those of a broken package."""
+    names = []
     for name in presets():
-        with contextlib.suppress(RecipeError):
-            recipes[name] = preset(name)
-    return recipes
-
-
-def recipes_with(name: str) -> list[str]:
-    """Returns the names of the recipes that have an option of that name."""
-    recipes = known_recipes().items()
-    return [called for called, recipe in recipes if name in (option.name for option in rows(recipe))]
+        with suppress(RecipeError):
+            if option in preset(name).options:
+                names.append(name)
+    return names
 
 
 def code_of(cls: type) -> str:
     """Returns the SHA-256 of a package's Python files: answers of the planner are kept by it."""
-    import hashlib
-
     module = sys.modules[cls.__module__.partition(".")[0]]
     file = Path(module.__file__ or "")
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
@@ -172,12 +111,8 @@ def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
         raise RecipeError(f"--swap {unknown[0]}=...: a recipe has the parts {', '.join(ROLES)}")
     if recipe.origin is not None:
         raise RecipeError("--swap exchanges parts, and this recipe is of functions of your own: change it in Python")
-    values = chosen(recipe)
-    changed: dict[str, Any] = {}
-    for role, name in names.items():
-        cls = part_class(role, name)
-        changed[role] = cls(**{option.name: values[option.name] for option in options_of(cls) if option.name in values})
-    return recipe.replace(**changed)
+    other = recipe.replace(**{role: part_class(role, name)() for role, name in names.items()})
+    return other.replace(**{name: value for name, value in chosen(recipe).items() if name in other.options})
 
 
 def make_data(request: Mapping[str, Any]) -> dict[str, Any]:

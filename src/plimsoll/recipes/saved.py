@@ -11,8 +11,8 @@ from plimsoll.recipes.flat import chosen
 from plimsoll.recipes.own import files, pickled
 from plimsoll.recipes.parts import Uses
 from plimsoll.recipes.recipe import FROM_FILE, Recipe
-from plimsoll.recipes.registered import PARTS, ROLES, name_of_part, part_class
-from plimsoll.recipes.registry import code_of, of_parts, recipe_class, swapped
+from plimsoll.recipes.registered import names_of, part_class
+from plimsoll.recipes.registry import code_of, of_parts, swapped
 
 SAVED = "recipe.json of the run"
 
@@ -31,18 +31,16 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
                 f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
                 " numbers, strings, booleans or None"
             )
-    if recipe.origin is not None:
-        if recipe.kind != FROM_FILE:
-            return {"kind": recipe.kind, "fields": fields, "code": code_of(type(recipe.origin))}
-        return {"kind": FROM_FILE, **files.describe(recipe), "fields": fields}
-
     # A part that is registered nowhere stands in a file of the user's.
-    names = {role: name_of_part(recipe.parts[role]) for role in ROLES}
+    names = names_of(recipe.parts)
     parts = {role: name for role, name in names.items() if name is not None}
     if len(parts) < len(names):
         return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
-    foreign = {parts[role]: code_of(type(recipe.parts[role])) for role in ROLES if parts[role] not in PARTS}
-    return {"kind": recipe.kind, "parts": parts, "fields": fields, **({"code": foreign} if foreign else {})}
+
+    # A part of a package is known by the code of the package, too.
+    classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
+    code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
+    return {"kind": recipe.kind, "parts": parts, "fields": fields, **({"code": code} if code else {})}
 
 
 def name_of(recipe: Recipe) -> str:
@@ -63,14 +61,14 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
         RecipeError: A kind, a part or an option is unknown, or a user's file is not the one with that SHA-256.
     """
     with as_written(SAVED):
-        kind, fields, parts = saved["kind"], saved["fields"], saved.get("parts", {})
+        kind, fields, parts = saved["kind"], saved["fields"], saved["parts"]
     if kind == FROM_FILE:
         recipe = files.from_saved(saved)
-        now = {role: name_of_part(recipe.parts[role]) for role in parts}
+        now = names_of(recipe.parts)
         other = {role: name for role, name in parts.items() if name != now[role]}
         return (swapped(recipe, other) if other else recipe).replace(**fields)
     with as_written(SAVED):
-        return of_parts(parts, fields) if parts else recipe_class(kind)(**fields).composed()
+        return of_parts(parts, fields)
 
 
 def name_in(saved: Mapping[str, Any]) -> str:
@@ -89,10 +87,9 @@ def uses_of(saved: Mapping[str, Any]) -> Uses:
     Of a model in a user's file nothing special: it is run only where it is needed.
     """
     with as_written(SAVED):
-        kind, parts = saved["kind"], saved.get("parts", {})
-        if "model" in parts:
-            return part_class("model", parts["model"]).uses
-        return Uses() if kind == FROM_FILE else recipe_class(kind).uses
+        parts = saved["parts"]
+        role = next((role for role in ("model", "recipe") if role in parts), None)
+        return Uses() if role is None else part_class(role, parts[role]).uses
 
 
 def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:

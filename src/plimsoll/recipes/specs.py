@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from plimsoll.errors import DataError
 from plimsoll.types import COUNTED
 
 Arrays = Mapping[str, tuple[tuple[int, ...], str]]
@@ -22,9 +21,7 @@ class Spec:
     """Shapes of examples."""
 
     kind: ClassVar[str] = "arrays"
-    """Name in data.json."""
-    in_words: ClassVar[str] = "arrays"
-    """Name in messages."""
+    """Name in data.json and in messages."""
 
     arrays: Arrays
     """Arrays of one example."""
@@ -74,7 +71,6 @@ class TokenSpec(Spec):
     """Windows of tokens."""
 
     kind = "tokens"
-    in_words = "windows of tokens"
 
     vocab: int
     """Number of different tokens that a model has to know."""
@@ -87,7 +83,6 @@ class DocumentSpec(Spec):
     """Rows of documents that must not see one another."""
 
     kind = "documents"
-    in_words = "rows of documents"
 
     vocab: int
     length: int
@@ -99,7 +94,6 @@ class PuzzleSpec(Spec):
     """Puzzles with their solutions."""
 
     kind = "puzzles"
-    in_words = "puzzles"
 
     vocab: int
     length: int
@@ -113,7 +107,6 @@ class ItemSpec(Spec):
     """Histories of items that users took."""
 
     kind = "items"
-    in_words = "histories of items"
 
     items: int
     """Number of different items."""
@@ -131,7 +124,6 @@ class WindowSpec(Spec):
     """Windows of the states of controlled systems."""
 
     kind = "windows"
-    in_words = "windows of states"
 
     families: tuple[str, ...]
     """Names of the systems, by their number."""
@@ -145,17 +137,11 @@ KINDS: dict[str, type[Spec]] = {
 
 
 def spec_of(saved: Mapping[str, Any]) -> Spec:
-    """Returns the spec that `Spec.to_json` wrote.
-
-    Raises:
-        DataError: It is of a kind that this version does not know.
-    """
+    """Returns the spec that `Spec.to_json` wrote."""
     fields = dict(saved)
-    name = fields.pop("kind")
-    if name not in KINDS:
-        raise DataError(f"data.json has examples of the kind {name!r}, and this version knows {', '.join(KINDS)}")
+    cls = KINDS[fields.pop("kind")]
     for arrays in ("arrays", "further"):
         fields[arrays] = {name: (tuple(shape), dtype) for name, (shape, dtype) in fields[arrays].items()}
     if "families" in fields:
         fields["families"] = tuple(fields["families"])
-    return KINDS[name](**fields)
+    return cls(**fields)

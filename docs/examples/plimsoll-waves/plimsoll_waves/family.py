@@ -3,10 +3,10 @@
 from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 
 FAMILY = Family(
-    kinds={"waves": "plimsoll_waves.recipe:Waves"},
+    parts={"recipe": {"waves": "plimsoll_waves.recipe:Waves"}},
     presets={
-        "waves": Preset("the frequency of a noisy wave", make="plimsoll_waves.recipe:Waves"),
-        "waves-wide": Preset("the same, 256 wide", make="plimsoll_waves.recipe:wide"),
+        "waves": Preset("the frequency of a noisy wave", parts={"recipe": "waves"}),
+        "waves-wide": Preset("the same, 256 wide", parts={"recipe": "waves"}, options={"width": 256}),
     },
     prepares={
         "waves": Preparation(

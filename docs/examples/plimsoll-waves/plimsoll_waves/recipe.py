@@ -12,7 +12,7 @@ from plimsoll.recipes.verbs import Shown, Verb
 class Waves(plimsoll.OwnRecipe):
     """Reads the frequency of a noisy wave. JAX is imported inside the methods: help and listings need none."""
 
-    kind = "waves"
+    name = "waves"
     uses = Uses(
         verbs={"evaluate": Verb(answer="plimsoll_waves.results:evaluate", text="plimsoll_waves.results:text")},
         shown=(Shown(words="what it reads", make="plimsoll_waves.results:shown"),),
@@ -74,7 +74,3 @@ class Waves(plimsoll.OwnRecipe):
 
     def optimizer(self, steps):
         return plimsoll.AdamW(learning_rate=self.learning_rate, warmup_steps=20)
-
-
-def wide() -> Waves:
-    return Waves(width=256)

@@ -4,8 +4,8 @@ from plimsoll.recipes.family import Family, Preparation
 
 FAMILY = Family(
     parts={
-        "imitator": "plimsoll.recipes.control.model:Imitator",
-        "windows": "plimsoll.recipes.control.data:Windows",
+        "model": {"imitator": "plimsoll.recipes.control.model:Imitator"},
+        "data": {"windows": "plimsoll.recipes.control.data:Windows"},
     },
     prepares={
         "control": Preparation(

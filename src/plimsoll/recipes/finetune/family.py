@@ -4,7 +4,7 @@ from plimsoll.recipes.family import Family
 
 FAMILY = Family(
     parts={
-        "pretrained": "plimsoll.recipes.finetune.model:Pretrained",
-        "chat": "plimsoll.recipes.finetune.data:Chat",
+        "model": {"pretrained": "plimsoll.recipes.finetune.model:Pretrained"},
+        "data": {"chat": "plimsoll.recipes.finetune.data:Chat"},
     },
 )

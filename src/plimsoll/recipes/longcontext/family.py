@@ -6,8 +6,8 @@ HERE = "plimsoll.recipes.longcontext"
 
 FAMILY = Family(
     parts={
-        "eigen": "plimsoll.recipes.longcontext.model:Eigen",
-        "packed": "plimsoll.recipes.longcontext.data:Packed",
+        "model": {"eigen": "plimsoll.recipes.longcontext.model:Eigen"},
+        "data": {"packed": "plimsoll.recipes.longcontext.data:Packed"},
     },
     prepares={
         "longcontext": Preparation(

@@ -23,7 +23,7 @@ from plimsoll.recipes.own import pickled
 from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.own.user_code import as_recipe_error, file_of, is_users
 from plimsoll.recipes.recipe import Recipe
-from plimsoll.recipes.registered import ROLES, name_of_part
+from plimsoll.recipes.registered import names_of
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
 """Path to the sources a module was made from, and the module: the same code is run once in a process."""
@@ -68,14 +68,12 @@ def load(name: str) -> Recipe:
 
 
 def own_class(recipe: Recipe) -> type | None:
-    """Returns the class by which the file of a recipe is known: that of the user's object, or of the first part.
+    """Returns the class by which the file of a recipe is known: that of the first part that is registered nowhere.
 
     None where all parts are registered.
     """
-    if recipe.origin is not None:
-        return type(recipe.origin)
-    parts = (recipe.parts[role] for role in ROLES)
-    return next((type(part) for part in parts if name_of_part(part) is None), None)
+    names = names_of(recipe.parts)
+    return next((type(recipe.parts[role]) for role, name in names.items() if name is None), None)
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import PositiveInt, Share
 from plimsoll.recipes.own.user_code import as_recipe_error, failed, file_of, taken
 from plimsoll.recipes.parts import Batch, Data, Hints, HostMemory, Length, Model, Needs, Prepared, Reading, Say, Uses
-from plimsoll.recipes.recipe import FROM_FILE, Recipe
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.specs import ArraySpec
 from plimsoll.types import COUNTED, STATE, Compute, Source, Task
 from plimsoll.units import MIB
@@ -71,8 +71,6 @@ class OwnRecipe(Length):
     """
 
     group = "recipe"
-    kind: ClassVar[str] = FROM_FILE
-    """Kind of a recipe in a package, as it is registered there; other recipes are known by their file."""
     supported: ClassVar[tuple[str, ...]] = ()
     """Levers (memory-saving options) that the loss supports, like "precision", "remat" or "loss_chunk"."""
     uses: ClassVar[Uses] = Uses()

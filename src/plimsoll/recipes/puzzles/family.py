@@ -12,8 +12,8 @@ _SETS = (
 
 FAMILY = Family(
     parts={
-        "trm": "plimsoll.recipes.puzzles.model:Trm",
-        "puzzles": "plimsoll.recipes.puzzles.data:PuzzleFolder",
+        "model": {"trm": "plimsoll.recipes.puzzles.model:Trm"},
+        "data": {"puzzles": "plimsoll.recipes.puzzles.data:PuzzleFolder"},
     },
     prepares={
         name: Preparation(

@@ -7,8 +7,8 @@ HERE = "plimsoll.recipes.recommend"
 
 FAMILY = Family(
     parts={
-        "items": "plimsoll.recipes.recommend.model:Items",
-        "interactions": "plimsoll.recipes.recommend.data:Interactions",
+        "model": {"items": "plimsoll.recipes.recommend.model:Items"},
+        "data": {"interactions": "plimsoll.recipes.recommend.data:Interactions"},
     },
     prepares={
         "recommend": Preparation(

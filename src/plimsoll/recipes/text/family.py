@@ -4,7 +4,7 @@ from plimsoll.recipes.family import Family
 
 FAMILY = Family(
     parts={
-        "decoder": "plimsoll.recipes.text.model:Decoder",
-        "text": "plimsoll.recipes.text.data:Text",
+        "model": {"decoder": "plimsoll.recipes.text.model:Decoder"},
+        "data": {"text": "plimsoll.recipes.text.data:Text"},
     },
 )
