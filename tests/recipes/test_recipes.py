@@ -29,7 +29,7 @@ def test_a_preset_is_complete_and_survives_json(name):
             recipe.spec.batch(3)
         return
     assert recipe.hints.levers
-    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes["data"] > 0
+    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes > 0
     names = {"longcontext": "tokens", "recommend": "items", "puzzles": "inputs"}
     whole = recipe.kind in ("longcontext", "recommend")  # inputs and labels are of the same ids
     spec = recipe.spec.batch(3)[names.get(recipe.kind, "input_ids")]

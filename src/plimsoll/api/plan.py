@@ -369,7 +369,7 @@ def _host_memory(
     advice = ""
     for depth in [pins["prefetch"]] if "prefetch" in pins else PREFETCH:
         memory = recipe.data.memory(prepared, recipe.reading, prefetch=depth)
-        by_depth[depth] = dict(memory.bytes)
+        by_depth[depth] = {"data": memory.bytes}
         if target.platform != "cpu" and memory.beside_accelerator:
             by_depth[depth]["encoding threads"] = memory.beside_accelerator
         advice = memory.advice

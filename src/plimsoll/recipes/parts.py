@@ -204,8 +204,8 @@ class OwnRung:
 class HostMemory:
     """Host memory that reading the training data takes."""
 
-    bytes: Mapping[str, int]
-    """Bytes at the peak by component, like {"data": 31457280}."""
+    bytes: int
+    """Bytes at the peak."""
     beside_accelerator: int = 0
     """Bytes besides these on a GPU or TPU: the host's cores are free there, and may run more threads."""
     advice: str = ""
@@ -248,16 +248,6 @@ class Hints:
     Checkpoints then leave them out, and they are loaded from those files again."""
 
 
-def as_they_are(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns the metrics themselves."""
-    return dict(metrics)
-
-
-def none_besides(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
-    """Returns no exhibits."""
-    return []
-
-
 @dataclass(frozen=True, kw_only=True)
 class Uses:
     """What is done with a trained model."""
@@ -271,9 +261,9 @@ class Uses:
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
     tables: tuple[str, ...] = ()
     """Names of metrics with a number at their end, like `unexplained_12`, that a logged row has as one dict."""
-    reported: Callable[[Mapping[str, float], Spec], dict[str, Any]] = as_they_are
+    reported: Callable[[Mapping[str, float], Spec], dict[str, Any]] = lambda metrics, spec: dict(metrics)
     """From the mean of each metric over the validation set to what `plimsoll evaluate` reports."""
-    exhibits: Callable[[Mapping[str, Any], Spec], list[dict[str, Any]]] = none_besides
+    exhibits: Callable[[Mapping[str, Any], Spec], list[dict[str, Any]]] = lambda metrics, spec: []
     """From the metrics of the last evaluation to further tables and plots of the HTML report.
 
     Each is a dict, like {"kind": "table", "title": "...", "caption": "...", "header": ["system", "R^2"], "rows":

@@ -25,7 +25,7 @@ def test_ours_is_what_a_plan_charges_for_the_same_data():
     recipe = made(
         "stories", seq_len=128, batch_size=32, vocab_size=10_000, target_params=5_000_000, validation_tokens=0
     )
-    charged = recipe.data.memory(None, recipe.reading, prefetch=2).bytes["data"]
+    charged = recipe.data.memory(None, recipe.reading, prefetch=2).bytes
     assert plimsoll.estimate_memory_usage(100_000, 128, 32)["plimsoll_streaming_mb"] == charged / MIB
 
 

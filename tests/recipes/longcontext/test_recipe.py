@@ -91,7 +91,7 @@ def test_without_data_training_is_refused_and_planning_is_not():
     with pytest.raises(RecipeError, match=r"--data is missing: .* `plimsoll prepare longcontext"):
         _ = made("longcontext").data.packed
     assert made("longcontext").spec.vocab == 50_257
-    assert made("longcontext").data.memory(None, made("longcontext").reading, prefetch=2).bytes["data"] > 0
+    assert made("longcontext").data.memory(None, made("longcontext").reading, prefetch=2).bytes > 0
 
 
 def test_batches_are_windows_of_the_text_and_validation_ends_where_it_is_told_to(packed, tmp_path):

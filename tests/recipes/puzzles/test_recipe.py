@@ -94,15 +94,13 @@ def test_what_a_loader_holds_is_stated(folder):
     recipe = small(folder)
     offsets = 4 * (20 + 1) + 4 * (10 + 1) + 4 * 20
     batches = (2 + BATCHES) * 4 * 4 * (6 + 6 + 1)
-    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes == {
-        "data": READER_BYTES + offsets + 2 * 4 * 10 + batches
-    }
+    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes == READER_BYTES + offsets + 2 * 4 * 10 + batches
 
 
 def test_planning_needs_no_data():
     recipe = preset("arc-1")
     assert recipe.spec.identifiers == 960_961
-    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes["data"] > 0
+    assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes > 0
     assert recipe.spec.batch(5)["inputs"] == ((5, 900), "int32")
     with pytest.raises(RecipeError, match="--data is missing"):
         recipe.open(Path()).prepare(print)

@@ -103,11 +103,11 @@ def test_a_run_that_does_not_read_to_the_end_streams_and_epochs_count_what_was_k
 def test_the_ledger_has_no_shuffle_buffer_where_text_is_kept_and_threads_only_beside_a_card(recipe, tmp_path):
     wide = recipe.replace(shuffle_buffer_size=100_000)
     kept = prepared(wide, tmp_path / "run")
-    bytes_kept = memory(wide, kept).bytes["data"]
+    bytes_kept = memory(wide, kept).bytes
     not_held_out = wide.data.validation_tokens - kept.facts["validation_tokens"]  # known once the text was read
     estimated = text_bytes(wide.data.documents) // 4 // 16 - kept.facts[WINDOWS]
-    assert memory(wide, None).bytes["data"] == bytes_kept + 4 * not_held_out + 8 * estimated
+    assert memory(wide, None).bytes == bytes_kept + 4 * not_held_out + 8 * estimated
     assert memory(wide, kept).beside_accelerator == 0
     old = dataclasses.replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != KEPT})
-    assert memory(wide, old).bytes["data"] > bytes_kept + 100_000 * 2 * 17
+    assert memory(wide, old).bytes > bytes_kept + 100_000 * 2 * 17
     assert memory(wide, old).beside_accelerator == (MOST_THREADS - 1) * THREAD_BYTES

@@ -74,7 +74,7 @@ class Windows(Data):
         advice = "a smaller --mix-chunks"
         if rows.has_huge_chunks:
             advice += ', or smaller chunks (docs/control.md, "Huge chunks")'
-        return HostMemory(bytes={"data": READER_BYTES + chunks + batches}, advice=advice)
+        return HostMemory(bytes=READER_BYTES + chunks + batches, advice=advice)
 
     def open(self, folder: Path, reading: Reading) -> WindowDataset:
         return WindowDataset(self, reading)

@@ -98,7 +98,7 @@ class Chat(Data):
             batch_size=reading.batch_size,
             prefetch=prefetch,
         )
-        return HostMemory(bytes={"data": rows + READER_BYTES}, advice="a smaller --batch-size")
+        return HostMemory(bytes=rows + READER_BYTES, advice="a smaller --batch-size")
 
     def open(self, folder: Path, reading: Reading) -> ChatDataset:
         if not self.dataset_id:

@@ -98,7 +98,7 @@ class Packed(Data):
             itemsize={"uint16": 2, "uint32": 4}[self.dtype],
             prefetch=prefetch,
         )
-        return HostMemory(bytes={"data": READ_PACKED + read}, advice="a smaller --batch-size")
+        return HostMemory(bytes=READ_PACKED + read, advice="a smaller --batch-size")
 
     def facts(self) -> Facts:
         """Returns what distinguishes one packed folder from another."""

@@ -327,7 +327,7 @@ class Examples(Data):
 
         # Besides the prefetched, one waits, the consumer holds one, and one is put together from its examples.
         return HostMemory(
-            bytes={"data": LOADER_BYTES + (prefetch + 4) * batch + held},
+            bytes=LOADER_BYTES + (prefetch + 4) * batch + held,
             advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
         )
 

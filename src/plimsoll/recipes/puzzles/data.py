@@ -99,7 +99,7 @@ class PuzzleFolder(Data):
         """Returns the bytes of the source; without data, those of batches alone."""
         batch = 4 * reading.batch_size * (2 * self.seq_len + 1)
         held = self.training_set.held_bytes() if self.data else 0
-        return HostMemory(bytes={"data": READER_BYTES + held + (prefetch + BATCHES) * batch})
+        return HostMemory(bytes=READER_BYTES + held + (prefetch + BATCHES) * batch)
 
     def open(self, folder: Path, reading: Reading) -> PuzzleDataset:
         return PuzzleDataset(self, reading)

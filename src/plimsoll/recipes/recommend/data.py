@@ -128,7 +128,7 @@ class Interactions(Data):
         batch = 4 * reading.batch_size * (self.seq_len + 1)
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
-            bytes={"data": READER_BYTES + held + (prefetch + BATCHES) * batch},
+            bytes=READER_BYTES + held + (prefetch + BATCHES) * batch,
             advice="a smaller --batch-size",
         )
 

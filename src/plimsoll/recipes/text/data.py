@@ -274,7 +274,7 @@ class TextDataset:
         files = SOURCE_FILES if is_streamed and data.dataset_id == STANDARD_LIBRARY else 0
         order = 0 if is_streamed else order_bytes(self._permuted_windows(prepared))
         return HostMemory(
-            bytes={"data": windows + text + files + order + 4 * held_out},
+            bytes=windows + text + files + order + 4 * held_out,
             beside_accelerator=(MOST_THREADS - 1) * THREAD_BYTES if is_streamed else 0,
             advice="a smaller --shuffle-buffer-size",
         )
