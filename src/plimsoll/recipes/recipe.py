@@ -78,17 +78,10 @@ class Recipe(metaclass=Named):
             if not isinstance(part, kind):
                 raise RecipeError(f"{role} of a recipe is a part like {kind.__name__}(), got a {type(part).__name__}")
         require_fitting(self.model, self.data)
-        if self.origin is not None:
-            return
-        seen: dict[str, str] = {}
-        for title, part in self.parts.items():
-            for option in fields_of(type(part)):
-                if option.name in seen:
-                    raise RecipeError(
-                        f"{flag_of(option.name)} is an option of the {seen[option.name]} and of the {title}: an option"
-                        " stands in one part"
-                    )
-                seen[option.name] = title
+        names = [option.name for part in self.parts.values() for option in fields_of(type(part))]
+        for name in names:
+            if names.count(name) > 1:
+                raise RecipeError(f"{flag_of(name)} is an option of two parts of this recipe: an option stands in one")
 
     @property
     def parts(self) -> dict[str, Any]:

@@ -47,15 +47,15 @@ def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], tex
     }
 
 
-def texts(trained: TrainedRun, continued: Continue) -> list[dict[str, Any]]:
-    """Returns the exhibit of a report: texts from the beginning of a document."""
-    return shown_texts(trained, lambda request: write(trained, request, continued))
+def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the exhibit of a report: texts from the beginning of a document.
 
-
-def shown_texts(trained: TrainedRun, answer: Callable[[dict[str, Any]], Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the exhibit of the texts that `answer` gives to requests without a prompt."""
+    Args:
+        trained: The run.
+        answer: What `plimsoll sample` answers, of the run and a request.
+    """
     request = {"prompt": "", "tokens": SHOWN_TOKENS, "temperature": 0.8, "top_k": 40}
-    answers = [answer(request | {"seed": seed}) for seed in SHOWN_SEEDS]
+    answers = [answer(trained, request | {"seed": seed}) for seed in SHOWN_SEEDS]
     return [
         {
             "kind": "texts",

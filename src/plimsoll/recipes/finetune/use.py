@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from plimsoll.levers.lora import LoRA
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token, window_for
 from plimsoll.recipes.finetune.data import tokenizer_of_run
-from plimsoll.recipes.writing import shown_texts, written
+from plimsoll.recipes.writing import texts, written
 from plimsoll.types import LossSum, TrainedRun
 
 
@@ -82,6 +83,5 @@ def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[
     return ids or [tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning]
 
 
-def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibit of a report: texts from the beginning of a document."""
-    return shown_texts(trained, lambda request: sample(trained, request))
+shown = partial(texts, answer=sample)
+"""Function of a trained run: what a report shows of the model."""

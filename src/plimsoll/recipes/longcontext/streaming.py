@@ -129,5 +129,5 @@ def continued(
 
 sample = partial(write, continued=continued)
 """Function of a trained run and a request: the text after a prompt (`recipes.writing.write`)."""
-shown = partial(texts, continued=continued)
+shown = partial(texts, answer=sample)
 """Function of a trained run: what a report shows of the model."""

@@ -15,5 +15,5 @@ def _continued(task: Any, weights: dict, prompt: list[int], *, known: int, top_k
 
 sample = partial(write, continued=_continued)
 """Answer of `plimsoll sample`: text after a prompt."""
-shown = partial(texts, continued=_continued)
+shown = partial(texts, answer=sample)
 """Exhibit of a report."""
