@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.optimizers.settings import Optimizer
 from plimsoll.recipes.family import Family, Preparation, Preset
 from plimsoll.recipes.parts import Data, Model
 from plimsoll.recipes.verbs import resolved
