@@ -59,11 +59,6 @@ def test_a_recipe_that_is_not_as_it_was_saved_is_refused(saved):
         from_dict(saved)
 
 
-def test_a_recipe_of_an_earlier_version_is_refused():
-    with pytest.raises(PlimsollError, match=r"of an earlier version, whose recipes had no parts.*: train it anew"):
-        from_dict({"kind": "stories", "fields": {"seed": 3}})
-
-
 def test_what_was_prepared_for_a_run_is_refused_without_its_steps(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()

@@ -65,7 +65,7 @@ def test_a_recipe_of_the_users_own_is_named_by_its_file():
 
 def test_a_run_continues_by_its_folder():
     assert continue_command(RunFolder("/runs/a b"), to_dict(preset("code"))) == "plimsoll resume '/runs/a b'"
-    assert continue_command(RunFolder("/runs/x"), {"kind": "file", "name": "mine", "code": {}}) is None
+    assert continue_command(RunFolder("/runs/x"), {"kind": "file", "name": "mine", "code": {}, "data": ""}) is None
 
 
 def test_what_it_can_be_used_for_follows_from_what_it_shows():

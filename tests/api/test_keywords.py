@@ -52,7 +52,7 @@ def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
     for name in ("sudoku", "control", "longcontext", "recommend"):
         assert recipe_of(function, name, data="a.hdf5", chip="cpu").data.data.endswith("a.hdf5")
         assert recipe_of(function, name, dataset_id="a.hdf5", chip="cpu").data.data.endswith("a.hdf5")
-    with pytest.raises(plimsoll.RecipeError, match="dataset_id and data are the same option"):
+    with pytest.raises(plimsoll.RecipeError, match="data and dataset_id are the same option"):
         function("stories", data="a.jsonl", dataset_id="b.jsonl")
 
 
@@ -81,8 +81,8 @@ def test_what_is_no_option_is_refused_in_one_paragraph(function, options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stepps": 3}, r"^the recipe code has no option stepps: did you mean steps\?$"),
-        ({"qqqq": 3}, r"^the recipe code has no option qqqq; it has "),
+        ({"stepps": 3}, r"^this recipe has no option stepps: did you mean steps\?$"),
+        ({"qqqq": 3}, r"^this recipe has no option qqqq; it has "),
         ({"batch_size": 0}, r"^--batch-size must be 1 or more, got 0$"),
     ],
 )

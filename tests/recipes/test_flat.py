@@ -75,11 +75,11 @@ def test_a_tokenizer_brings_its_own_vocabulary():
 
 
 def test_two_that_were_typed_are_refused(capsys):
-    for words in (["--target-params", "1M", "--width", "64"], ["--steps", "3", "--epochs", "2"]):
+    for words in (["--target-params", "2M", "--width", "64"], ["--steps", "3", "--epochs", "2"]):
         with pytest.raises(RecipeError, match=r"leave one of the two out|both set the length"):
             typed(capsys, "code", *words)
-    with pytest.raises(RecipeError, match=r"--target-params 1,000,000 beside a shape of --width 64, .*: leave one"):
-        preset("code", target_params=1_000_000, width=64)
+    with pytest.raises(RecipeError, match=r"--target-params 2,000,000 beside a shape of --width 64, .*: leave one"):
+        preset("code", target_params=2_000_000, width=64)
 
 
 def test_in_python_a_misspelt_option_has_a_hint():

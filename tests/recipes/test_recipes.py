@@ -67,10 +67,10 @@ def test_a_wrong_field_is_refused_by_its_option_and_value(fields, words):
 @pytest.mark.parametrize(
     ("saved", "words"),
     [
-        ({"kind": "os.system", "fields": {}}, "kind 'os.system', which this version does not know"),
-        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "os.system"}}, "no part called 'os.system'"),
-        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "eigen"}}, "eigen .* is no data of that name"),
-        ({"kind": "stories", "fields": {"exec": "rm"}, "parts": STORIES}, "has an option exec"),
+        ({"kind": "os.system", "fields": {}, "parts": {"recipe": "os.system"}}, "no recipe called 'os.system'"),
+        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "os.system"}}, "no data called 'os.system'"),
+        ({"kind": "stories", "fields": {}, "parts": STORIES | {"data": "eigen"}}, "no data called 'eigen'"),
+        ({"kind": "stories", "fields": {"exec": "rm"}, "parts": STORIES}, "has no option exec"),
         ({"kind": "stories", "fields": {"batch_size": 0}, "parts": STORIES}, "--batch-size"),
     ],
 )
