@@ -218,9 +218,10 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns the heading of an option: that of the first class that has it."""
+    """Returns the heading of an option: that of the first class that has it, or of `kind` where that has none."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
-    return getattr(owners[-1], "group", Options.group)
+    group = getattr(owners[-1], "group", Options.group)
+    return getattr(kind, "group", group) if group == Options.group else group
 
 
 @cache

@@ -18,7 +18,6 @@ from plimsoll.api import changes, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RunError
-from plimsoll.files.facts import Facts
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import plain
@@ -59,8 +58,7 @@ def begun(path, recipe, *, taken, prepared=None):
     folder = RunFolder(path)
     folder.create()
     folder.write("recipe.json", to_dict(recipe))
-    facts = {"arrays": Facts().to_json()} if recipe is SUDOKU else {}
-    prepared = prepared or Prepared(steps=recipe.length.steps, steps_per_epoch=50, facts=facts)
+    prepared = prepared or Prepared(steps=recipe.length.steps, steps_per_epoch=50)
     folder.write("data.json", prepared.to_json())
     folder.write("plan.json", {})
     folder.seal()
@@ -73,7 +71,7 @@ def longer(recipe, steps):
 
 
 CODE = preset("code")  # its rate decays
-SUDOKU = preset("sudoku", steps=200, warmup_steps=100)  # whose rate is constant after warm-up
+SUDOKU = preset("sudoku", data="puzzles/", steps=200, warmup_steps=100)  # whose rate is constant after warm-up
 
 
 def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):

@@ -1,8 +1,6 @@
 """What a ladder does with its rungs, with a planner and a trainer that only write down what was asked of them."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +8,10 @@ import pytest
 from making import made
 from plimsoll.api import ladder
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
+from plimsoll.files.facts import Facts
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Ledger, Plan, Planned
-from plimsoll.recipes.parts import Prepared, Reading
+from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.text.data import Text
 from plimsoll.training import disk
 from plimsoll.units import MIB
@@ -23,21 +22,16 @@ SECONDS = {16: 2.0, 4: 1.0}
 STATE = 60 * MIB
 
 
-@dataclass(frozen=True)
-class Prepares:
-    """Text that is nowhere: what `prepare` leaves is all that is read."""
-
-    folder: Path
-    reading: Reading
-
-    def prepare(self, say):
-        (self.folder / "tokenizer.json").write_text("{}")
-        return Prepared(steps=self.reading.length.steps, steps_per_epoch=None)
+def prepare(self, reading, say):
+    """Prepares text that is nowhere: what this leaves is all that is read."""
+    (reading.folder / "tokenizer.json").write_text("{}")
+    return Prepared(steps=reading.length.steps, steps_per_epoch=None)
 
 
 @pytest.fixture(autouse=True)
 def _prepares(monkeypatch):
-    monkeypatch.setattr(Text, "open", lambda self, folder, reading: Prepares(folder, reading))
+    monkeypatch.setattr(Text, "prepare", prepare)
+    monkeypatch.setattr(Text, "facts", lambda self: Facts())
 
 
 RECIPE = made("stories", batch_size=16, steps=100)

@@ -214,7 +214,7 @@ DATA = {
     "an unknown kind": ("a.pdf", b"%PDF", [], ["a.pdf"]),
     "empty": ("empty.txt", b"", [], ["no documents"]),
     "no such column": ("a.jsonl", b'{"story": "a"}\n', [], ["'text'", "story", "--text-column"]),
-    "too few tokens": ("small.txt", b"hello there", ["--epochs", "1"], ["3 tokens, 0 windows of 32", "the 4 of one batch", "--batch-size"]),
+    "too few tokens": ("small.txt", b"hello there", ["--epochs", "1"], ["3 tokens", "0 sequences of 32", "the 4 of one batch", "--batch-size"]),
     "less than a step": ("small.txt", b"".join(b"%d bells rang.\n\n" % n for n in range(999)), ["--epochs", "1e-9"], ["--epochs 1e-09", "one step of 4", "--steps"]),
 }  # fmt: skip
 

@@ -28,7 +28,9 @@ def test_parts_are_exchanged_before_options_are_read():
         typed("longcontext", "--swap", "data=text", "--workers", "3")
     with pytest.raises(RecipeError, match=r"--swap text=\.\.\.: a recipe has the parts model, data, optimizer"):
         typed("longcontext", "--swap", "text")
-    with pytest.raises(RecipeError, match=r"no optimizer called 'sgd': optimizer is one of adamw, adam-atan2, muon, lion"):
+    with pytest.raises(
+        RecipeError, match=r"no optimizer called 'sgd': optimizer is one of adamw, adam-atan2, muon, lion"
+    ):
         typed("longcontext", "--swap", "optimizer=sgd")
     with pytest.raises(RecipeError, match=r"no optimizer called 'muno': did you mean muon\?"):
         typed("longcontext", "--swap", "optimizer=muno")

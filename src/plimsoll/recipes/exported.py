@@ -14,6 +14,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.shape import DecoderShape
+from plimsoll.recipes.saved import name_of
 from plimsoll.types import TrainedRun
 
 FORMS = ("adapter", "merged")
@@ -24,16 +25,14 @@ def exported(
     trained: TrainedRun,
     request: Mapping[str, Any],
     writers: Mapping[str, Callable[[Path], int]],
-    checks: Mapping[str, Callable[[], None]],
 ) -> dict[str, Any]:
     """Writes every form that is requested, and returns run, step, and by form its place, parameters and bytes.
 
     Args:
         trained: The run.
         request: Place of each form of FORMS that is wanted.
-        writers: For each form, a function that writes it into an empty folder, checks what it wrote, and returns the
-            number of its parameters.
-        checks: For each form, a function that raises why it cannot be written.
+        writers: For each form that the run has, a function that writes it into an empty folder, checks what it wrote,
+            and returns the number of its parameters. A run without adapters has no form `adapter`.
 
     Raises:
         PlimsollError: A form cannot be written, or its place is taken, named twice, or not to be written to. All forms
@@ -49,7 +48,12 @@ def exported(
     for form, place in places.items():
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise RecipeError(f"--{form} {request[form]} is there already: name a folder that is new or empty")
-        checks[form]()
+        if form not in writers:
+            raise RecipeError(
+                f"{trained.run} is a run of {name_of(trained.recipe)} that learned the whole model, and --{form} is for"
+                " adapters, which finetune learns by --lora-rank: export it with --merged FOLDER, which transformers"
+                " loads"
+            )
         with _unfinished(form, place):
             pass
 

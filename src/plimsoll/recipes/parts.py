@@ -1,7 +1,7 @@
 """What a recipe is put together from, and the values that pass between its parts. Imports neither JAX nor NumPy.
 
     model.needs()  --Needs-->    data.spec(needs)  --Spec-->  model.task(spec, compute)
-    length         --Reading-->  data.open(folder, reading)   -> Dataset: prepare, source, validation
+    length         --Reading-->  data.prepare(reading), data.source(reading), data.validation(reading)
 
 A model and a data part that share a spec (specs.py) go together in any recipe.
 """
@@ -12,11 +12,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError, as_written
+from plimsoll.files.facts import Facts, require_same
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import Count, Interval, Options, PositiveFloat, PositiveInt, Seed
+from plimsoll.options import Count, Interval, Options, PositiveFloat, PositiveInt, Seed, flag_of
 from plimsoll.recipes.specs import Spec, spec_of
 from plimsoll.recipes.verbs import Shown, Verb, resolved
 from plimsoll.types import Compute, Source, Task
@@ -97,26 +98,40 @@ class Length(Part):
             raise RecipeError(f"nothing says how long to train on {data}: give --steps or --epochs")
         return epochs
 
-    def steps_over(self, examples: int, *, data: str) -> tuple[int, float]:
-        """Returns the optimizer steps of the whole run, and those of an epoch.
+    def prepared_for(
+        self, examples: int, *, data: str, facts: Mapping[str, Any], seq_len: int | None = None
+    ) -> Prepared:
+        """Returns the optimizer steps of the whole run and those of an epoch, with facts about the data.
 
         Args:
             examples: Number of examples to train on.
             data: Name of the data, for messages.
+            facts: As `Prepared` has them.
+            seq_len: Tokens of an example, where --seq-len says how many examples there are.
 
         Raises:
             DataError: There are fewer examples than a batch has.
-            RecipeError: Nothing says how long the run is.
+            RecipeError: Nothing says how long the run is, or it has no step.
         """
-        if examples < self.effective_batch:
+        batch = self.effective_batch
+        if examples < batch:
+            unit, options = "examples", "--batch-size or --gradient-accumulation-steps"
+            if seq_len is not None:
+                unit, options = f"sequences of {seq_len:,} tokens", "--batch-size or --seq-len"
             raise DataError(
-                f"{data} has {examples:,} examples to train on, fewer than the {self.effective_batch:,} of one batch:"
-                " lower --batch-size or --gradient-accumulation-steps, or give it more"
+                f"{data} has {examples:,} {unit} to train on, fewer than the {batch:,} of one batch: lower {options},"
+                " or give it more"
             )
-        per_epoch = examples / self.effective_batch
+        per_epoch = examples / batch
         if self.steps is not None:
-            return self.steps, per_epoch
-        return max(1, int(self.epochs_of(data) * per_epoch)), per_epoch
+            return Prepared(steps=self.steps, steps_per_epoch=per_epoch, facts=facts)
+        epochs = self.epochs_of(data)
+        if epochs * per_epoch < 1:
+            raise RecipeError(
+                f"--epochs {epochs:g} of the {examples:,} examples in {data} is less than one step of {batch:,}: give"
+                f" --epochs {1.005 / per_epoch:.3g} or more, or --steps"
+            )
+        return Prepared(steps=int(epochs * per_epoch), steps_per_epoch=per_epoch, facts=facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +145,14 @@ class Needs:
     longest: int | None = None
     """Tokens that it can read at once."""
 
+    def require_readable(self, seq_len: int) -> None:
+        """Raises RecipeError for more tokens than the model was made to read at once."""
+        if self.longest is not None and seq_len > self.longest:
+            raise RecipeError(
+                f"--seq-len {seq_len:,} is more than the {self.longest:,} tokens that --pretrained was made to read at"
+                " once: lower it to that, or name a model that reads more"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -137,6 +160,8 @@ class Reading:
 
     needs: Needs
     length: Length
+    folder: Path = Path()
+    """Folder of the run, with what was prepared for it."""
 
     @property
     def batch_size(self) -> int:
@@ -146,6 +171,14 @@ class Reading:
     @property
     def seed(self) -> int:
         return self.length.seed
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts about the data that was prepared (`Prepared.facts`); none where nothing was."""
+        from plimsoll.files.run_folder import RunFolder
+
+        run = RunFolder(self.folder)
+        return run.read("data.json")["facts"] if run.has("data.json") else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +193,8 @@ class Prepared:
     """Optimizer steps between evaluations without `--eval-every`; None for each epoch, or each quarter of the run."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
+    files: Mapping[str, Any] = field(default_factory=dict)
+    """Facts about the files of the data that the run began with (`Data.facts`). JSON."""
     weights: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the weights that the run began with (`Model.check`). JSON."""
     spec: Spec = NO_SPEC
@@ -273,43 +308,6 @@ class Uses:
     """
 
 
-class Dataset(Protocol):
-    """The opened data of one run."""
-
-    def prepare(self, say: Say) -> Prepared:
-        """Does the one-time work before training, such as training a tokenizer and holding validation data out.
-
-        Raises:
-            DataError: The data cannot be read, or has too few examples.
-        """
-        ...
-
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        """Raises DataError if the data is not what `prepare` has seen, as far as can be told without reading it all.
-
-        Args:
-            prepared: Result of `prepare` at the start of the run.
-            training: Whether files that only training reads are looked at, too.
-        """
-        ...
-
-    def source(self, *, prefetch: int) -> Source:
-        """Returns an endless iterator over training batches, starting with the first one.
-
-        Args:
-            prefetch: Number of batches that a background thread prepares in advance.
-
-        Returns:
-            The iterator. `state()` returns its position in the data as a JSON-serialisable dict, and `restore(state)`
-            continues from there.
-        """
-        ...
-
-    def validation(self, *, examples: int) -> Iterable[Batch]:
-        """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Model(Part):
     """The network and its loss. `task` has to be written, or `implementation` to be set, and `reads`."""
@@ -374,14 +372,14 @@ class Model(Part):
         """
         return ()
 
-    def load(self, params: Any, spec: Any, dataset: Any) -> Any:
+    def load(self, params: Any, spec: Any, data: Any) -> Any:
         """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete.
 
         Called if `Hints.begins_with` names the options of weights that a run begins with.
         """
         return params
 
-    def load_frozen(self, frozen: Any, spec: Any, dataset: Any) -> Any:
+    def load_frozen(self, frozen: Any, spec: Any, data: Any) -> Any:
         """Returns the frozen weights in the tree, shapes and storage of `frozen`, whose arrays it may delete.
 
         Called if `Hints.frozen_given`.
@@ -409,8 +407,22 @@ class Data(Part):
     """Examples that it yields."""
     spec_in_data: ClassVar[bool] = False
     """Whether no spec can be made from the options alone, so that planning needs the data, too."""
+    named_by: ClassVar[str] = "data"
+    """Option that names the data."""
+    missing: ClassVar[str] = ""
+    """Clause for the refusal of a run without that option: what to name."""
     no_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
     """Clause for error messages: why a run may have no validation set, and what to do about it."""
+
+    @property
+    def title(self) -> str:
+        """Name of the data for messages, as the user gave it."""
+        return getattr(self, self.named_by, "the data")
+
+    def refuse_missing(self) -> None:
+        """Raises RecipeError where the user named no data."""
+        if not self.title:
+            raise RecipeError(f"{flag_of(self.named_by)} is missing: {self.missing}")
 
     @abstractmethod
     def spec(self, needs: Needs) -> Spec:
@@ -421,14 +433,50 @@ class Data(Part):
         """Returns the host memory that reading takes; an estimate before anything is prepared.
 
         Args:
-            prepared: Result of `Dataset.prepare`; None if nothing is prepared yet.
+            prepared: Result of `prepare`; None if nothing is prepared yet.
             reading: How the data is read.
             prefetch: Number of batches that a background thread prepares in advance.
         """
 
     @abstractmethod
-    def open(self, folder: Path, reading: Reading) -> Dataset:
-        """Opens the data of a run in `folder`. Refuses what is missing, before anything is downloaded."""
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
+        """Does the one-time work before training, such as training a tokenizer and holding validation data out.
+
+        Raises:
+            DataError: The data cannot be read, or has too few examples.
+        """
+
+    @abstractmethod
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
+        """Returns an endless iterator over training batches, starting with the first one.
+
+        Args:
+            reading: How the data is read.
+            prefetch: Number of batches that a background thread prepares in advance.
+
+        Returns:
+            The iterator. `state()` returns its position in the data as a JSON-serialisable dict, and `restore(state)`
+            continues from there.
+        """
+
+    @abstractmethod
+    def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
+        """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
+
+    def facts(self) -> Facts:
+        """Returns what distinguishes these files from others; nothing by default."""
+        return Facts()
+
+    def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
+        """Raises DataError if the data is not what `prepare` has seen, as far as can be told without reading it all.
+
+        Args:
+            prepared: Result of `prepare` at the start of the run.
+            reading: How the data is read.
+            training: Whether files that only training reads are looked at, too.
+        """
+        if prepared.files:
+            require_same(self.title, prepared.files, self.facts())
 
     def imports(self) -> tuple[str, ...]:
         """Returns the names of the Python modules that reading imports, like ("h5py",): the planner weighs them."""

@@ -20,7 +20,7 @@ from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.optimizers.foreign import optimizer_of
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Named, Options, fields_of, flag_of
-from plimsoll.recipes.parts import Batch, Data, Dataset, Hints, Length, Model, Prepared, Reading, Say
+from plimsoll.recipes.parts import Batch, Data, Hints, Length, Model, Prepared, Reading, Say
 from plimsoll.recipes.registered import names_of, require_fitting
 from plimsoll.recipes.specs import Spec
 from plimsoll.types import WHOLE, Compute, Source, Storage, Task
@@ -213,7 +213,8 @@ class Recipe(metaclass=Named):
 
     def open(self, folder: Path) -> Opened:
         """Opens the data of a run in `folder`. Refuses what is missing, before anything is downloaded."""
-        return Opened(self, self.data.open(folder, self.reading))
+        self.data.refuse_missing()
+        return Opened(self, dataclasses.replace(self.reading, folder=folder))
 
 
 def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
@@ -228,7 +229,7 @@ class Opened:
     """The data of a run of a recipe, and the weights that it begins with."""
 
     recipe: Recipe
-    dataset: Dataset
+    reading: Reading
 
     def prepare(self, say: Say) -> Prepared:
         """Does the one-time work before training, and returns what data.json keeps.
@@ -241,11 +242,15 @@ class Opened:
         """
         # Weights are checked before text is tokenised for minutes.
         recipe = self.recipe
-        facts = recipe.model.check(recipe.spec, say)
+        weights = recipe.model.check(recipe.spec, say)
 
         # The data is counted and tokenised, and a part of it is held out.
-        prepared = self.dataset.prepare(say)
-        return dataclasses.replace(prepared, spec=recipe.spec, weights=facts)
+        files = recipe.data.facts()
+        prepared = recipe.data.prepare(self.reading, say)
+        if prepared.steps_per_epoch is not None:
+            epochs = prepared.steps / prepared.steps_per_epoch
+            say(f"data: {prepared.facts['description']}; {prepared.steps:,} steps are {epochs:.3g} epochs")
+        return dataclasses.replace(prepared, spec=recipe.spec, weights=weights, files=files.to_json())
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
         """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
@@ -255,23 +260,23 @@ class Opened:
             training: Whether files that only training reads are looked at, too.
         """
         self.recipe.model.require_same(prepared.weights)
-        self.dataset.require_same(prepared, training=training)
+        self.recipe.data.require_same(prepared, self.reading, training=training)
 
     def load(self, params: Any) -> Any:
         """Returns `params` with the weights that a run begins with (`Model.load`)."""
-        return self.recipe.model.load(params, self.recipe.spec, self.dataset)
+        return self.recipe.model.load(params, self.recipe.spec, self.recipe.data)
 
     def load_frozen(self, frozen: Any) -> Any:
         """Returns `frozen` with the weights that checkpoints leave out (`Model.load_frozen`)."""
-        return self.recipe.model.load_frozen(frozen, self.recipe.spec, self.dataset)
+        return self.recipe.model.load_frozen(frozen, self.recipe.spec, self.recipe.data)
 
     def source(self, *, prefetch: int) -> Source:
-        """Returns an endless iterator over training batches, starting with the first one (`Dataset.source`)."""
-        return self.dataset.source(prefetch=prefetch)
+        """Returns an endless iterator over training batches, starting with the first one (`Data.source`)."""
+        return self.recipe.data.source(self.reading, prefetch=prefetch)
 
     def validation(self, *, examples: int) -> Iterable[Batch]:
         """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
-        return self.dataset.validation(examples=examples)
+        return self.recipe.data.validation(self.reading, examples=examples)
 
 
 @dataclass(frozen=True, kw_only=True)

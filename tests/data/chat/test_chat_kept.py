@@ -137,9 +137,7 @@ def test_a_folder_that_is_shortened_while_it_is_read_is_refused(path, tokenizer)
 
 def test_the_day_that_a_template_was_told_is_kept(path, tmp_path):
     folder = write_tokenizer(tmp_path / "tokenizer", "{{ strftime_now('%d') }}" + CHATML)
-    from datetime import datetime
-
-    encoded = [made(path, load_chat_tokenizer(folder, now=datetime(2026, 3, day))) for day in (4, 5, 4)]
+    encoded = [made(path, load_chat_tokenizer(folder, day=f"2026-03-{day:02}")) for day in (4, 5, 4)]
     assert [each.day for each in encoded] == ["2026-03-04", "2026-03-05", "2026-03-04"]
     assert encoded[0] == encoded[2]
     assert encoded[0].name != encoded[1].name

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from plimsoll.data.packed.options import TextSet
 from plimsoll.data.packed.prepare import build
+from plimsoll.data.text.options import TextSet
 from plimsoll.errors import PlimsollError
 
 WITH_RAY = importlib.util.find_spec("ray") is not None

@@ -114,7 +114,7 @@ def test_a_model_without_a_name_is_refused_before_anything_is_planned(recipe, na
 def test_what_no_run_can_begin_with_is_refused(own, tmp_path):
     with pytest.raises(RecipeError, match=r"--dataset-id is missing: .*\.jsonl"):
         prepared(own.replace(dataset_id=""), tmp_path)
-    with pytest.raises(DataError, match="rows of 128 tokens, fewer than the 400 of one batch"):
+    with pytest.raises(DataError, match="sequences of 128 tokens to train on, fewer than the 400 of one batch"):
         prepared(own.replace(batch_size=400), tmp_path)
     write_model(tmp_path / "narrow", replace(SHAPE, vocab=100))
     with pytest.raises(DataError, match="narrow has 268 ids, and the model 100 rows"):
@@ -206,7 +206,7 @@ def test_a_run_reads_its_batches_without_a_tokenizer_unless_the_cache_lost_them(
     prepared(recipe, tmp_path)
     run = tmp_path / "run"
     read, load = [], data.tokenizer_of_run
-    monkeypatch.setattr(data, "tokenizer_of_run", lambda folder: read.append(folder) or load(folder))
+    monkeypatch.setattr(data, "tokenizer_of_run", lambda folder, day: read.append(folder) or load(folder, day))
 
     def batches():
         both = [next(recipe.open(run).source(prefetch=0)), *recipe.open(run).validation(examples=2)]

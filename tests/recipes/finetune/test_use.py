@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from chat_files import byte_tokenizer, write_records
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import as_bits
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.adapters import read_adapter
@@ -79,7 +80,7 @@ def test_adapters_are_exported_to_the_bit_and_a_run_that_goes_on_from_them_begin
 
     again = tuned.recipe.replace(init_from=str(tmp_path / "out"))
     opened = again.open(tmp_path / "again")
-    opened.prepare(lambda _: None)
+    RunFolder(tmp_path / "again").write("data.json", opened.prepare(lambda _: None).to_json())
     batch = next(opened.source(prefetch=0))
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     loss = jax.jit(lambda params: tuned.task.loss(params, None, batch, keys, train=True)[0].total)
@@ -122,7 +123,7 @@ def test_of_a_model_that_sees_pictures_the_text_is_exported_with_its_own_setting
 def test_all_forms_are_checked_before_one_is_written(tmp_path, monkeypatch):
     tuned = Tuned(tmp_path, lora_rank=0)
     (tmp_path / "file").touch()
-    with pytest.raises(RecipeError, match=r"learned the whole model, and --adapter is for adapters: .*--merged"):
+    with pytest.raises(RecipeError, match=r"learned the whole model, and --adapter is for adapters, .*--merged"):
         export(tuned, {"adapter": str(tmp_path / "more"), "merged": str(tmp_path / "good")})
     with pytest.raises(RecipeError, match=r"--merged .*file/out cannot be written"):
         export(tuned, {"merged": str(tmp_path / "file/out")})

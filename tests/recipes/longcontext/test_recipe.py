@@ -69,7 +69,7 @@ def test_preparing_counts_the_windows_and_keeps_the_tokenizer(packed, tmp_path):
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
     assert "5,000 tokens" in said[0]
     assert "78 windows of 64, 10 held out" in said[0]
-    with pytest.raises(DataError, match="5,000 tokens to train on, 1 windows of 4,000"):
+    with pytest.raises(DataError, match="5,000 tokens has 1 sequences of 4,000 tokens to train on"):
         small(packed).replace(seq_len=4000).open(tmp_path).prepare(print)
 
 
@@ -89,7 +89,7 @@ def test_a_run_goes_on_with_its_own_data_alone(packed, tmp_path):
 
 def test_without_data_training_is_refused_and_planning_is_not():
     with pytest.raises(RecipeError, match=r"--data is missing: .* `plimsoll prepare longcontext"):
-        _ = made("longcontext").data.packed
+        made("longcontext").open(None)
     assert made("longcontext").spec.vocab == 50_257
     assert made("longcontext").data.memory(None, made("longcontext").reading, prefetch=2).bytes > 0
 

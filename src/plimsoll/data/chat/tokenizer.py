@@ -156,7 +156,7 @@ class ChatTokenizer:
 
 
 def load_chat_tokenizer(
-    path: str | Path, *, chat_template: str | Path | None = None, now: datetime | None = None
+    path: str | Path, *, chat_template: str | Path | None = None, day: str | None = None
 ) -> ChatTokenizer:
     """Loads a tokenizer as `load_tokenizer` does, with the special tokens and the chat template beside it.
 
@@ -164,7 +164,7 @@ def load_chat_tokenizer(
         path: A folder with tokenizer.json, or that file. Its template is in chat_template.jinja, else `chat_template`
             in tokenizer_config.json.
         chat_template: A file with another template.
-        now: Time that a template is told; by default that of this call.
+        day: Day like 2026-11-25 that a template is told; by default that of this call.
 
     Raises:
         DataError: A file is missing or unreadable, or holds no template.
@@ -175,6 +175,7 @@ def load_chat_tokenizer(
     template = None
     if found is not None:
         source, name = found
+        now = None if day is None else datetime.fromisoformat(day)
         template = ChatTemplate(source, tokens=tokens, name=name, now=now)
     return ChatTokenizer(tokenizer, template=template, tokens=tokens, name=str(file))
 

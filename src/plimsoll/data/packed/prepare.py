@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.data.packed.encoding import Encoder, in_threads, on_ray, require_reachable
-from plimsoll.data.packed.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.packed.packed import TOKENIZER, id_type, open_packed
 from plimsoll.data.packed.shards import Packing, Progress
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.extent import expected_bytes
 from plimsoll.data.text.formats import File
-from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, train_byte_bpe
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
@@ -56,13 +55,7 @@ def build(
 
     # What it is made of.
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
-    documents = open_documents(
-        options.dataset_id,
-        config=options.dataset_config,
-        split=options.split,
-        text_column=options.text_column,
-        max_examples=options.max_examples,
-    )
+    documents = options.documents
     say(f"data: {documents.describe()}")
     if tokenizer is None:
         tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)

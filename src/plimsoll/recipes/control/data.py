@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from plimsoll.errors import RecipeError
-from plimsoll.files.facts import facts_of, require_same
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import FilePath, NonNegativeCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import WindowSpec
@@ -35,6 +33,7 @@ class Windows(Data):
     name = "windows"
     gives = WindowSpec
     spec_in_data = True
+    missing = "name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out windows.h5` makes one"
     no_validation = "it was trained with --split none. Train with --split variant, or trajectory"
 
     data: FilePath = ""
@@ -52,11 +51,7 @@ class Windows(Data):
     @cached_property
     def rows(self) -> ControlRows:
         """The opened HDF5 file."""
-        if not self.data:
-            raise RecipeError(
-                "--data is missing: name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out"
-                " windows.h5` makes one"
-            )
+        self.refuse_missing()
         from plimsoll.recipes.control.rows import ControlRows
 
         return ControlRows(self.data, split=self.split)
@@ -76,50 +71,28 @@ class Windows(Data):
             advice += ', or smaller chunks (docs/control.md, "Huge chunks")'
         return HostMemory(bytes=READER_BYTES + chunks + batches, advice=advice)
 
-    def open(self, folder: Path, reading: Reading) -> WindowDataset:
-        return WindowDataset(self, reading)
+    def facts(self) -> Facts:
+        return facts_of([self.rows.path])
 
     def imports(self) -> tuple[str, ...]:
         return ("h5py",)
 
-
-@dataclass(frozen=True)
-class WindowDataset:
-    """The windows of one run."""
-
-    data: Windows
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
-        rows, length = self.data.rows, self.reading.length
-        steps, per_epoch = length.steps_over(rows.training_rows, data=self.data.data)
-        description = (
-            f"{len(rows):,} windows of {len(rows.families)} systems in {self.data.data}, split by {self.data.split}"
-        )
-        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
-        if warning := rows.warning(mix=self.data.mix_chunks):
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
+        rows = self.rows
+        description = f"{len(rows):,} windows of {len(rows.families)} systems in {self.data}, split by {self.split}"
+        if warning := rows.warning(mix=self.mix_chunks):
             say(warning)
-        facts = {
-            "description": description,
-            "rows": len(rows),
-            "training_rows": rows.training_rows,
-            "file": facts_of([rows.path]).to_json(),
-        }
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+        facts = {"description": description, "rows": len(rows), "training_rows": rows.training_rows}
+        return reading.length.prepared_for(rows.training_rows, data=self.data, facts=facts)
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same(self.data.data, prepared.facts["file"], facts_of([self.data.rows.path]))
-
-    def source(self, *, prefetch: int) -> Source:
-        return self.data.rows.loader(
-            batch_size=self.reading.batch_size,
-            seed=self.reading.seed,
-            mix=self.data.mix_chunks,
-            skip_bad=self.data.skip_bad,
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
+        return self.rows.loader(
+            batch_size=reading.batch_size,
+            seed=reading.seed,
+            mix=self.mix_chunks,
+            skip_bad=self.skip_bad,
             prefetch=prefetch,
         )
 
-    def validation(self, *, examples: int) -> Iterable[Batch]:
-        return self.data.rows.validation(
-            most=self.data.validation_rows, batch_size=examples, skip_bad=self.data.skip_bad
-        )
+    def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
+        return self.rows.validation(most=self.validation_rows, batch_size=examples, skip_bad=self.skip_bad)

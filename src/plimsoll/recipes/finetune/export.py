@@ -14,24 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.data.chat.tokenizer import save_chat_tokenizer
-from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
-from plimsoll.models.pretrained.safetensors_folder import (
-    PIECE,
-    SINGLE,
-    Tensor,
-    checked,
-    pieces_of,
-)
+from plimsoll.models.pretrained.safetensors_folder import PIECE, SINGLE, Tensor, checked, pieces_of
 from plimsoll.models.pretrained.weights import published_tensor
 from plimsoll.recipes.exported import exported, require_written
 from plimsoll.recipes.finetune.data import TOKENIZER
 from plimsoll.recipes.finetune.model import Pretrained
 from plimsoll.types import TrainedRun
 
+WRITTEN = {"F32": np.dtype("<f4"), "BF16": np.dtype(jnp.bfloat16)}
+"""Types of a written tensor, with their NumPy types."""
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
 """Type of a tensor in a file to the one it is written in: a float16 may not hold what was learned."""
 
@@ -49,58 +44,54 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: A place is taken, or there are no adapters.
     """
     model: Pretrained = trained.recipe.model
-    own = readable(trained.params(given=False)["trainable"])
-    learned = None
+    weights = readable(trained.params(given=False)["trainable"])
     if model.lora_rank:
-        learned = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), own)
+        weights = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), weights)
     run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
+    base = find_folder(model.pretrained)
 
     def adapter(folder: Path) -> int:
-        assert learned is not None
-        base = find_folder(model.pretrained)
-        write_adapter(folder, learned, model.adapter, pictures=sees_pictures(read_config(base)[0]))
+        write_adapter(folder, weights, model.adapter, pictures=sees_pictures(read_config(base)[0]))
         save_chat_tokenizer(run_tokenizer, folder)
-        return sum(matrix.size for pair in learned.values() for matrix in pair.values())
+        return sum(matrix.size for matrix in jax.tree.leaves(weights))
 
     def merged(folder: Path) -> int:
-        count = _write_model(folder, model, own, learned)
-        require_written(folder, read_shape(find_folder(model.pretrained)))
+        count = _write_model(folder, base, model, weights)
+        require_written(folder, read_shape(base))
         save_chat_tokenizer(run_tokenizer, folder)
         return count
 
-    def can_adapter() -> None:
-        if learned is None:
-            raise RecipeError(
-                f"{trained.run} learned the whole model, and --adapter is for adapters: export it with --merged"
-            )
-
-    def can_merged() -> None:
+    writers = {"merged": merged}
+    if model.lora_rank:
+        writers["adapter"] = adapter
+    if request.get("merged"):
         trained.recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
-
-    writers = {"adapter": adapter, "merged": merged}
-    return exported(trained, request, writers, {"adapter": can_adapter, "merged": can_merged})
+    return exported(trained, request, writers)
 
 
-def _write_model(folder: Path, model: Pretrained, own: Any, learned: Any) -> int:
+def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> int:
     """Writes config and weights, a piece of a tensor in memory at a time; returns the number of weights."""
-    base = find_folder(model.pretrained)
     tensors = checked(base, model.shape)
     (folder / "config.json").write_text(json.dumps(_config(base), indent=2) + "\n")
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", folder / "generation_config.json")
+
+    # The header of the file: types, shapes and places of the tensors.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         kind = NAMES[tensor.kind]
-        begin, end = end, end + math.prod(tensor.shape) * (2 if kind == "BF16" else 4)
+        begin = end
+        end += math.prod(tensor.shape) * WRITTEN[kind].itemsize
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)
+
     with open(folder / SINGLE, "wb") as file:
         file.write(len(words).to_bytes(8, "little") + words)
         for name, tensor in tensors.items():
-            for rows in _pieces(name, tensor, model, own, learned):
-                file.write((rows.astype(jnp.bfloat16) if NAMES[tensor.kind] == "BF16" else rows).tobytes())
+            for rows in _pieces(name, tensor, model, weights):
+                file.write(rows.astype(WRITTEN[NAMES[tensor.kind]]).tobytes())
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
@@ -110,17 +101,17 @@ def _config(base: Path) -> dict[str, Any]:
     return text_settings(config) | ({"architectures": ["Gemma3ForCausalLM"]} if sees_pictures(config) else {})
 
 
-def _pieces(name: str, tensor: Tensor, model: Pretrained, own: Any, learned: Any) -> Iterator[np.ndarray]:
+def _pieces(name: str, tensor: Tensor, model: Pretrained, weights: Any) -> Iterator[np.ndarray]:
     """Yields the rows of a published tensor as they were learned, in float32."""
-    if learned is None:
-        whole = np.asarray(published_tensor(own, model.shape, name), np.float32)
-        yield np.ascontiguousarray(whole.reshape(tensor.shape))
+    if not model.lora_rank:
+        whole = np.asarray(published_tensor(weights, model.shape, name), np.float32)
+        yield whole.reshape(tensor.shape)
         return
     added = None
     for path, published in PATHS.items():
-        if path in learned and name.endswith(f".{published}.weight"):
+        if path in weights and name.endswith(f".{published}.weight"):
             layer = int(name.split(".")[2])
-            pair = learned[path]
+            pair = weights[path]
             added = model.adapter.scale * (pair["a"][layer] @ pair["b"][layer]).T
     for first, last in pieces_of(tensor.shape, PIECE):
         rows = tensor.rows(first, last)

@@ -148,21 +148,21 @@ class Pretrained(Model):
         tokens = length.effective_batch * spec.length
         return finetune_rungs(whole, rank=self.lora_rank, tokens=tokens, needs_norm=optimizer.needs_norm)
 
-    def load(self, params: Any, spec: DocumentSpec, dataset: Any) -> Any:
+    def load(self, params: Any, spec: DocumentSpec, data: Any) -> Any:
         from plimsoll.models.pretrained.adapters import read_adapter
         from plimsoll.models.pretrained.weights import load_over
 
         if not self.lora_rank:
             folder = find_folder(self.pretrained)
             return params | {"trainable": load_over(params["trainable"], folder, self.shape)}
-        params = params | {"frozen": self.load_frozen(params["frozen"], spec, dataset)}
+        params = params | {"frozen": self.load_frozen(params["frozen"], spec, data)}
         if self.init_from is None:
             return params
         kernels = self.kernels(self.lora_rank)
         adapter, _ = read_adapter(self.init_from, self.shape, rank=self.lora_rank, targets=kernels)
         return params | {"trainable": adapter}
 
-    def load_frozen(self, frozen: Any, spec: DocumentSpec, dataset: Any) -> Any:
+    def load_frozen(self, frozen: Any, spec: DocumentSpec, data: Any) -> Any:
         from plimsoll.models.pretrained.weights import load_over
 
         folder = find_folder(self.pretrained)

@@ -53,7 +53,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     recipe = trained.recipe
     recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
     task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
-    tokenizer = tokenizer_of_run(Path(trained.run).expanduser())
+    tokenizer = tokenizer_of_run(Path(trained.run).expanduser(), trained.prepared.facts["day"])
     prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
     positions = recipe.model.shape.positions
     if len(prompt) > positions:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import Facts, facts_of, require_same
+from plimsoll.errors import RecipeError
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import Count, FolderPath, Interval, NonNegativeCount, NonNegativeInt, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
@@ -30,6 +29,7 @@ class Packed(Data):
 
     name = "packed"
     gives = TokenSpec
+    missing = "name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out packed/` makes one"
     no_validation = (
         "its held-out documents have fewer tokens than one window, or --validation-tokens is 0. Pack more text, or take"
         " a smaller --seq-len"
@@ -49,11 +49,6 @@ class Packed(Data):
     @cached_property
     def packed(self) -> PackedFolder:
         """The opened folder of packed text."""
-        if not self.data:
-            raise RecipeError(
-                "--data is missing: name a packed folder. `plimsoll prepare longcontext --dataset-id TEXT --out"
-                " packed/` makes one"
-            )
         from plimsoll.data.packed.packed import open_packed
 
         return open_packed(self.data)
@@ -101,79 +96,55 @@ class Packed(Data):
         return HostMemory(bytes=READ_PACKED + read, advice="a smaller --batch-size")
 
     def facts(self) -> Facts:
-        """Returns what distinguishes one packed folder from another."""
         return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)
 
-    def open(self, folder: Path, reading: Reading) -> PackedDataset:
-        return PackedDataset(self, folder, reading)
-
-
-@dataclass(frozen=True)
-class PackedDataset:
-    """The packed text of one run."""
-
-    data: Packed
-    folder: Path
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
-        data, packed, batch = self.data, self.data.packed, self.reading.batch_size
-        _ = data.vocab  # whether it is enough
-
-        # Length.
-        windows = packed.windows(data.seq_len)
-        per_epoch = windows / batch
-        if per_epoch < 1:
-            raise DataError(
-                f"{data.data} has {packed.tokens:,} tokens to train on, {windows:,} windows of {data.seq_len:,}: fewer"
-                f" than the {batch:,} of one batch. Lower --seq-len or --batch-size, or pack more text"
-            )
-        steps, per_epoch = self.reading.length.steps_over(windows, data=data.data)
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
+        packed = self.packed
+        windows = packed.windows(self.seq_len)
 
         # The tokenizer is kept in the run, as every run of text has it.
-        (self.folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())
+        (reading.folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())
 
-        # Facts.
-        description = f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {data.data}"
-        say(
-            f"data: {description}; {windows:,} windows of {data.seq_len:,}, {self.validation_windows:,} held out;"
-            f" {steps:,} steps are {steps / per_epoch:.3g} epochs"
+        description = (
+            f"{packed.tokens:,} tokens of {packed.documents:,} documents ({packed.source}) in {self.data};"
+            f" {windows:,} windows of {self.seq_len:,}, {self.validation_windows:,} held out"
         )
-        if not self.validation_windows and data.validation_tokens:
+        if not self.validation_windows and self.validation_tokens:
             say("validation: none, the held-out documents have fewer tokens than one window")
-        facts = {"description": description, "packed": data.facts().to_json()}
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+        return reading.length.prepared_for(
+            windows,
+            data=f"{self.data} of {packed.tokens:,} tokens",
+            facts={"description": description},
+            seq_len=self.seq_len,
+        )
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same(self.data.data, prepared.facts["packed"], self.data.facts())
-
-    def source(self, *, prefetch: int) -> Source:
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
         from plimsoll.data.packed.windows import packed_loader
 
         return packed_loader(
-            self.data.data,
-            seq_len=self.data.seq_len,
-            batch_size=self.reading.batch_size,
-            seed=self.reading.seed,
+            self.data,
+            seq_len=self.seq_len,
+            batch_size=reading.batch_size,
+            seed=reading.seed,
             prefetch=prefetch,
-            workers=self.data.workers,
+            workers=self.workers,
         )
 
     @property
     def validation_windows(self) -> int:
         """Windows to evaluate on."""
-        if not self.data.validation_tokens:
+        if not self.validation_tokens:
             return 0
-        windows = max(0, self.data.packed.validation_tokens - 1) // self.data.seq_len
-        return min(windows, max(1, self.data.validation_tokens // self.data.seq_len))
+        windows = max(0, self.packed.validation_tokens - 1) // self.seq_len
+        return min(windows, max(1, self.validation_tokens // self.seq_len))
 
-    def validation(self, *, examples: int) -> Iterator[Batch]:
+    def validation(self, reading: Reading, *, examples: int) -> Iterator[Batch]:
         import numpy as np
 
         from plimsoll.data.packed.windows import packed_validation
 
         windows = self.validation_windows
-        batches = packed_validation(self.data.data, seq_len=self.data.seq_len, batch_size=examples)
+        batches = packed_validation(self.data, seq_len=self.seq_len, batch_size=examples)
         for number, batch in enumerate(islice(batches, -(-windows // examples))):
             wanted = np.arange(examples) < windows - number * examples
             yield batch | {COUNTED: batch[COUNTED] & wanted}

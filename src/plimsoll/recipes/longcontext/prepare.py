@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plimsoll.data.packed.options import TextSet
+from plimsoll.data.text.options import TextSet
 from plimsoll.recipes.family import content_of
 from plimsoll.units import format_bytes, format_seconds
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import facts_of, require_same
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.foreign import OfLength, optimizer_of
 from plimsoll.optimizers.settings import Optimizer
@@ -331,43 +331,28 @@ class Examples(Data):
             advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
         )
 
-    def open(self, folder: Path, reading: Reading) -> OwnDataset:
-        return OwnDataset(self, reading)
+    def facts(self) -> Facts:
+        return facts_of(self.files)
 
-
-@dataclass(frozen=True)
-class OwnDataset:
-    """The examples of one run."""
-
-    data: Examples
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
-        own = self.data.own
-        examples, held_out = own.sets
-        steps, per_epoch = self.reading.length.steps_over(len(examples), data=examples.called)
-        description = f"{len(examples):,} examples, {len(held_out or ()):,} for validation"
-        say(f"data: {description}; {steps:,} steps are {steps / per_epoch:.3g} epochs")
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
+        examples, held_out = self.own.sets
         if warning := examples.warning:
             say(warning)
-        if not own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
-            own.require_sound()
-        facts = {"description": description, "files": facts_of(self.data.files).to_json()}
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
+        if not self.own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
+            self.own.require_sound()
+        facts = {"description": f"{len(examples):,} examples, {len(held_out or ()):,} for validation"}
+        return reading.length.prepared_for(len(examples), data=examples.called, facts=facts)
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same("the data", prepared.facts["files"], facts_of(self.data.files))
-
-    def source(self, *, prefetch: int) -> Source:
-        return self.data.own.sets[0].loader(
-            batch_size=self.reading.batch_size,
-            seed=self.reading.seed,
-            shuffle=self.data.own.shuffle,
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
+        return self.own.sets[0].loader(
+            batch_size=reading.batch_size,
+            seed=reading.seed,
+            shuffle=self.own.shuffle,
             prefetch=prefetch,
         )
 
-    def validation(self, *, examples: int) -> Iterable[Batch]:
-        held_out = self.data.own.sets[1]
+    def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
+        held_out = self.own.sets[1]
         return () if held_out is None else held_out.counted(examples)
 
 

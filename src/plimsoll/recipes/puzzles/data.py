@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from plimsoll.errors import DataError, RecipeError
-from plimsoll.files.facts import Facts, facts_of, require_same
+from plimsoll.errors import DataError
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import PuzzleSpec
@@ -47,6 +47,15 @@ class PuzzleFolder(Data):
     eval_interval: PositiveCount = 5_000
     """Epochs between evaluations."""
 
+    @property
+    def missing(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        from plimsoll.recipes.puzzles.family import FAMILY
+        from plimsoll.recipes.puzzles.text import form_of
+
+        form = form_of(seq_len=self.seq_len, vocab_size=self.vocab_size)
+        made = FAMILY.prepares["sudoku" if form is None else form.kind]
+        return f"name a folder of puzzles, like that which `{made.example}` makes"
+
     @cached_property
     def training_set(self) -> PuzzleSet:
         return self._opened("train")
@@ -63,13 +72,7 @@ class PuzzleFolder(Data):
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
         """Returns a split of --data; one that does not fit the options is refused."""
         from plimsoll.recipes.puzzles.dataset import PuzzleSet
-        from plimsoll.recipes.puzzles.family import FAMILY
-        from plimsoll.recipes.puzzles.text import form_of
 
-        if not self.data:
-            form = form_of(seq_len=self.seq_len, vocab_size=self.vocab_size)
-            made = FAMILY.prepares["sudoku" if form is None else form.kind]
-            raise RecipeError(f"--data is missing: name a folder of puzzles, like that which `{made.example}` makes")
         puzzles = PuzzleSet(self.data, split)
         is_same = (puzzles.seq_len, puzzles.vocab_size) == (self.seq_len, self.vocab_size)
         if not is_same or puzzles.identifiers > self.identifiers:
@@ -82,7 +85,6 @@ class PuzzleFolder(Data):
         return puzzles
 
     def facts(self) -> Facts:
-        """Returns what distinguishes one data set from another."""
         return facts_of(sorted(Path(self.data).expanduser().glob("*/*.npy")))
 
     def spec(self, needs: Needs) -> PuzzleSpec:
@@ -101,71 +103,54 @@ class PuzzleFolder(Data):
         held = self.training_set.held_bytes() if self.data else 0
         return HostMemory(bytes=READER_BYTES + held + (prefetch + BATCHES) * batch)
 
-    def open(self, folder: Path, reading: Reading) -> PuzzleDataset:
-        return PuzzleDataset(self, reading)
-
-
-@dataclass(frozen=True)
-class PuzzleDataset:
-    """The puzzles of one run."""
-
-    data: PuzzleFolder
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
         # All of the data is read, so that what is damaged is found now and not during training.
-        training = self.data.training_set
-        test = self.data.test_set
+        training = self.training_set
+        test = self.test_set
         training.check()
         test.check()
 
         # Length.
-        batch, length = self.reading.batch_size, self.reading.length
-        steps = length.steps or self._batches_of(length.epochs_of(self.data.data))
+        batch, length = reading.batch_size, reading.length
+        steps = length.steps or self._batches_of(length.epochs_of(self.data), batch)
         if steps < 1:
             raise DataError(
-                f"{self.data.data} has {training.groups:,} groups of puzzles, and --epochs of one puzzle each do not"
+                f"{self.data} has {training.groups:,} groups of puzzles, and --epochs of one puzzle each do not"
                 f" fill a batch of {batch:,}: give --steps, more --epochs, or a lower --batch-size"
             )
 
         # Facts.
-        description = f"{training.puzzles:,} puzzles in {training.groups:,} groups, {training.examples:,} examples"
-        say(f"data: {description} in {self.data.data}; {test.examples:,} test examples; {steps:,} steps")
-        facts = {
-            "description": description,
-            "groups": training.groups,
-            "test_examples": test.examples,
-            "arrays": self.data.facts().to_json(),
-        }
+        description = (
+            f"{training.puzzles:,} puzzles in {training.groups:,} groups, {training.examples:,} examples in"
+            f" {self.data}; {test.examples:,} test examples"
+        )
+        facts = {"description": description, "groups": training.groups, "test_examples": test.examples}
         return Prepared(
             steps=steps,
             steps_per_epoch=training.groups * training.mean_puzzle_examples / batch,
-            evaluate_every=max(1, self._batches_of(self.data.eval_interval)),
+            evaluate_every=max(1, self._batches_of(self.eval_interval, batch)),
             facts=facts,
         )
 
-    def _batches_of(self, epochs: float) -> int:
+    def _batches_of(self, epochs: float, batch: int) -> int:
         """Returns the batches of so many epochs: exact if all puzzles have as many examples, else the expected number.
 
         For the epochs of a whole run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
         batches of 768.
         """
-        training = self.data.training_set
-        return int(epochs * training.groups * training.mean_puzzle_examples / self.reading.batch_size)
+        training = self.training_set
+        return int(epochs * training.groups * training.mean_puzzle_examples / batch)
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same(self.data.data, prepared.facts["arrays"], self.data.facts())
-
-    def source(self, *, prefetch: int) -> Source:
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
         from plimsoll.recipes.puzzles.sampler import PuzzleLoader
 
         return PuzzleLoader(
-            self.data.training_set,
-            batch_size=self.reading.batch_size,
-            seed=self.reading.seed,
-            epochs_per_iteration=self.data.eval_interval,
+            self.training_set,
+            batch_size=reading.batch_size,
+            seed=reading.seed,
+            epochs_per_iteration=self.eval_interval,
             prefetch=prefetch,
         )
 
-    def validation(self, *, examples: int) -> Iterable[Batch]:
-        return self.data.test_set.test_batches(examples, most=self.data.validation_examples)
+    def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
+        return self.test_set.test_batches(examples, most=self.validation_examples)

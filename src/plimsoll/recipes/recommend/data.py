@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.errors import RecipeError
-from plimsoll.files.facts import facts_of, require_same
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveFloat
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.recommend.item_shape import EARLIER
@@ -37,6 +36,7 @@ class Interactions(Data):
 
     name = "interactions"
     gives = ItemSpec
+    missing = "name a prepared folder. `plimsoll prepare recommend --interactions FILE --out data/` makes one"
     no_validation = (
         "no user of its data set has three items, or --validation-users is 0. Prepare one from longer sequences, or"
         " leave this out"
@@ -56,11 +56,6 @@ class Interactions(Data):
     @cached_property
     def interactions(self) -> Folder:
         """The opened data set."""
-        if not self.data:
-            raise RecipeError(
-                "--data is missing: name a prepared folder. `plimsoll prepare recommend --interactions FILE --out"
-                " data/` makes one"
-            )
         from plimsoll.recipes.recommend.interactions import Interactions as Folder
 
         return Folder(self.data)
@@ -86,32 +81,23 @@ class Interactions(Data):
         return max(0, int(lengths.max()) - self.seq_len)
 
     def spec(self, needs: Needs) -> ItemSpec:
-        if needs.longest is not None and self.seq_len > needs.longest:
-            raise RecipeError(
-                f"--seq-len {self.seq_len:,} is more than the {needs.longest:,} tokens that --pretrained reads: lower"
-                " it"
-            )
-        if not self.data:
-            items = self.num_items or PLANNED_ITEMS
-            clusters = round(items**0.5)
-            largest = min(items, UNEVEN * -(-items // clusters))
-            return self._spec(items, clusters=clusters, largest=largest, width=None, earlier=0)
-
-        data = self.interactions
-        if self.num_items not in (None, data.items):
-            raise RecipeError(
-                f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}:"
-                " leave it out"
-            )
-        return self._spec(
-            data.items,
-            clusters=data.clusters,
-            largest=data.about["largest_cluster"],
-            width=data.about["embedding_size"],
-            earlier=self.longest_earlier,
-        )
-
-    def _spec(self, items: int, *, clusters: int, largest: int, width: int | None, earlier: int) -> ItemSpec:
+        needs.require_readable(self.seq_len)
+        items = self.num_items or PLANNED_ITEMS
+        clusters = round(items**0.5)
+        largest = min(items, UNEVEN * -(-items // clusters))
+        width = None
+        if self.data:
+            data = self.interactions
+            if self.num_items not in (None, data.items):
+                raise RecipeError(
+                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}:"
+                    " leave it out"
+                )
+            items = data.items
+            clusters = data.clusters
+            largest = data.about["largest_cluster"]
+            width = data.about["embedding_size"]
+        earlier = self.longest_earlier
         return ItemSpec(
             arrays={"items": ((self.seq_len + 1,), "int32")},
             further={EARLIER: ((earlier,), "int32")} if earlier else {},
@@ -132,61 +118,37 @@ class Interactions(Data):
             advice="a smaller --batch-size",
         )
 
-    def open(self, folder: Path, reading: Reading) -> InteractionDataset:
-        return InteractionDataset(self, reading)
+    def facts(self) -> Facts:
+        return facts_of(self.interactions.files)
 
-
-@dataclass(frozen=True)
-class InteractionDataset:
-    """The histories of one run."""
-
-    data: Interactions
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
-        folder, rows = self.data.interactions, self.data.rows
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
+        folder, rows = self.interactions, self.rows
         folder.check()
-        steps, per_epoch = self.reading.length.steps_over(len(rows), data=self.data.data)
         description = (
-            f"{folder.users:,} users, {folder.items:,} items, {len(folder):,} interactions in {self.data.data}"
+            f"{folder.users:,} users, {folder.items:,} items, {len(folder):,} interactions in {self.data};"
+            f" {rows.labels:,} items to predict in {len(rows):,} rows"
         )
-        say(
-            f"data: {description}; {rows.labels:,} items to predict in {len(rows):,} rows; {steps:,} steps are"
-            f" {steps / per_epoch:.3g} epochs"
-        )
-        return Prepared(
-            steps=steps,
-            steps_per_epoch=per_epoch,
-            evaluate_every=max(1.0, per_epoch * self.data.eval_interval),
-            facts={"description": description, "interactions": facts_of(folder.files).to_json()},
-        )
+        prepared = reading.length.prepared_for(len(rows), data=self.data, facts={"description": description})
+        per_epoch = len(rows) / reading.batch_size
+        return replace(prepared, evaluate_every=max(1.0, per_epoch * self.eval_interval))
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        require_same(self.data.data, prepared.facts["interactions"], facts_of(self.data.interactions.files))
-
-    def source(self, *, prefetch: int) -> Source:
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
         from plimsoll.recipes.recommend.rows import interaction_loader
 
-        return interaction_loader(
-            self.data.rows,
-            batch_size=self.reading.batch_size,
-            seed=self.reading.seed,
-            prefetch=prefetch,
-        )
+        return interaction_loader(self.rows, batch_size=reading.batch_size, seed=reading.seed, prefetch=prefetch)
 
-    def validation(self, *, examples: int) -> Iterator[Batch]:
+    def validation(self, reading: Reading, *, examples: int) -> Iterator[Batch]:
         """Yields histories with the item to predict after them; the last batch is filled up with copies."""
         import numpy as np
 
         from plimsoll.recipes.recommend.rows import padded
 
-        data = self.data
-        users, earlier = data.validated, data.longest_earlier
-        length = data.seq_len + 1
+        users, earlier = self.validated, self.longest_earlier
+        length = self.seq_len + 1
         for first in range(0, len(users), examples):
             # What comes before the item of test ends with that of validation, the one to predict.
             chosen = users[first : first + examples]
-            taken = [data.interactions.history(user, "test") for user in chosen.tolist()]
+            taken = [self.interactions.history(user, "test") for user in chosen.tolist()]
             batch = {"items": padded(taken, length=length)}
             if earlier:
                 batch[EARLIER] = padded([items[:-length] for items in taken], length=earlier)

@@ -27,7 +27,7 @@ from plimsoll.recipes.specs import ItemSpec
 from plimsoll.recipes.verbs import Shown, Verb
 
 if TYPE_CHECKING:
-    from plimsoll.recipes.recommend.data import InteractionDataset
+    from plimsoll.recipes.recommend.data import Interactions
 
 NONE = "none"
 PLANNED_WIDTH = 64
@@ -171,12 +171,12 @@ class Items(Model):
             frozen_given=is_published and self.freeze,
         )
 
-    def load(self, params: Any, spec: ItemSpec, dataset: InteractionDataset) -> Any:
+    def load(self, params: Any, spec: ItemSpec, data: Interactions) -> Any:
         from plimsoll.recipes.recommend.item_reader import with_weights
         from plimsoll.recipes.recommend.items import with_clusters, with_items
 
         # Items begin with the rows of the data, if these are as wide.
-        interactions = dataset.data.interactions
+        interactions = data.interactions
         shape = self.shape(spec)
         rows = interactions.embeddings()
         if rows is not None and rows.shape[1] == shape.item_width:
@@ -190,13 +190,13 @@ class Items(Model):
             params = with_weights(params, find_folder(self.pretrained), published)
         return params
 
-    def load_frozen(self, frozen: Any, spec: ItemSpec, dataset: InteractionDataset) -> Any:
+    def load_frozen(self, frozen: Any, spec: ItemSpec, data: Interactions) -> Any:
         from plimsoll.recipes.recommend.item_reader import with_weights
         from plimsoll.recipes.recommend.items import members_of
 
         shape = self.shape(spec)
         if shape.two_level:
-            frozen = frozen | {"clusters": members_of(dataset.data.interactions.cluster_of, shape)}
+            frozen = frozen | {"clusters": members_of(data.interactions.cluster_of, shape)}
         assert self.published is not None
         return with_weights({"frozen": frozen}, find_folder(self.pretrained), self.published)["frozen"]
 

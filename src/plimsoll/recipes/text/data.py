@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.data import STANDARD_LIBRARY
-from plimsoll.errors import DataError, RecipeError
+from plimsoll.data.text.options import NamedText
+from plimsoll.errors import RecipeError
+from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import IS_PATH, FilePath, Metavar, NonNegativeCount, PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Source
 
 if TYPE_CHECKING:
-    from plimsoll.data.packed.packed import Packed
     from plimsoll.data.text.documents import Documents
     from plimsoll.data.text.tokenizer import TextTokenizer
 
@@ -25,33 +25,24 @@ KEPT = "tokens_in_cache"
 """Fact of a run whose text was tokenised before it began: the folder's name in the cache. A run without it streams."""
 WINDOWS = "windows"
 """Fact of a run whose windows are permuted: how many an epoch has."""
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 257, 2**20
-"""Of a tokenizer that is trained here: 256 bytes and an end of text, at least."""
 VOCABULARY = 4_096
 """Tokens of a tokenizer that is trained for a model that asks for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Data):
+class Text(NamedText, Data):
     """Windows of text, tokenised before training or as it goes."""
 
     name = "text"
     gives = TokenSpec
+    named_by = "dataset_id"
     gives_way: ClassVar = {"tokenizer": {"vocab_size": None}}
 
     dataset_id: Annotated[str, IS_PATH, Metavar("TEXT")] = "skeskinen/TinyStories-Instruct-hf"
     """Text to learn from: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set,
     which is streamed."""
-    dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default its own default."""
-    split: str = "train"
-    """Split of a Hugging Face data set."""
-    text_column: str = "text"
-    """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     use_streaming: bool = True
     """Read the text while training. --no-use-streaming loads all tokens into memory first; the plan counts them."""
-    max_examples: PositiveCount | None = None
-    """Most documents to use. By default all."""
     shuffle_buffer_size: NonNegativeCount = 10_000
     """Windows of a stream that are shuffled together; text that was tokenised before is permuted whole. 0 or 1 keeps
     the order of the text."""
@@ -69,14 +60,7 @@ class Text(Data):
     """Tokens from the start of one sequence to that of the next. By default --seq-len: they do not overlap."""
 
     def check_options(self) -> None:
-        if not self.dataset_id.strip():
-            raise RecipeError("--dataset-id is empty: name a file, a folder, or a Hugging Face id like org/name")
-        size = self.vocab_size if self.tokenizer is None else None
-        if size is not None and not SMALLEST_VOCABULARY <= size <= LARGEST_VOCABULARY:
-            raise RecipeError(
-                f"--vocab-size must be from {SMALLEST_VOCABULARY} (256 bytes and an end of text) to"
-                f" {LARGEST_VOCABULARY:,} for a tokenizer that is trained here, got {size:,}"
-            )
+        super().check_options()
         if self.window_stride > self.seq_len:
             raise RecipeError(
                 f"--stride {self.stride} is longer than --seq-len {self.seq_len}: what lies between two windows would"
@@ -111,12 +95,6 @@ class Text(Data):
             length=self.seq_len,
         )
 
-    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        return TextDataset(self, Path(), reading).memory(prepared, prefetch=prefetch)
-
-    def open(self, folder: Path, reading: Reading) -> TextDataset:
-        return TextDataset(self, folder, reading)
-
     def imports(self) -> tuple[str, ...]:
         return ("datasets",) if self.is_stream else self.documents.imports()
 
@@ -128,115 +106,110 @@ class Text(Data):
 
         return self.dataset_id != STANDARD_LIBRARY and not require_named(self.dataset_id)
 
-    @property
-    def documents(self) -> Documents:
-        """The opened text."""
-        from plimsoll.data.text.opening import open_documents
+    def facts(self) -> Facts:
+        paths = None if self.is_stream else self.documents.paths
+        return facts_of(paths or ())
 
-        return open_documents(
-            self.dataset_id,
-            config=self.dataset_config,
-            split=self.split,
-            text_column=self.text_column,
-            max_examples=self.max_examples,
-        )
+    def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
+        if training:  # evaluation reads what the run keeps
+            super().require_same(prepared, reading, training=training)
 
-
-@dataclass(frozen=True)
-class TextDataset:
-    """The text of one run."""
-
-    data: Text
-    folder: Path
-    reading: Reading
-
-    def prepare(self, say: Say) -> Prepared:
+    def prepare(self, reading: Reading, say: Say) -> Prepared:
         import numpy as np
 
         from plimsoll.data.kept import NotKept
         from plimsoll.data.packed.kept import tokenised
-        from plimsoll.data.text.survey import collect_held_out
+        from plimsoll.data.text.survey import collect_held_out, count_windows, survey
 
-        data, length = self.data, self.reading.length
-        if data.is_stream and length.steps is None and data.max_examples is None:
-            raise RecipeError(
-                f"--dataset-id {data.dataset_id} is read over the network while training, so the length of an epoch is"
-                " unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
-                " --max-examples 100000 use and count so many documents"
-            )
-        if data.is_stream:
-            say(f"data: asking huggingface.co for {data.dataset_id}")
+        length = reading.length
+        if self.is_stream:
+            if length.steps is None and self.max_examples is None:
+                raise RecipeError(
+                    f"--dataset-id {self.dataset_id} is read over the network while training, so the length of an epoch"
+                    " is unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
+                    " --max-examples 100000 use and count so many documents"
+                )
+            say(f"data: asking huggingface.co for {self.dataset_id}")
 
         # The tokenizer, and the text to evaluate on.
-        documents = data.documents
+        documents = self.documents
         say(f"data: {documents.describe()}")
-        tokenizer = self._make_tokenizer(documents, say)
-        held_out = collect_held_out(documents, tokenizer, seq_len=data.seq_len, max_tokens=data.validation_tokens)
-        np.save(self.folder / VALIDATION, held_out, allow_pickle=False)
+        tokenizer = self._make_tokenizer(documents, reading, say)
+        held_out = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
+        np.save(reading.folder / VALIDATION, held_out, allow_pickle=False)
         if not len(held_out):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
-        if documents.paths is not None:
-            from plimsoll.files.facts import facts_of
-
-            facts["text"] = facts_of(documents.paths).to_json()
 
         # The tokens, where they are worth keeping.
-        packed = None
-        if self._is_kept:
+        text = None
+        if self._is_kept(documents, reading):
             try:
-                packed = tokenised(documents, tokenizer, say)
-                facts[KEPT] = packed.folder.name
-                facts[WINDOWS] = self._windows(packed.tokens)
+                text = tokenised(documents, tokenizer, say)
+                facts[KEPT] = text.folder.name
             except NotKept as problem:
                 say(f"tokens: the text is tokenised as training reads it, and again by every run: {problem}")
 
-        # The length of the run, for which all text is counted unless it is given in steps.
-        if length.steps is None or not data.use_streaming:
-            return self._counted(documents, tokenizer, packed, facts, say)
-        if packed is None:
-            self._require_a_batch(documents, tokenizer)
-        elif facts[WINDOWS] < self.reading.batch_size:
-            raise self._too_little(packed.tokens, facts[WINDOWS])
-        return Prepared(steps=length.steps, steps_per_epoch=None, facts=facts)
+        # Their number. Where steps are the length of the run, a batch is enough.
+        needs_all = length.steps is None or not self.use_streaming
+        sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
+        is_whole = text is not None or needs_all
+        if text is None:
+            text = survey(documents, tokenizer, **sizes, enough=None if needs_all else reading.batch_size)
+        windows = count_windows(text.tokens, **sizes)
+        if is_whole:
+            counts = f"{text.documents:,} documents, {text.tokens:,} tokens, {windows:,} windows"
+            facts |= {"description": f"{counts} in {self.dataset_id}", "tokens": text.tokens, WINDOWS: windows}
+        prepared = length.prepared_for(
+            windows,
+            data=f"{self.dataset_id} of {text.tokens:,} tokens",
+            facts=facts,
+            seq_len=self.seq_len,
+        )
+        return prepared if needs_all else replace(prepared, steps_per_epoch=None)
 
-    def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        from plimsoll.files.facts import facts_of, require_same
-
-        then = prepared.facts.get("text") if training else None  # evaluation reads what the run keeps
-        if then and (paths := self.data.documents.paths) is not None:
-            require_same(self.data.dataset_id, then, facts_of(paths))
-
-    def source(self, *, prefetch: int) -> Source:
+    def source(self, reading: Reading, *, prefetch: int) -> Source:
+        from plimsoll.data.kept import kept
+        from plimsoll.data.packed.kept import tokenised
+        from plimsoll.data.packed.packed import open_packed
         from plimsoll.data.text.loader import memory_loader, packed_text_loader, text_loader
         from plimsoll.data.text.tokenizer import load_tokenizer
         from plimsoll.data.text.windows import encoding_threads
 
-        data, seed = self.data, self.reading.seed
         options: dict[str, Any] = {
-            "seq_len": data.seq_len,
-            "stride": data.window_stride,
-            "batch_size": self.reading.batch_size,
+            "seq_len": self.seq_len,
+            "stride": self.window_stride,
+            "batch_size": reading.batch_size,
             "prefetch": prefetch,
         }
-        order_seed = seed if data.shuffle_buffer_size > 1 else None
-        if (packed := self._packed()) is not None:
-            return packed_text_loader(packed, seed=order_seed, **options)
-        tokenizer = load_tokenizer(self.folder / TOKENIZER)
-        if not data.use_streaming:
-            return memory_loader(data.documents, tokenizer, seed=order_seed, **options)
-        options |= {"shuffle_buffer_size": data.shuffle_buffer_size, "threads": encoding_threads()}
-        return text_loader(data.documents, tokenizer, seed=seed, **options)
+        order_seed = reading.seed if self.shuffle_buffer_size > 1 else None
 
-    def validation(self, *, examples: int) -> Iterable[Batch]:
+        # Tokens of the cache, which makes them again where it lost them.
+        name = reading.facts.get(KEPT)
+        place = None if name is None else kept(name)
+        if place is not None:
+            return packed_text_loader(open_packed(place), seed=order_seed, **options)
+        tokenizer = load_tokenizer(reading.folder / TOKENIZER)
+        documents = self.documents
+        if name is not None:
+            packed = tokenised(documents, tokenizer, partial(print, flush=True))
+            return packed_text_loader(packed, seed=order_seed, **options)
+
+        # Text that is read now, or as training goes.
+        if not self.use_streaming:
+            return memory_loader(documents, tokenizer, seed=order_seed, **options)
+        options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
+        return text_loader(documents, tokenizer, seed=reading.seed, **options)
+
+    def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
         import numpy as np
 
         from plimsoll.data.text.loader import windows_from_array
 
-        tokens = np.load(self.folder / VALIDATION, mmap_mode="r", allow_pickle=False)
-        return windows_from_array(tokens, seq_len=self.data.seq_len, batch_size=examples) if len(tokens) else ()
+        tokens = np.load(reading.folder / VALIDATION, mmap_mode="r", allow_pickle=False)
+        return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
-    def memory(self, prepared: Prepared | None, *, prefetch: int) -> HostMemory:
+    def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         """Returns the host memory that reading takes; an estimate before anything is prepared."""
         from plimsoll.data.loader_bytes import (
             ENCODED_BEFORE,
@@ -250,138 +223,67 @@ class TextDataset:
             tokenizer_bytes,
         )
 
-        data, vocab = self.data, self.data.vocab(self.reading.needs)
-        is_kept = self._is_kept if prepared is None else KEPT in prepared.facts
-        is_streamed = data.use_streaming and not is_kept
+        vocab = self.vocab(reading.needs)
+        facts = self._estimate(reading) if prepared is None else prepared.facts
+        is_kept = KEPT in facts
+        is_streamed = self.use_streaming and not is_kept
 
-        # Tokens that stay in memory: those to evaluate on, and all of them where they are loaded first.
-        held_out = data.validation_tokens if prepared is None else prepared.facts["validation_tokens"]
-        resident = 0
-        if not data.use_streaming:
-            resident = prepared.facts["tokens"] if prepared is not None else data.documents.bytes or 0
-
-        # What reads them.
+        # What reads the tokens, and those that stay in memory: all of them, or those to evaluate on.
         windows = loader_bytes(
-            seq_len=data.seq_len,
-            batch_size=self.reading.batch_size,
-            shuffle_buffer_size=data.shuffle_buffer_size if is_streamed else 0,
+            seq_len=self.seq_len,
+            batch_size=reading.batch_size,
+            shuffle_buffer_size=self.shuffle_buffer_size if is_streamed else 0,
             prefetch=prefetch,
-            resident_tokens=resident,
+            resident_tokens=0 if self.use_streaming else facts["tokens"],
             vocab_size=vocab,
         )
-        text = READ_FROM_CACHE if is_kept else TEXT_IN_FLIGHT if is_streamed else ENCODED_BEFORE
-        text += 0 if is_kept else tokenizer_bytes(vocab)
-        files = SOURCE_FILES if is_streamed and data.dataset_id == STANDARD_LIBRARY else 0
-        order = 0 if is_streamed else order_bytes(self._permuted_windows(prepared))
+        held_out = 4 * facts["validation_tokens"]
+        order = 0 if is_streamed else order_bytes(facts[WINDOWS])
+
+        # What makes them.
+        if is_kept:
+            text = READ_FROM_CACHE
+        else:
+            text = tokenizer_bytes(vocab) + (TEXT_IN_FLIGHT if is_streamed else ENCODED_BEFORE)
+        if is_streamed and self.dataset_id == STANDARD_LIBRARY:
+            text += SOURCE_FILES
         return HostMemory(
-            bytes=windows + text + files + order + 4 * held_out,
+            bytes=windows + text + order + held_out,
             beside_accelerator=(MOST_THREADS - 1) * THREAD_BYTES if is_streamed else 0,
             advice="a smaller --shuffle-buffer-size",
         )
 
-    def _permuted_windows(self, prepared: Prepared | None) -> int:
-        """Returns the windows of an epoch, estimated where nobody read the text."""
+    def _estimate(self, reading: Reading) -> Mapping[str, Any]:
+        """Returns facts as `prepare` will find them, by the sizes of files alone. Asks no network."""
         from plimsoll.data.text.opening import BYTES_A_TOKEN, text_bytes
 
-        if prepared is not None:
-            return prepared.facts[WINDOWS]
-        return text_bytes(self.data.documents) // BYTES_A_TOKEN // self.data.window_stride
+        facts = {"validation_tokens": self.validation_tokens, "tokens": 0, WINDOWS: 0}
+        if self.is_stream:
+            return facts
+        documents = self.documents
+        windows = text_bytes(documents) // BYTES_A_TOKEN // self.window_stride
+        facts |= {"tokens": documents.bytes or 0, WINDOWS: windows}
+        return facts | {KEPT: ""} if self._is_kept(documents, reading) else facts
 
-    @cached_property
-    def _is_kept(self) -> bool:
-        """True if the text is tokenised before training, into the cache, and its windows are read from there."""
+    def _is_kept(self, documents: Documents, reading: Reading) -> bool:
+        """Returns whether the text is tokenised before training, into the cache, and read from there."""
         from plimsoll.data.text.opening import worth_keeping
 
-        data, steps = self.data, self.reading.length.steps
-        if data.is_stream or not data.use_streaming:
+        if not self.use_streaming:
             return False
         tokens = None
-        if steps is not None:
-            windows = steps * self.reading.batch_size + data.shuffle_buffer_size
-            tokens = windows * data.window_stride
-        return worth_keeping(data.documents, tokens=tokens)
+        if reading.length.steps is not None:
+            windows = reading.length.steps * reading.batch_size + self.shuffle_buffer_size
+            tokens = windows * self.window_stride
+        return worth_keeping(documents, tokens=tokens)
 
-    def _packed(self) -> Packed | None:
-        """Returns the tokenised text of a prepared folder; None where it is read as training goes, or at once."""
-        from plimsoll.data import read_json
-        from plimsoll.data.kept import kept
-        from plimsoll.data.packed.kept import tokenised
-        from plimsoll.data.packed.packed import open_packed
-        from plimsoll.data.text.tokenizer import load_tokenizer
-
-        path = self.folder / "data.json"
-        if not path.is_file():
-            return None
-        name = read_json(path, absent=f"there is no {path}", again="Start a new --run")["facts"].get(KEPT)
-        if name is None:
-            return None
-        if (there := kept(name)) is not None:
-            return open_packed(there)
-        return tokenised(self.data.documents, load_tokenizer(self.folder / TOKENIZER), partial(print, flush=True))
-
-    def _make_tokenizer(self, documents: Documents, say: Say) -> TextTokenizer:
+    def _make_tokenizer(self, documents: Documents, reading: Reading, say: Say) -> TextTokenizer:
         from plimsoll.data.text.tokenizer import load_tokenizer, train_byte_bpe
 
-        if self.data.tokenizer is not None:
-            tokenizer = load_tokenizer(self.data.tokenizer)
+        if self.tokenizer is not None:
+            tokenizer = load_tokenizer(self.tokenizer)
         else:
-            tokenizer = train_byte_bpe(documents, self.data.vocab(self.reading.needs))
+            tokenizer = train_byte_bpe(documents, self.vocab(reading.needs))
             say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
-        tokenizer.save(self.folder / TOKENIZER)
+        tokenizer.save(reading.folder / TOKENIZER)
         return tokenizer
-
-    def _counted(
-        self, documents: Documents, tokenizer: TextTokenizer, packed: Packed | None, facts: dict[str, Any], say: Say
-    ) -> Prepared:
-        from plimsoll.data.text.survey import Survey, survey
-
-        # All text is counted, unless it was tokenised.
-        data, batch, length = self.data, self.reading.batch_size, self.reading.length
-        if packed is None:
-            counted = survey(documents, tokenizer, seq_len=data.seq_len, stride=data.window_stride)
-        else:
-            windows = self._windows(packed.tokens)
-            counted = Survey(documents=packed.documents, tokens=packed.tokens, windows=windows)
-        per_epoch = counted.windows / batch
-        if per_epoch < 1:
-            raise self._too_little(counted.tokens, counted.windows)
-
-        # The length of the run.
-        steps, epochs = length.steps, None
-        if steps is None:
-            epochs = length.epochs_of(data.dataset_id)
-            steps = int(epochs * per_epoch)
-        if steps < 1:
-            raise RecipeError(
-                f"--epochs {epochs:g} of the {counted.windows:,} windows in {data.dataset_id} is less than one step of"
-                f" {batch:,}: give --epochs {1.005 / per_epoch:.3g} or more, or --steps"
-            )
-        say(
-            f"data: {counted.documents:,} documents, {counted.tokens:,} tokens, {counted.windows:,} windows;"
-            f" {steps:,} steps are {steps / per_epoch:.3g} epochs"
-        )
-        facts |= {"tokens": counted.tokens, WINDOWS: counted.windows}
-        return Prepared(steps=steps, steps_per_epoch=per_epoch, facts=facts)
-
-    def _require_a_batch(self, documents: Documents, tokenizer: TextTokenizer) -> None:
-        """Reads no further than one batch."""
-        tokens = windows = 0
-        for piece in documents.pieces():
-            if not piece.held_out:
-                tokens += len(tokenizer.encode_pieces([piece]))
-            windows = self._windows(tokens)
-            if windows >= self.reading.batch_size:
-                return
-        raise self._too_little(tokens, windows)
-
-    def _windows(self, tokens: int) -> int:
-        from plimsoll.data.text.survey import count_windows
-
-        return count_windows(tokens, seq_len=self.data.seq_len, stride=self.data.window_stride)
-
-    def _too_little(self, tokens: int, windows: int) -> DataError:
-        return DataError(
-            f"{self.data.dataset_id} has {tokens:,} tokens, {windows:,} windows of {self.data.seq_len}: fewer than the"
-            f" {self.reading.batch_size:,} of one batch. Lower --batch-size or --seq-len, or point --dataset-id at more"
-            " text"
-        )

@@ -10,18 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+from safetensors.numpy import save_file
 
-from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
-from plimsoll.errors import RecipeError
+from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.levers.weight_bits import readable
-from plimsoll.models.language import NextToken
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.pretrained.weights import published_tensor
 from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.exported import exported
-from plimsoll.recipes.saved import name_of
 from plimsoll.types import TrainedRun
 
 
@@ -35,30 +32,34 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: A place is taken, or an adapter is asked for.
     """
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
-    assert isinstance(task, NextToken)
-    shape = task.decoder.shape
+    shape: DecoderShape = trained.recipe.model.shape(trained.prepared.spec)
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
-    length = trained.prepared.spec.length
+    config = config_of(shape, trained.prepared.spec.length, end=tokenizer.end_of_text)
     params = readable(trained.params()["trainable"])
-    tensors = {name: _float32(published_tensor(params, shape, name)) for name in shape.tensors()}
-
-    def no_adapter() -> None:
-        raise RecipeError(
-            f"{trained.run} is a run of {name_of(trained.recipe)}, a whole model, and --adapter is for runs of"
-            " finetune: give --merged FOLDER, which transformers loads"
-        )
 
     def merged(folder: Path) -> int:
-        write(folder, tensors, config_of(shape, length, end=tokenizer.end_of_text), tokenizer)
+        tensors = {
+            name: np.ascontiguousarray(published_tensor(params, shape, name), np.float32) for name in shape.tensors()
+        }
+        save_file(tensors, folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
+        tokenizer.save(folder / "tokenizer.json")
+        end = tokenizer.end_of_text_token
+        settings = {
+            "config.json": config,
+            "generation_config.json": {name: config[name] for name in ("bos_token_id", "eos_token_id")},
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": end,
+                "eos_token": end,
+                "model_max_length": config["max_position_embeddings"],
+                "clean_up_tokenization_spaces": False,
+            },
+        }
+        for name, content in settings.items():
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n")
         return sum(tensor.size for tensor in tensors.values())
 
-    checks = {"adapter": no_adapter, "merged": lambda: None}
-    return exported(trained, request, {"merged": merged}, checks)
-
-
-def _float32(array: Any) -> np.ndarray:
-    return np.ascontiguousarray(np.asarray(array).astype(np.float32))
+    return exported(trained, request, {"merged": merged})
 
 
 def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
@@ -88,25 +89,3 @@ def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
         "eos_token_id": end,
         "torch_dtype": "float32",
     }
-
-
-def write(folder: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any], tokenizer: TextTokenizer) -> None:
-    """Writes the files of the model into a folder that exists."""
-    from safetensors.numpy import save_file
-
-    save_file(dict(tensors), folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
-    tokenizer.save(folder / "tokenizer.json")
-    end = tokenizer.end_of_text_token
-    settings = {
-        "config.json": config,
-        "generation_config.json": {name: config[name] for name in ("bos_token_id", "eos_token_id")},
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": end,
-            "eos_token": end,
-            "model_max_length": config["max_position_embeddings"],
-            "clean_up_tokenization_spaces": False,
-        },
-    }
-    for name, content in settings.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
