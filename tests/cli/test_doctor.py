@@ -24,7 +24,6 @@ FOUND = {
         "cache_free_bytes": 70 * GIB,
         "cache_limit_bytes": 5 * GIB,
         "cache_parts_bytes": {"compiled": 20 * MIB, "autotuning": 0, "tokens": 9 * MIB, "answers": 1 * MIB},
-        "cache_runs_bytes": 0,
         "run_folder": "/work/runs",
         "run_free_bytes": 60 * GIB,
     },
@@ -53,7 +52,6 @@ GOLDEN = """\
   default budget      10.0 GiB (--memory sets another)
   cache               /cache, 70.0 GiB free: 30.0 MiB of at most 5.0 GiB (compiled steps 20.0 MiB,
                       tokenised text 9.0 MiB, answers of the compiler 1.0 MiB)
-  runs of buckets     0 B
   runs                /work/runs, 60.0 GiB free
 
 ready"""
@@ -131,10 +129,10 @@ def test_a_cpu_is_not_ready_where_a_card_was_asked_for(monkeypatch, capsys):
     assert doctor.doctor(["--chip", "cpu"]) == 0
 
 
-def test_an_empty_cache_and_runs_of_buckets_are_said():
-    nothing = {"cache_parts_bytes": dict.fromkeys(cache.PARTS, 0), "cache_runs_bytes": GIB}
+def test_an_empty_cache_is_said():
+    nothing = {"cache_parts_bytes": dict.fromkeys(cache.PARTS, 0)}
     text = doctor.report({**FOUND, "disk": FOUND["disk"] | nothing, "mend": [], "ready": True})
-    assert "0 B of at most 5.0 GiB (nothing) runs of buckets 1.0 GiB" in " ".join(text.split())
+    assert "0 B of at most 5.0 GiB (nothing)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -103,7 +103,6 @@ def disk(run: Path) -> dict[str, Any]:
         "cache_free_bytes": shutil.disk_usage(folder).free,
         "cache_limit_bytes": cache.limit_bytes(),
         "cache_parts_bytes": sizes(cache.entries(folder)),
-        "cache_runs_bytes": sum(path.lstat().st_size for path in (folder / "runs").glob("**/*") if path.is_file()),
         "run_folder": str(run),
         "run_free_bytes": shutil.disk_usage(parent).free,
     }
@@ -174,7 +173,6 @@ def report(result: Mapping[str, Any]) -> str:
             "cache",
             f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held} ({by_part(parts)})",
         ),
-        ("runs of buckets", format_bytes(where["cache_runs_bytes"])),
         ("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
     ]
     verdict = [f"to mend: {problem}" for problem in result["mend"]] or ["ready"]

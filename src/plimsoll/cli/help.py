@@ -78,8 +78,7 @@ class Page:
     @property
     def groups(self) -> dict[str, list[Option]]:
         """Options by their group, in the order of `TITLES`."""
-        flags = [option for option in self.options if not option.is_argument]
-        groups = {title: [option for option in flags if option.group == title] for title in TITLES}
+        groups = {title: [option for option in self.options if option.group == title] for title in TITLES}
         return {title: options for title, options in groups.items() if options}
 
     @property
@@ -144,9 +143,6 @@ def short_help(page: Page) -> str:
 def long_help(page: Page) -> str:
     """Returns usage, an example, and every option, those that are used often first."""
     lines = [*_wrapped(page.usage), "", "Example:", page.example]
-    for option in page.options:
-        if option.is_argument:
-            lines += ["", *_wrapped(f"{option.metavar.strip('[]')}: {option.text}")]
     often = page.first
     if often:
         lines += _group_lines("often used", often)
@@ -167,10 +163,10 @@ def _group_lines(group: str, options: Iterable[Option]) -> Iterator[str]:
 
 
 def _lines(option: Option) -> list[str]:
-    usage, text = f"  {usage_of(option)}", _wrapped(text_of(option), indent=INDENT)
-    if text and len(usage) + 2 <= INDENT:
-        return [usage.ljust(INDENT) + text[0].lstrip(), *text[1:]]
-    return [*_wrapped(usage_of(option), indent=2), *text]
+    usage = f"  {usage_of(option)}"
+    if len(usage) + 2 > INDENT:
+        return [*_wrapped(usage_of(option), indent=2), *_wrapped(text_of(option), indent=INDENT)]
+    return _wrapped(text_of(option), label=usage, indent=INDENT) or [usage]
 
 
 def _one_line(option: Option) -> str:
@@ -208,6 +204,6 @@ def shown_default(default: Any) -> str:
     return str(default)
 
 
-def _wrapped(text: str, *, indent: int = 0) -> list[str]:
-    space = " " * indent
-    return textwrap.wrap(text, COLUMNS, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+def _wrapped(text: str, *, label: str = "", indent: int = 0) -> list[str]:
+    first, further = label.ljust(indent), " " * indent
+    return textwrap.wrap(text, COLUMNS, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)

@@ -24,7 +24,7 @@ def ladder(arguments: list[str]) -> int:
 
     # Both kinds of ladder take the same rungs.
     shared: dict[str, Any] = {
-        "name": typed.short_name,
+        "name": typed.name,
         "memory": options.memory,
         "chosen": options.rungs,
         "numerics": options.numerics,

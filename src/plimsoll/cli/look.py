@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
-from plimsoll.cli.parse import Printed, Run, parse, print_answer
+from plimsoll.cli.parse import OfRun, Printed, parse, print_answer
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.options import Argument
 
@@ -20,9 +20,7 @@ BELOW_RECIPES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FingerprintOptions(Printed):
-    run: Run
+FingerprintOptions = OfRun
 
 
 @dataclass(frozen=True, kw_only=True)

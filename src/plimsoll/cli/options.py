@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
@@ -123,20 +122,20 @@ class TrainOptions(options.TrainOptions, Processes):
         if self.on != "slurm" and (self.sbatch is not None or not self.submit):
             raise RecipeError("--sbatch and --no-submit are for --on slurm: leave them out, or name that scheduler")
 
-    def of_library(self, name: str, pins: Mapping[str, Any]) -> options.TrainOptions:
+    def of_library(self, name: str, **more: Any) -> options.TrainOptions:
         """Returns the options of the library.
 
         Args:
             name: What the user calls the recipe.
-            pins: Levers that were typed.
+            more: Options of the library that are typed as others of the command line.
         """
         seconds = None
         if self.max_minutes is not None:
             is_bare = self.max_minutes.replace(".", "", 1).isdigit()
             seconds = parse_seconds(f"{self.max_minutes}min" if is_bare else self.max_minutes)
         shared = {field.name: getattr(self, field.name) for field in fields(options.TrainOptions)}
-        own: dict[str, Any] = {"run": self.run or f"runs/{name}", "name": name, "pins": pins, "max_seconds": seconds}
-        return options.TrainOptions(**shared | own)
+        own: dict[str, Any] = {"run": self.run or f"runs/{name}", "name": name, "max_seconds": seconds}
+        return options.TrainOptions(**shared | own | more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,13 @@ class Printed(Options):
     json: Json = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfRun(Printed):
+    """The run that an answer is of."""
+
+    run: Run
+
+
 SAME = {"--data": "--dataset-id", "--dataset-id": "--data"}
 """Names of the option that names data: a recipe has one of them, and the other is accepted."""
 
@@ -41,7 +48,7 @@ class Typed(Generic[T]):
     """What was typed after a command and a recipe."""
 
     name: str
-    """Name of the recipe as it was typed."""
+    """Name of the recipe, of a file without its folder."""
     recipe: Recipe
     options: T
     """Options of the command."""
@@ -49,13 +56,6 @@ class Typed(Generic[T]):
     """Levers, by name."""
     given: Mapping[str, Any]
     """Options of the recipe, by name."""
-
-    @property
-    def short_name(self) -> str:
-        """What a run of the recipe is called."""
-        from plimsoll.recipes.own.files import short_name
-
-        return short_name(self.name)
 
 
 def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
@@ -79,7 +79,10 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
     """Returns what was typed after a command that takes a recipe first."""
     name, recipe, words = take_recipe(arguments, command=command)
     page = page_of_recipe(command, name, recipe, options)
-    return sorted_by_owner(options, values_typed(page, words), name=name, recipe=recipe)
+    values = values_typed(page, words)
+    from plimsoll.recipes.own.files import short_name
+
+    return sorted_by_owner(options, values, name=short_name(name), recipe=recipe)
 
 
 def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, recipe: Recipe) -> Typed[T]:

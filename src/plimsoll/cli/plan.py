@@ -17,7 +17,7 @@ def plan(arguments: list[str]) -> int:
     typed = parse_with_recipe(PlanOptions, arguments, command="plan")
     options = typed.options
     shared: dict[str, Any] = {
-        "name": typed.short_name,
+        "name": typed.name,
         "memory": options.memory,
         "host_memory": options.host_memory,
         "within": options.within,

@@ -50,8 +50,7 @@ FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": Fa
 def train(arguments: list[str]) -> int:
     """Plans, then trains; the same command again continues. Does not return where training starts in this process."""
     of_recipe = parse_with_recipe(TrainOptions, arguments, command="train")
-    given = of_recipe.options.of_library(of_recipe.short_name, of_recipe.pins)
-    return start(of_recipe, given, ["train", *arguments])
+    return start(of_recipe, ["train", *arguments])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +84,16 @@ def resume(arguments: list[str]) -> int:
     run = begun(RunFolder(fetched(arguments[0])))
     values = typed((*rows(run.recipe), *own), arguments, program=page.program)
     of_recipe = sorted_by_owner(ResumeOptions, values, name=run.name, recipe=run.recipe)
-    given = of_recipe.options.of_library(run.name, of_recipe.pins)
-    return start(of_recipe, replace(given, on_purpose=tuple(of_recipe.given)), ["resume", *arguments])
+    return start(of_recipe, ["resume", *arguments], on_purpose=tuple(of_recipe.given))
 
 
-def start(of_recipe: Typed[Any], given: OptionsOfRun, words: Sequence[str]) -> int:
+def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str, ...] = ()) -> int:
     """Has a scheduler, a cluster or this process train. Does not return where training starts in this process.
 
     Args:
         of_recipe: The recipe, and options as they were typed.
-        given: The options as the library takes them.
         words: The command and its arguments, for other processes.
+        on_purpose: Options of the recipe that are changed in a run that goes on.
     """
     from plimsoll.api import cluster
     from plimsoll.api.plan import printing
@@ -105,6 +103,7 @@ def start(of_recipe: Typed[Any], given: OptionsOfRun, words: Sequence[str]) -> i
 
     recipe = of_recipe.recipe
     options: TrainOptions = of_recipe.options
+    given = options.of_library(of_recipe.name, pins=of_recipe.pins, on_purpose=on_purpose)
     if options.on is not None:
         return _on_scheduler(options.on, recipe, options, given, words)
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)

@@ -16,18 +16,13 @@ from plimsoll.api.export import refuse_file
 from plimsoll.api.use import USES, Writing, use, verb_of
 from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
-from plimsoll.cli.parse import Printed, Run, print_answer, split_word, typed
+from plimsoll.cli.parse import OfRun, Printed, print_answer, split_word, typed
 from plimsoll.files.bucket import fetched
 from plimsoll.options import Metavar, Option, Options, PositiveCount, options_of
 from plimsoll.processes.request import ask
 from plimsoll.recipes.verbs import resolved
 from plimsoll.report.summary import evaluation_text
 from plimsoll.units import format_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfRun(Options):
-    run: Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +108,7 @@ def rows_of(command: str) -> tuple[Option, ...]:
 
 def rows_of_run(command: str) -> tuple[Option, ...]:
     """Returns the options of a command that names a run."""
-    return (*options_of(OfRun), *options_of(USES[command]), *options_of(Printed))
+    return (*options_of(OfRun), *options_of(USES[command]))
 
 
 def rows_of_pretrained(command: str) -> tuple[Option, ...]:
