@@ -114,8 +114,11 @@ class Option:
     """Help, on one line."""
     group: str
     """Heading of help under which it stands."""
-    metavar: str
-    """Word for its value, like SIZE or {exact,mixed}; empty for a switch."""
+
+    @property
+    def metavar(self) -> str:
+        """Word for its value, like SIZE or {exact,mixed}; empty for a switch."""
+        return metavar_of(self.kind)
 
     @property
     def flag(self) -> str:
@@ -201,7 +204,6 @@ def options_of(settings: Any) -> tuple[Option, ...]:
                 default=default,
                 text=texts.get(field.name, shared),
                 group=group_of(kind, field.name),
-                metavar=metavar_of(hint),
             )
         )
     return tuple(rows)

@@ -9,7 +9,7 @@ from plimsoll.engine import options
 from plimsoll.engine.options import Arithmetic, Chip, Place
 from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.options import Json, Metavar, Option, Options, Size, flag_of, metavar_of
+from plimsoll.options import Json, Metavar, Option, Options, Size, flag_of
 from plimsoll.units import parse_seconds
 
 
@@ -22,7 +22,6 @@ def lever_rows() -> tuple[Option, ...]:
             default=None,
             text=lever.help,
             group="levers",
-            metavar=metavar_of(lever.type | None),
         )
         for lever in LEVERS.values()
     )
