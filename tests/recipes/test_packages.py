@@ -91,7 +91,7 @@ def test_a_run_of_a_package_that_is_gone_is_refused_by_its_name(site):
 BROKEN = {
     "fails": ("raise OSError('no licence')", "fails:FAMILY", "OSError: no licence"),
     "exits": ("raise SystemExit(3)", "exits:FAMILY", "SystemExit: 3"),
-    "is-another": ("FAMILY = 3", "is_another:FAMILY", "is a int and no plimsoll.recipes.family.Family"),
+    "is-another": ("FAMILY = 3", "is_another:FAMILY", "AttributeError: 'int' object has no attribute 'names'"),
     "is-nowhere": ("", "is_nowhere_at_all:FAMILY", "ModuleNotFoundError"),
     "takes": (
         "from plimsoll.recipes.family import *\nFAMILY = Family(presets={'code': Preset('', {})})",

@@ -49,13 +49,12 @@ def steps_of(recipe: Recipe, option: str, *, devices: int = 1) -> Steps:
         RecipeError: It is none of these options, or the recipe does not have it.
     """
     name = option.replace("-", "_")
-    grid = {"seq_len": 128, "batch_size": devices, "lora_rank": 1, "target_params": 0}
-    have = [each.replace("_", "-") for each in grid if each in recipe.options]
-    flag = name.replace("_", "-")
-    if name not in grid or flag not in have:
+    every = {"seq_len": 128, "batch_size": devices, "lora_rank": 1, "target_params": 0}
+    grid = {name: step for name, step in every.items() if name in recipe.options}
+    if name not in grid:
         raise RecipeError(
             f"--largest {option}: this recipe has no such option whose largest value could be looked for, it has"
-            f" {', '.join(have)}: name one of these"
+            f" {', '.join(grid).replace('_', '-')}: name one of these"
         )
     limit = recipe.model.most(name)
     if name == "batch_size":

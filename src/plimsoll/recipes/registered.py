@@ -33,13 +33,6 @@ ROLES = ("model", "data", "optimizer")
 """What a recipe is put together from, besides its length."""
 
 
-def _family(reference: str) -> Family:
-    family = resolved(reference)
-    if not isinstance(family, Family):
-        raise TypeError(f"{reference} is a {type(family).__name__} and no plimsoll.recipes.family.Family")
-    return family
-
-
 def read_presets(path: Path) -> dict[str, Preset]:
     """Returns the presets of a TOML file by name, each with what it takes from another by `like`."""
     described = set(Preset._fields)
@@ -62,7 +55,7 @@ def read_presets(path: Path) -> dict[str, Preset]:
 PRESETS = read_presets(Path(__file__).with_name("presets.toml"))
 BUILT_IN = [
     Family(parts={"optimizer": OPTIMIZERS}, presets=PRESETS),
-    *(_family(f"plimsoll.recipes.{folder}.family:FAMILY") for folder in FOLDERS),
+    *(resolved(f"plimsoll.recipes.{folder}.family:FAMILY") for folder in FOLDERS),
 ]
 
 
@@ -85,7 +78,7 @@ def installed() -> Installed:
         package = f" (package {entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
         name = f"{entry.name}{package}"
         try:
-            family = _family(entry.value)
+            family = resolved(entry.value)
             names = family.names
         except (Exception, SystemExit) as problem:  # whatever somebody else's module does when it is imported
             found.broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
