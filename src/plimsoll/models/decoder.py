@@ -47,6 +47,7 @@ FEED_FORWARD = ("feed_norm", "feed_after_norm", "gate", "up", "down")
 """Names of what `Layer.fed` reads."""
 
 Stream = Float[Array, "batch length width"]
+Integers = Int[Array, "batch length"]
 
 
 class Places(NamedTuple):
@@ -56,7 +57,7 @@ class Places(NamedTuple):
     """Radians of every position and pair of columns."""
     window_angles: Float[Array, "... length half"] | None = None
     """The same of layers that see a window alone, where it is not the same."""
-    segments: Int[Array, "batch length"] | None = None
+    segments: Integers | None = None
     """Number of the document of each position, where a row holds several."""
     windowed: Bool[Array, ""] | None = None
     """Whether the layer sees the window alone; None where all layers are alike."""
@@ -265,10 +266,10 @@ class Decoder:
     def hidden(
         self,
         params: dict,
-        ids: Int[Array, "batch length"] | None = None,
+        ids: Integers | None = None,
         *,
-        segments: Int[Array, "batch length"] | None = None,
-        positions: Int[Array, "batch length"] | None = None,
+        segments: Integers | None = None,
+        positions: Integers | None = None,
         inputs_embeds: Stream | None = None,
     ) -> Stream:
         """Returns the final norm's output, from which `logits` are one matrix product away.
@@ -309,8 +310,8 @@ class Decoder:
         self,
         length: int,
         *,
-        segments: Int[Array, "batch length"] | None = None,
-        positions: Int[Array, "batch length"] | None = None,
+        segments: Integers | None = None,
+        positions: Integers | None = None,
     ) -> Places:
         """Returns what layers read of the positions of so many tokens. The arguments are those of `hidden`."""
         shape = self.shape

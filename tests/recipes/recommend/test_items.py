@@ -48,7 +48,7 @@ def test_probabilities_of_all_items_sum_to_one_and_padding_has_none(clusters):
     assert np.ptp(found[:, 1:], axis=1).min() > 1  # it is no even distribution that sums to one
 
 
-@pytest.mark.parametrize("changed", [{"softmax": "full"}, {}], ids=str)
+@pytest.mark.parametrize("changed", [{"two_level": False}, {}], ids=str)
 @pytest.mark.parametrize("chunk", [0, 4])
 def test_the_loss_is_minus_the_log_of_that_score(chunk, changed):
     items, vectors, fixed, hidden = example(uneven_clusters(), **changed)
@@ -74,7 +74,7 @@ def gradients(items, fixed):
 
 
 def test_with_one_cluster_it_is_the_full_softmax():
-    full, full_vectors, _, hidden = example(softmax="full")
+    full, full_vectors, _, hidden = example(two_level=False)
     two, vectors, fixed, _ = example(np.r_[-1, np.zeros(ITEMS)].astype(np.int32), clusters=1, largest_cluster=ITEMS)
     np.testing.assert_array_equal(vectors["items"], full_vectors["items"])
     expected = jax.jit(full.log_probabilities)(hidden, full_vectors, {})

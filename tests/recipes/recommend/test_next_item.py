@@ -184,7 +184,7 @@ def evaluated(task, params, items, **more):
 @pytest.fixture(scope="module")
 def exact():
     """A task whose softmax is over all items, its weights, and what they say of the items."""
-    task = task_of(softmax="full")
+    task = task_of(two_level=False)
     params = jax.jit(task.init)(jax.random.key(0))
     of = jax.jit(task.log_probabilities)
     return task, params, lambda history: np.asarray(of(params, np.pad(history, (0, 9 - len(history)))[None]))[0]

@@ -6,11 +6,9 @@ Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of eve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from plimsoll.errors import RecipeError
 
-Softmax = Literal["two-level", "full"]
 EARLIER = "earlier"
 """Name of the array of a batch of validation: what each user took before the row of `items`."""
 
@@ -28,7 +26,8 @@ class ItemShape:
     inner: int
     """Width of the adapter's hidden layer; 0 for no adapter, if the two widths are equal."""
     width: int
-    softmax: Softmax = "two-level"
+    two_level: bool = True
+    """Whether a cluster is predicted, and then an item in it."""
     clusters: int = 1
     largest_cluster: int = 1
     """Number of items in the largest cluster."""
@@ -43,7 +42,3 @@ class ItemShape:
                 f"--adapter-inner 0 puts items of --item-embedding-dim {self.item_width} straight into a model of width"
                 f" {self.width}: make the two the same, or give the adapter a hidden layer"
             )
-
-    @property
-    def two_level(self) -> bool:
-        return self.softmax == "two-level"

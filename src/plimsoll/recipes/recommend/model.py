@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, require_same
@@ -22,7 +22,7 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width
 from plimsoll.options import FolderPath, NonNegativeInt, PositiveInt, Share
 from plimsoll.recipes.parts import Hints, Model, Needs, Say, Uses
-from plimsoll.recipes.recommend.item_shape import ItemShape, Softmax
+from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.recipes.specs import ItemSpec
 from plimsoll.recipes.verbs import Shown, Verb
 
@@ -84,7 +84,7 @@ class Items(Model):
     adapter_inner: NonNegativeInt | None = None
     """Width of the hidden layer between an item's embedding and the model; 0 for none. By default 0 if the model is as
     wide as the embedding, else 4 x --item-embedding-dim."""
-    softmax: Softmax = "two-level"
+    softmax: Literal["two-level", "full"] = "two-level"
     """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
     dropout: Share = 0.5
     """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
@@ -142,7 +142,7 @@ class Items(Model):
             item_width=item_width,
             inner=usual_inner if self.adapter_inner is None else self.adapter_inner,
             width=width,
-            softmax=self.softmax,
+            two_level=self.softmax == "two-level",
             clusters=spec.clusters,
             largest_cluster=spec.largest_cluster,
             direct=self.side_shape(spec) is not None,
@@ -178,8 +178,8 @@ class Items(Model):
         # Items begin with the rows of the data, if these are as wide.
         interactions = data.interactions
         shape = self.shape(spec)
-        rows = interactions.embeddings()
-        if rows is not None and rows.shape[1] == shape.item_width:
+        rows = interactions.embeddings() if spec.embedding_size == shape.item_width else None
+        if rows is not None:
             params = with_items(params, rows)
         if shape.two_level:
             params = with_clusters(params, interactions.cluster_of, shape)
