@@ -76,5 +76,6 @@ def test_memory_reaches_thousands_of_positions_in_single_precision(form):
     """|a| = 0.9999: after 8,192 positions 44 % of an input are left."""
     coefficient = jnp.full(1, 0.9999 * np.exp(0.1j), jnp.complex64)
     inputs = jnp.zeros((1, 8193, 1), jnp.complex64).at[0, 0, 0].set(1.0)
-    left = jax.jit(partial(states, form=form))(coefficient, inputs)[0, -1, 0]
+    initial = jnp.zeros((1, 1), jnp.complex64)
+    left = jax.jit(partial(states, form=form, chunk=256))(coefficient, inputs, initial)[0, -1, 0]
     assert abs(left - (0.9999 * np.exp(0.1j)) ** 8192) < 2e-3

@@ -77,11 +77,11 @@ class Mixer:
 
     def init(self, keys: Iterator[Array]) -> dict:
         width = self.model.width
-        states = self.model.states
-        pairs = 2 * states
+        zeros = jnp.zeros((self.model.states,))
+        pairs = 2 * self.model.states
         # In the letters above: enter is B, leave C, gate W, skip D.
         return {
-            "eigenvalues": {"nu": jnp.zeros((states,)), "theta": jnp.zeros((states,))},
+            "eigenvalues": {"nu": zeros, "theta": zeros},
             "enter": init_linear(keys, width, pairs, scale=(2 * width) ** -0.5),
             "leave": init_linear(keys, pairs, width, scale=(2 * pairs * self.model.layers) ** -0.5),
             "gate": init_linear(keys, width, width),
@@ -97,7 +97,9 @@ class Mixer:
         entered = keep(product(x, weights["enter"], self.compute)).astype(jnp.float32)
         real, imaginary = jnp.split(entered, 2, axis=-1)
         inputs = jax.lax.complex(gamma * real, gamma * imaginary)
-        result = states(coefficient, inputs, before, form=self.form, chunk=self.model.chunk_size)
+        if before is None:
+            before = jnp.zeros_like(inputs[:, 0])
+        result = states(coefficient, inputs, before, self.form, self.model.chunk_size)
         left = jnp.concatenate([result.real, result.imag], axis=-1).astype(x.dtype)
         read = keep(product(left, weights["leave"], self.compute))
         gate = keep(product(x, weights["gate"], self.compute))

@@ -21,32 +21,25 @@ from jaxtyping import Array, Complex
 Form = Literal["steps", "matmul"]
 
 
-def states(
+def _states(
     coefficient: Complex[Array, " states"],
     inputs: Complex[Array, "batch length states"],
-    initial: Complex[Array, "batch states"] | None = None,
-    *,
+    initial: Complex[Array, "batch states"],
     form: Form,
-    chunk: int = 256,
+    chunk: int,
 ) -> Complex[Array, "batch length states"]:
-    """Returns c_t for every t.
+    """Returns c_t for every t, chunk by chunk; the last chunk is filled up with inputs of zero.
 
     Args:
         coefficient: a, the same at every position.
         inputs: What is added at each position.
-        initial: c_{-1}; zero if it is None.
+        initial: c_{-1}.
         form: How it is computed.
         chunk: Positions of a chunk; changes nothing but the cost.
     """
-    if initial is None:
-        initial = jnp.zeros_like(inputs[:, 0])
-    return _states(form, min(chunk, inputs.shape[1]), coefficient, inputs, initial)
-
-
-def _in_chunks(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array) -> Array:
-    """Returns the states chunk by chunk; the last chunk is filled up with inputs of zero."""
     # Chunks side by side: (chunk, batch, chunks, states).
     batch, length, width = inputs.shape
+    chunk = min(chunk, length)
     missing = -length % chunk
     chunks = (length + missing) // chunk
     padded = jnp.pad(inputs, ((0, 0), (0, missing), (0, 0)))
@@ -64,11 +57,12 @@ def _in_chunks(form: Form, chunk: int, coefficient: Array, inputs: Array, initia
     return result.transpose(1, 2, 0, 3).reshape(batch, length + missing, width)[:, :length]
 
 
-_states = jax.custom_vjp(_in_chunks, nondiff_argnums=(0, 1))
+states = jax.custom_vjp(_states, nondiff_argnums=(3, 4))
+"""The same, with a backward pass of its own."""
 
 
-def _forward(form: Form, chunk: int, coefficient: Array, inputs: Array, initial: Array):
-    result = _states(form, chunk, coefficient, inputs, initial)
+def _forward(coefficient: Array, inputs: Array, initial: Array, form: Form, chunk: int):
+    result = states(coefficient, inputs, initial, form, chunk)
     return result, (coefficient, initial, result)
 
 
@@ -76,14 +70,14 @@ def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient
     """Returns the gradients. That of c_t is its own and a times that of c_{t+1}. (JAX's gradients of complex numbers
     take no conjugates.)"""
     coefficient, initial, result = kept
-    back = _in_chunks(form, chunk, coefficient, jnp.flip(gradient, axis=1), jnp.zeros_like(initial))
+    back = _states(coefficient, jnp.flip(gradient, axis=1), jnp.zeros_like(initial), form, chunk)
     of_inputs = jnp.flip(back, axis=1)
     before = jnp.concatenate([initial[:, None], result[:, :-1]], axis=1)
     of_coefficient = jnp.einsum("btk,btk->k", before, of_inputs)
     return of_coefficient, of_inputs, of_inputs[:, 0] * coefficient
 
 
-_states.defvjp(_forward, _backward)
+states.defvjp(_forward, _backward)
 
 
 def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
