@@ -20,7 +20,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.arrays import kept
 from plimsoll.recipes.own.recipe import class_of
-from plimsoll.recipes.own.task import NO_ARRAY, described
+from plimsoll.recipes.own.task import NO_ARRAY, described, in_words
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
 
@@ -208,10 +208,9 @@ def given(
 
 
 def _parameters_of(recipe: Recipe) -> str:
-    """Returns the types and shapes of a recipe's parameters in words."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params = jax.eval_shape(recipe.task(plain_compute()).init, key)
-    return str(jax.tree.map(lambda leaf: f"{narrow(leaf.dtype)}{list(leaf.shape)}", params))
+    """Returns the types and shapes of a recipe's parameters."""
+    task = recipe.task(plain_compute())
+    return in_words(jax.eval_shape(lambda: task.init(jax.random.key(0))))
 
 
 def require_sound(request: Mapping[str, Any]) -> dict[str, Any]:

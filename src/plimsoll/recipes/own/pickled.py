@@ -137,8 +137,8 @@ def _keys(described: Mapping[str, Any]) -> list[str]:
 
 def _read(key: str) -> type[OwnRecipe] | None:
     """Returns the class in a pickle that the process above has written; None if it has written none of that key."""
-    path = Path(os.environ.get(VARIABLE, "")) / f"{key}.pickle"
-    if not os.environ.get(VARIABLE) or not path.is_file():
+    path = Path(os.environ.get(VARIABLE, os.devnull)) / f"{key}.pickle"
+    if not path.is_file():
         return None
     status = path.parent.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -207,20 +207,22 @@ def _computed(recipe: Recipe) -> dict[str, str]:
     task = recipe.task(plain_compute())
     rule = recipe.update_rule(STEPS)
 
-    def total(trainable: Any, params: Any, batch: Any, keys: Any) -> Any:
+    def init() -> Any:
+        return task.init(jax.random.key(0))
+
+    def total(trainable: Any, params: Any, batch: Any) -> Any:
+        keys = jax.random.split(jax.random.key(0), 2)
         loss, _, metrics = task.loss(params | {"trainable": trainable}, None, batch, keys, train=True)
         return loss.total, (loss.weight, metrics)
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    keys = jax.ShapeDtypeStruct((2,), key.dtype)
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.spec.batch(2).items()}
-    init, params = jax.make_jaxpr(task.init, return_shape=True)(key)
+    params = jax.eval_shape(init)
     learned = params["trainable"]
-    loss = jax.make_jaxpr(jax.value_and_grad(total, has_aux=True))(learned, params, batch, keys)
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in recipe.spec.batch(2).items()}
+    loss = jax.make_jaxpr(jax.value_and_grad(total, has_aux=True))(learned, params, batch)
     with recipe.origin.guard("the optimizer, given the shapes of the parameters,"):
         state = jax.eval_shape(rule.init, learned)
         optimizer = jax.make_jaxpr(rule.update)(learned, state, learned)
-    return {"init": _code(init), "loss": _code(loss), "optimizer": _code(optimizer)}
+    return {"init": _code(jax.make_jaxpr(init)()), "loss": _code(loss), "optimizer": _code(optimizer)}
 
 
 def _code(traced: Any) -> str:

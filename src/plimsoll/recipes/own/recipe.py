@@ -156,18 +156,20 @@ class OwnRecipe(Length):
     @property
     def normalised_together(self) -> int:
         """Examples that the model looks at together; 1 if the loss is a sum over examples."""
-        has_state, group = STATE in taken(self.loss, called=self.called), self.norm_group
-        if group is not None and not has_state:
-            raise RecipeError(
-                f"--norm-group {group} is of a model with state, and the loss of {self.called} takes no `state`: leave"
-                " it out"
-            )
-        if group is not None and self.effective_batch % group:
+        if STATE not in taken(self.loss, called=self.called):
+            if self.norm_group is not None:
+                raise RecipeError(
+                    f"--norm-group {self.norm_group} is of a model with state, and the loss of {self.called} takes no"
+                    " `state`: leave it out"
+                )
+            return 1
+        group = self.norm_group or self.effective_batch
+        if self.effective_batch % group:
             raise RecipeError(
                 f"--norm-group {group} does not divide the effective batch of {self.effective_batch} examples"
                 " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
             )
-        return (group or self.effective_batch) if has_state else 1
+        return group
 
     @property
     def called(self) -> str:

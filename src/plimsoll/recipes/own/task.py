@@ -22,6 +22,7 @@ import optax
 from jax.tree_util import keystr, tree_leaves_with_path
 from jaxtyping import Array
 
+from plimsoll.data.examples import narrow
 from plimsoll.errors import RecipeError
 from plimsoll.planned import plain_compute
 from plimsoll.recipes.own.user_code import taken
@@ -136,9 +137,8 @@ class GivenTask:
 
     def _next_state(self, returned: Any, before: Any) -> Any:
         """Returns the state that the loss returned, to be summed; no gradient flows from it."""
-        shapes, expected = (
-            jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (returned, before)
-        )
+        shapes = in_words(returned)
+        expected = in_words(before)
         if shapes != expected:
             raise RecipeError(
                 f"the loss of {self.called} returns the state {shapes}, and was given {expected}: in training it"
@@ -197,6 +197,11 @@ def described(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(described, value))})"
     return f"a {type(value).__name__}"
+
+
+def in_words(tree: Any) -> str:
+    """Returns the types and shapes of a pytree of arrays, as JAX has them without 64-bit numbers."""
+    return str(jax.tree.map(lambda leaf: f"{narrow(leaf.dtype)}{list(leaf.shape)}", tree))
 
 
 TOLERANCE = 1e-3
