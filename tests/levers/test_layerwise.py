@@ -132,7 +132,7 @@ def test_a_language_model_has_its_loss_in_layers():
         (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 1}, r"the recipe clips that to 0\.5: take --layerwise 2"),
         (NextToken(SMALL, BLOCKS), rule(None), {"layerwise": 2}, "does not clip: take --layerwise 1"),
         (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 2, "accumulation": 4}, "splits it into 4 micro-batches"),
-        (NextToken(SMALL, BLOCKS), optax.adam(1e-3), {"layerwise": 1}, "plimsoll.AdamW, and the recipe's optimizer"),
+        (NextToken(SMALL, BLOCKS), optax.adam(1e-3), {"layerwise": 1}, "Lion or AdamATan2, and the recipe's optimizer"),
         (Plain(), rule(None), {"layerwise": 1}, "a loss in layers .* the recipe's task, a Plain,"),
     ],
     ids=["one pass under a clip", "two without", "accumulation", "optimizer", "task"],

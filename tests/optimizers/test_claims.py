@@ -15,6 +15,7 @@ import plimsoll
 from hypotheses import examples
 from plimsoll.errors import RecipeError
 from plimsoll.levers.offload import DEVICE, HOST
+from plimsoll.levers.records.layerwise import OPTIMIZERS
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adam_atan2 import AdamATan2
@@ -132,6 +133,11 @@ def test_layer_by_layer_the_numbers_are_the_same_and_the_bytes_fewer(kind):
 def test_only_who_claims_it_has_updates_of_parts(kind):
     has_parts = in_place(made(kind).rule(8)).parts is not None
     assert has_parts == ("layerwise" in kind.levers)
+
+
+def test_a_refusal_of_layer_by_layer_names_who_claims_it():
+    named = {kind for kind in ALL if kind.__name__ in OPTIMIZERS}
+    assert named == {*claiming("layerwise")}
 
 
 # On the host

@@ -10,6 +10,7 @@ from jax import Array, lax
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.layerwise import layer_gradient
+from plimsoll.levers.records.layerwise import OPTIMIZERS
 from plimsoll.levers.weight_bits import learned, parts_of, read, readable
 from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
 from plimsoll.optimizers.norm import shrinking
@@ -41,7 +42,7 @@ def make_layerwise_step(
     if not isinstance(task, Layered) or parts is None:
         which = f"task, a {type(task).__name__}," if parts is not None else "optimizer"
         raise RecipeError(
-            f"--layerwise {passes} needs a loss in layers (types.Layered) and plimsoll.AdamW, and the recipe's {which}"
+            f"--layerwise {passes} needs a loss in layers (types.Layered) and {OPTIMIZERS}, and the recipe's {which}"
             " is not made that way: leave it out"
         )
     if passes == 1 and parts.clip_norm is not None:

@@ -9,6 +9,8 @@ from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support,
 from plimsoll.levers.records.precision import PRECISION
 from plimsoll.types import Passes
 
+OPTIMIZERS = "plimsoll.AdamW, Lion or AdamATan2"
+"""Optimizers that update in parts, for refusals: those that claim the lever (`tests/optimizers/test_claims.py`)."""
 RECOMPUTES = ("block", "offload")
 """Values of `remat` that go with it: the input of each block is kept, on the device or on the host."""
 
@@ -31,8 +33,7 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
     micro = pins.get("micro_batch", whole)
     if not problem.layerwise:
         return (
-            f"needs a loss in layers (types.Layered) and plimsoll.AdamW, and {problem.recipe} has not both: leave it"
-            " out"
+            f"needs a loss in layers (types.Layered) and {OPTIMIZERS}, and {problem.recipe} has not both: leave it out"
         )
     if passes == 1 and problem.layerwise == 2:
         return (
@@ -79,7 +80,7 @@ def _is_whole(levers: Mapping[str, Any]) -> bool:
 
 def _passes(problem: Problem, levers: Values) -> int:
     if not problem.layerwise:
-        raise LeftOut("the recipe's optimizer has no update in parts: it is not plimsoll.AdamW")
+        raise LeftOut(f"the recipe's optimizer has no update in parts, which {OPTIMIZERS} would have")
     if levers["micro_batch"] != problem.effective_batch:
         raise LeftOut(
             f"it takes the whole effective batch of {problem.effective_batch} at once, and there are micro-batches of"
