@@ -183,6 +183,17 @@ class Options(metaclass=Named):
         """Raises RecipeError for options that contradict one another. Nothing by default."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part(Options):
+    """Options of one part of a recipe. No option is in two parts, so that all of a recipe's have one name."""
+
+    name: ClassVar[str] = ""
+    """Name in recipe.json and on the command line, like "decoder"."""
+    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options that say the same in other words: an option's name maps to the options of this part that are reset when
+    a user gives that option, with the values they are reset to."""
+
+
 def flag_of(name: str) -> str:
     """Returns the command line's name of an option."""
     return f"--{name.replace('_', '-')}"

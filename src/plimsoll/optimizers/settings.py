@@ -14,11 +14,11 @@ Recipes hold these settings, so importing this file imports neither JAX nor opta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from plimsoll.options import Fraction, Interval, NonNegativeFloat, NonNegativeInt, Options, PositiveFloat, Share
+from plimsoll.options import Fraction, Interval, NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, Share
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ TYPICAL_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(Options):
+class Optimizer(Part):
     """Settings of an update rule. Only `rule` has to be written; the fields of a subclass are its options.
 
     Example:
@@ -47,11 +47,6 @@ class Optimizer(Options):
     """
 
     group = "optimizer"
-    name: ClassVar[str] = ""
-    """Name in recipe.json and on the command line, like "adamw"."""
-    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Options that say the same in other words: an option's name maps to the options that are reset when a user gives
-    that option, with the values they are reset to."""
     levers: ClassVar[tuple[str, ...]] = ()
     """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
     `layerwise`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from plimsoll.errors import DataError, RecipeError, as_written
 from plimsoll.files.facts import Facts, require_same
 from plimsoll.optimizers.settings import Optimizer
-from plimsoll.options import Count, Interval, Options, PositiveFloat, PositiveInt, Seed, flag_of
+from plimsoll.options import Count, Interval, Part, PositiveFloat, PositiveInt, Seed, flag_of
 from plimsoll.recipes.specs import Spec, spec_of
 from plimsoll.recipes.verbs import Shown, Verb, resolved
 from plimsoll.types import Compute, Source, Task
@@ -32,17 +32,6 @@ Batch = Mapping[str, Any]
 NO_SPEC = Spec(arrays={})
 MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
 """The number of a step, and that of an example in its batch, are int32 on the device."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(Options):
-    """Options of one part of a recipe. No option is in two parts, so that all of a recipe's have one name."""
-
-    name: ClassVar[str] = ""
-    """Name in recipe.json and on the command line, like "decoder"."""
-    gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Options that say the same in other words: an option's name maps to the options of this part that are reset when
-    a user gives that option, with the values they are reset to."""
 
 
 @dataclass(frozen=True, kw_only=True)
