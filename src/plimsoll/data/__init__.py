@@ -22,6 +22,25 @@ def require_sizes(*, least: int = 1, **sizes: int | None) -> None:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
 
 
+def model_rows(vocab_size: int | None, tokens: int, *, name: str) -> int:
+    """Returns the rows of a model's embedding: as many as the ids, or --vocab-size, which has to be that many.
+
+    Args:
+        vocab_size: The option.
+        tokens: Ids of the data.
+        name: What has them, for the message.
+
+    Raises:
+        RecipeError: Some ids would have no row.
+    """
+    if vocab_size is not None and vocab_size < tokens:
+        raise RecipeError(
+            f"{name} has a vocabulary of {tokens:,}, but --vocab-size {vocab_size:,} gives the model only"
+            f" {vocab_size:,} rows: leave --vocab-size out, or make it at least {tokens:,}"
+        )
+    return vocab_size or tokens
+
+
 def cores() -> int:
     """Returns how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -427,6 +427,10 @@ class Data(Part):
             prefetch: Number of batches that a background thread prepares in advance.
         """
 
+    def in_flight(self, reading: Reading, prefetch: int) -> int:
+        """Returns the bytes of batches: those made ahead, one in the making, one taken, the step's own copy of it."""
+        return (prefetch + 3) * reading.batch_size * self.spec(reading.needs).example_bytes
+
     @abstractmethod
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         """Does the one-time work before training, such as training a tokenizer and holding validation data out.

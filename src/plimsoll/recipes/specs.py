@@ -6,6 +6,7 @@ of specs that it reads, and goes with every data part that gives one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -42,6 +43,13 @@ class Spec:
     def rate_per_example(self) -> int:
         """Units of throughput that an example has."""
         return 1 if self.tokens is None else self.tokens
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of one example's arrays."""
+        import numpy as np
+
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays.values())
 
     def batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """Returns shape and dtype of each array in a training batch of so many examples."""

@@ -10,6 +10,7 @@ import jax
 
 from plimsoll.data.text.tokenizer import load_tokenizer
 from plimsoll.levers.weight_bits import readable
+from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import TrainedRun
 
 Continue = Callable[..., Iterator[int]]
@@ -19,20 +20,26 @@ SHOWN_TOKENS, SHOWN_SEEDS = 160, (0, 1)
 """Length and seeds of the texts in a report."""
 
 
-def write(trained: TrainedRun, request: Mapping[str, Any], continued: Continue) -> dict[str, Any]:
+def by_windows(task: Any, weights: dict, prompt: list[int], *, known: int, top_k: int, **options: Any) -> Iterator[int]:
+    """Yields ids after the prompt by a forward pass over a window each (`models.sampling.continued`)."""
+    next_token = make_next_token(task.decoder, known=known, top_k=top_k)
+    return continued(next_token, weights, prompt, **options)
+
+
+def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by_windows) -> dict[str, Any]:
     """Returns the request with the text that follows its prompt.
 
     Args:
         trained: A run whose folder has a tokenizer.json.
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
-        continued: Samples ids after the prompt's.
+        go_on: Samples ids after the prompt's.
     """
     task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
     tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
     prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
     options = {name: request[name] for name in ("tokens", "temperature", "top_k", "seed")}
     options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.prepared.spec.length}
-    ids = list(continued(task, readable(trained.params()["trainable"]), prompt, **options))
+    ids = list(go_on(task, readable(trained.params()["trainable"]), prompt, **options))
     return written(trained, request, ids, tokenizer.decode(ids))
 
 
@@ -47,7 +54,7 @@ def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], tex
     }
 
 
-def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]]) -> list[dict[str, Any]]:
+def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]] = sample) -> list[dict[str, Any]]:
     """Returns the exhibit of a report: texts from the beginning of a document.
 
     Args:

@@ -13,12 +13,14 @@ from hypotheses import examples
 from packed_files import write_packed
 from plimsoll.cli.main import main
 from plimsoll.data.loader import Order
-from plimsoll.data.loader_bytes import loader_bytes, order_bytes
-from plimsoll.data.packed.packed import Packed, is_packed, open_packed, packed_bytes
+from plimsoll.data.loader_bytes import READ_PACKED, loader_bytes, order_bytes
+from plimsoll.data.packed.packed import Packed, is_packed, open_packed
 from plimsoll.data.packed.windows import packed_loader, packed_validation
 from plimsoll.data.text.loader import packed_text_loader
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.folder import partial_of
+from plimsoll.recipes.longcontext.data import Packed as PackedText
+from plimsoll.recipes.parts import Length, Needs, Reading
 from plimsoll.units import MIB
 from programs import printed
 
@@ -72,8 +74,10 @@ def test_memory_holds_the_order_and_the_batches_in_flight_whatever_the_size_of_t
     folder = write_packed(tmp_path / "packed", np.zeros(16 * 1024 * 1024 + 1), **options)
     program = """
 import resource, sys
-from plimsoll.data.packed.packed import packed_bytes
+from plimsoll.data.loader_bytes import READ_PACKED
 from plimsoll.data.packed.windows import packed_loader
+from plimsoll.recipes.longcontext.data import Packed
+from plimsoll.recipes.parts import Length, Needs, Reading
 options = {"seq_len": 1024, "batch_size": 256, "prefetch": 2}
 loader = packed_loader(sys.argv[1], seed=1, **options)
 next(loader)
@@ -86,7 +90,8 @@ for _ in range(16 * 4):
     next(loader)
 grown = peak() - before
 loader.close()
-print(grown, packed_bytes(windows=16 * 1024, itemsize=2, **options))
+reading = Reading(needs=Needs(), length=Length(batch_size=256))
+print(grown, Packed(data=sys.argv[2], seq_len=1024).memory(None, reading, prefetch=2).bytes - READ_PACKED)
 """
     write_packed(tmp_path / "small", np.zeros(300 * 1024 + 1), **options)  # brings in the code, and little data
     grown, charged = map(int, printed(program, tmp_path / "small", folder).split())
@@ -190,11 +195,14 @@ def test_an_id_outside_of_the_vocabulary_is_found_where_it_stands(tmp_path, work
         packed.rows(np.arange(11), length=10, stride=9, workers=workers)
 
 
-def test_the_bytes_of_a_packed_loader_by_hand():
+def test_the_bytes_of_a_packed_loader_by_hand(tmp_path):
     """The order of the windows, and batches of 8: prefetched, waiting, held, and being built."""
-    sizes = {"seq_len": 128, "batch_size": 8, "itemsize": 2}
-    assert packed_bytes(windows=1000, prefetch=2, **sizes) == 8 * 1000 + 5 * 8 * 129 * 2
-    assert packed_bytes(windows=0, prefetch=0, **sizes | {"itemsize": 4}) == 3 * 8 * 129 * 4
+    reading = Reading(needs=Needs(), length=Length(batch_size=8))
+    folder = write_packed(tmp_path / "packed", np.zeros(1000 * 128 + 1))
+    known = PackedText(data=str(folder), seq_len=128).memory(None, reading, prefetch=2)
+    assert known.bytes - READ_PACKED == 8 * 1000 + 5 * 8 * 129 * 2
+    planned = PackedText(vocab_size=70_000, seq_len=128).memory(None, reading, prefetch=0)
+    assert planned.bytes - READ_PACKED == 3 * 8 * 129 * 4
 
 
 @pytest.mark.parametrize(("seq_len", "batch_size", "prefetch"), [(512, 64, 2), (64, 512, 0)])

@@ -8,7 +8,7 @@ import pytest
 
 from making import made
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.recipes.puzzles.data import BATCHES, READER_BYTES
+from plimsoll.recipes.puzzles.data import READER_BYTES
 from plimsoll.recipes.puzzles.model import reported
 from plimsoll.recipes.registry import preset
 from plimsoll.types import COUNTED, Compute
@@ -93,7 +93,7 @@ def test_so_many_test_examples_count(folder, most, counted):
 def test_what_a_loader_holds_is_stated(folder):
     recipe = small(folder)
     offsets = 4 * (20 + 1) + 4 * (10 + 1) + 4 * 20
-    batches = (2 + BATCHES) * 4 * 4 * (6 + 6 + 1)
+    batches = (2 + 3) * 4 * 4 * (6 + 6 + 1)
     assert recipe.data.memory(None, recipe.reading, prefetch=2).bytes == READER_BYTES + offsets + 2 * 4 * 10 + batches
 
 

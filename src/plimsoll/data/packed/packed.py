@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.data.loader_bytes import order_bytes
 from plimsoll.data.packed.shards import TOKENS, VALIDATION, Shard
 from plimsoll.data.text.survey import count_windows
 from plimsoll.errors import DataError
@@ -194,15 +193,6 @@ def is_packed(folder: str | Path) -> bool:
     """Tells whether a folder looks like a packed one, finished or not."""
     folder = Path(folder).expanduser()
     return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
-
-
-def packed_bytes(*, windows: int, seq_len: int, batch_size: int, prefetch: int, itemsize: int) -> int:
-    """Returns the host bytes of the loader: the order of the windows, and batches in flight.
-
-    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
-    being built.
-    """
-    return order_bytes(windows) + (prefetch + 3) * batch_size * (seq_len + 1) * itemsize
 
 
 def describe_packed(folder: Path | str) -> dict[str, Any]:

@@ -47,14 +47,16 @@ def packed_loader(
     return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts, name=name)
 
 
-def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int) -> Iterator[Batch]:
-    """Yields the held-out windows once, in order. Rows that only fill the last batch are end-of-text, not `COUNTED`.
+def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int, most: int | None = None) -> Iterator[Batch]:
+    """Yields the held-out windows, or the first `most` of them, once, in order.
 
-    Yields nothing where the held-out documents have fewer tokens than a window: the caller says so.
+    Rows that only fill the last batch are end-of-text, not `COUNTED`. Yields nothing where the held-out documents have
+    fewer tokens than a window: the caller says so.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size)
     packed = open_packed(folder)
     windows = count_windows(packed.validation_tokens, seq_len=seq_len, stride=seq_len)
+    windows = windows if most is None else min(windows, most)
     for first in range(0, windows, batch_size):
         count = min(batch_size, windows - first)
         ids = packed.read(VALIDATION, first * seq_len, count * seq_len + 1)

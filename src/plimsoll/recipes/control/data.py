@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 READER_BYTES = 12 * MIB
 """The library, its cache, and what chunks and small arrays leave in the heap (notes, "The reader's share")."""
-BATCHES = 3
-"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +60,13 @@ class Windows(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         rows = self.rows
-        batches = (prefetch + BATCHES) * reading.batch_size * rows.example_bytes
-
         # Chunks in memory at most: those that are mixed, and one as it is read.
-        chunks = rows.chunk_rows * ((self.mix_chunks + 1) * rows.example_bytes + rows.row_bytes)
+        example_bytes = self.spec(reading.needs).example_bytes
+        chunks = rows.chunk_rows * ((self.mix_chunks + 1) * example_bytes + rows.row_bytes)
         advice = "a smaller --mix-chunks"
         if rows.has_huge_chunks:
             advice += ', or smaller chunks (docs/control.md, "Huge chunks")'
-        return HostMemory(bytes=READER_BYTES + chunks + batches, advice=advice)
+        return HostMemory(bytes=READER_BYTES + chunks + self.in_flight(reading, prefetch), advice=advice)
 
     def facts(self) -> Facts:
         return facts_of([self.rows.path])

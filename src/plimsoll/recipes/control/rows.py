@@ -57,9 +57,6 @@ class ControlRows(Hdf5Rows):
             "family": ((), "int32"),
         }
         """Name to the shape and dtype of one example."""
-        self.example_bytes = sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self.spec.values()
-        )
 
     @cached_property
     def families(self) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from plimsoll.errors import RecipeError
+from plimsoll.data import model_rows
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import Count, FolderPath, Interval, NonNegativeCount, NonNegativeInt, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
-from plimsoll.types import COUNTED, Source
+from plimsoll.types import Source
 
 if TYPE_CHECKING:
     from plimsoll.data.packed.packed import Packed as PackedFolder
@@ -58,13 +57,7 @@ class Packed(Data):
         """Number of different tokens that a model has to know."""
         if not self.data:
             return self.vocab_size or GPT2_VOCABULARY
-        packed = self.packed.vocab_size
-        if self.vocab_size is not None and self.vocab_size < packed:
-            raise RecipeError(
-                f"{self.data} was packed with a vocabulary of {packed:,}, but --vocab-size {self.vocab_size:,} gives"
-                f" the model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {packed:,}"
-            )
-        return self.vocab_size or packed
+        return model_rows(self.vocab_size, self.packed.vocab_size, name=self.data)
 
     @property
     def dtype(self) -> str:
@@ -83,16 +76,10 @@ class Packed(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        from plimsoll.data.loader_bytes import READ_PACKED
-        from plimsoll.data.packed.packed import packed_bytes
+        from plimsoll.data.loader_bytes import READ_PACKED, order_bytes
 
-        read = packed_bytes(
-            windows=self.packed.windows(self.seq_len) if self.data else 0,
-            seq_len=self.seq_len,
-            batch_size=reading.batch_size,
-            itemsize={"uint16": 2, "uint32": 4}[self.dtype],
-            prefetch=prefetch,
-        )
+        windows = self.packed.windows(self.seq_len) if self.data else 0
+        read = order_bytes(windows) + self.in_flight(reading, prefetch)
         return HostMemory(bytes=READ_PACKED + read, advice="a smaller --batch-size")
 
     def facts(self) -> Facts:
@@ -139,12 +126,6 @@ class Packed(Data):
         return min(windows, max(1, self.validation_tokens // self.seq_len))
 
     def validation(self, reading: Reading, *, examples: int) -> Iterator[Batch]:
-        import numpy as np
-
         from plimsoll.data.packed.windows import packed_validation
 
-        windows = self.validation_windows
-        batches = packed_validation(self.data, seq_len=self.seq_len, batch_size=examples)
-        for number, batch in enumerate(islice(batches, -(-windows // examples))):
-            wanted = np.arange(examples) < windows - number * examples
-            yield batch | {COUNTED: batch[COUNTED] & wanted}
+        return packed_validation(self.data, seq_len=self.seq_len, batch_size=examples, most=self.validation_windows)

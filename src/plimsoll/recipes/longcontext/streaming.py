@@ -16,9 +16,9 @@ from jaxtyping import Array, Complex, Float, Int
 from plimsoll.models.decoder import Block, Places
 from plimsoll.models.rotary import rotary_angles
 from plimsoll.models.sampling import sampled_id
+from plimsoll.recipes import writing
 from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.task import LongTokens
-from plimsoll.recipes.writing import texts, write
 
 Memory = dict[str, Any]
 """`position` of the next token; `blocks`, with a leading axis of blocks, what each remembers."""
@@ -127,7 +127,7 @@ def continued(
         yield token
 
 
-sample = partial(write, continued=continued)
-"""Function of a trained run and a request: the text after a prompt (`recipes.writing.write`)."""
-shown = partial(texts, answer=sample)
+sample = partial(writing.sample, go_on=continued)
+"""Function of a trained run and a request: the text after a prompt (`recipes.writing.sample`)."""
+shown = partial(writing.texts, answer=sample)
 """Function of a trained run: what a report shows of the model."""

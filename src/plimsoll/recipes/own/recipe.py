@@ -16,7 +16,6 @@ docs/your-own.md walks through examples in plain JAX, Equinox and Flax.
 
 from __future__ import annotations
 
-import math
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -318,18 +317,14 @@ class Examples(Data):
 
         Ordinary arrays that `data` returns are not included: the planner measures them with the rest of the process.
         """
-        import numpy as np
-
         examples, held_out = self.own.sets
-        example = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in examples.spec.values())
-        batch = reading.batch_size * example
         held = examples.held_bytes(training=True)
         if held_out is not None:
             held += held_out.held_bytes(training=False)
 
-        # Besides the prefetched, one waits, the consumer holds one, and one is put together from its examples.
+        # One more batch is there than elsewhere: it is put together from its examples.
         return HostMemory(
-            bytes=LOADER_BYTES + (prefetch + 4) * batch + held,
+            bytes=LOADER_BYTES + held + self.in_flight(reading, prefetch + 1),
             advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
         )
 

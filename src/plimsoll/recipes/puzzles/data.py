@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 READER_BYTES = 4 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
-BATCHES = 3
-"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +97,8 @@ class PuzzleFolder(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         """Returns the bytes of the source; without data, those of batches alone."""
-        batch = 4 * reading.batch_size * (2 * self.seq_len + 1)
         held = self.training_set.held_bytes() if self.data else 0
-        return HostMemory(bytes=READER_BYTES + held + (prefetch + BATCHES) * batch)
+        return HostMemory(bytes=READER_BYTES + held + self.in_flight(reading, prefetch))
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         # All of the data is read, so that what is damaged is found now and not during training.

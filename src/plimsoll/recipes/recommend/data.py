@@ -24,8 +24,6 @@ PLANNED_ITEMS = 3_260
 """Without a data set: those of MovieLens-1M in the published port."""
 READER_BYTES = 6 * MIB
 """NumPy's reader and its generators, and what small arrays leave in the heap."""
-BATCHES = 3
-"""Besides those made ahead: one in the making, one taken, and the step's own copy of it."""
 UNEVEN = 2
 """Without a data set, the largest cluster has so many times the members of the mean one."""
 
@@ -111,10 +109,9 @@ class Interactions(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         """Returns the bytes of the source; without data, those of batches alone."""
-        batch = 4 * reading.batch_size * (self.seq_len + 1)
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
-            bytes=READER_BYTES + held + (prefetch + BATCHES) * batch,
+            bytes=READER_BYTES + held + self.in_flight(reading, prefetch),
             advice="a smaller --batch-size",
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.data import STANDARD_LIBRARY, model_rows
 from plimsoll.data.text.options import NamedText
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, facts_of
@@ -78,13 +78,7 @@ class Text(NamedText, Data):
             return self.vocab_size or needs.vocabulary or VOCABULARY
         from plimsoll.data.text.tokenizer import tokenizer_vocab_size
 
-        size = tokenizer_vocab_size(self.tokenizer)
-        if self.vocab_size is not None and self.vocab_size < size:
-            raise RecipeError(
-                f"--tokenizer {self.tokenizer} has ids up to {size - 1:,}, but --vocab-size {self.vocab_size:,} gives"
-                f" the model only {self.vocab_size:,} rows: leave --vocab-size out, or make it at least {size:,}"
-            )
-        return self.vocab_size or size
+        return model_rows(self.vocab_size, tokenizer_vocab_size(self.tokenizer), name=f"--tokenizer {self.tokenizer}")
 
     def spec(self, needs: Needs) -> TokenSpec:
         tokens = (self.seq_len,), "int32"

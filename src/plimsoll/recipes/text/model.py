@@ -42,12 +42,10 @@ class Decoder(Model):
     reads = TokenSpec
     uses = Uses(
         verbs={
-            "sample": Verb(answer="plimsoll.recipes.text.sample:sample"),
+            "sample": Verb(answer="plimsoll.recipes.writing:sample"),
             "export": Verb(answer="plimsoll.recipes.text.export:export"),
         },
-        shown=(
-            Shown(words="what it writes", make="plimsoll.recipes.text.sample:shown", command="plimsoll sample {run}"),
-        ),
+        shown=(Shown(words="what it writes", make="plimsoll.recipes.writing:texts", command="plimsoll sample {run}"),),
     )
     gives_way: ClassVar = {
         "target_params": {"width": None, "layers": None, "heads": None},
