@@ -16,7 +16,7 @@ from own_functions import data, init, loss, mean, shapes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.own import pickled
 from plimsoll.recipes.own.functions import form_of, given, require_sound
-from plimsoll.recipes.own.pickled import from_saved, require_same
+from plimsoll.recipes.own.pickled import from_saved, is_pickled, require_same
 from plimsoll.recipes.saved import to_dict
 
 PARAMS, SHAPES = shapes()
@@ -235,6 +235,13 @@ def test_a_recipe_of_another_program_is_never_unpickled(tmp_path, monkeypatch):
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(RecipeError, match="can be written by others: no code is taken from there"):
         from_saved(elsewhere)
+
+
+def test_parts_of_a_package_are_no_pickle():
+    assert not is_pickled(
+        {"kind": "bigrams+text", "parts": {"model": "bigrams"}, "fields": {}, "code": {"bigrams": "0"}}
+    )
+    assert is_pickled(to_dict(functions().recipe(init, data())))
 
 
 def test_other_functions_or_data_do_not_continue_a_run(tmp_path):

@@ -35,30 +35,29 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
     Raises:
         DataError: It is neither, the arrays do not suit the batch, or they cannot be written.
     """
+    # Anything but arrays is opened by its own code.
     has_place = not isinstance(data, Iterator)  # a generator has none to continue from
-    if has_place and jax.tree.structure(data) == form.tree and all(map(np.ndim, jax.tree.leaves(data))):
-        return _kept_arrays(form.named(data), form, what)
-    if callable(data):
-        return data, ""
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
-        return (lambda: data), ""
-    raise DataError(
-        f"{what} is a {type(data).__name__}: give arrays by the names of the batch ({', '.join(form.spec)}) whose first"
-        " axis counts the examples, an object with len() and [index] whose items are dicts of arrays, or a function"
-        " that returns one of these"
-    )
+    is_like_batch = has_place and jax.tree.structure(data) == form.tree
+    if not is_like_batch or not all(map(np.ndim, jax.tree.leaves(data))):
+        if callable(data):
+            return data, ""
+        if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping):
+            return (lambda: data), ""
+        raise DataError(
+            f"{what} is a {type(data).__name__}: give arrays by the names of the batch ({', '.join(form.spec)}) whose"
+            " first axis counts the examples, an object with len() and [index] whose items are dicts of arrays, or a"
+            " function that returns one of these"
+        )
 
-
-def _kept_arrays(arrays: Mapping[str, Any], form: Any, what: str) -> tuple[Callable[[], Any], str]:
+    # Arrays are mapped from files.
     maps = {}
     digest = hashlib.sha256()
-    for name, planned in form.spec.items():
-        array = arrays[name]
+    for name, array in form.named(data).items():
         example = array.shape[1:], narrow(array.dtype).name
-        if example != planned:
+        if example != form.spec[name]:
             raise DataError(
                 f"an example of {name} in {what} has shape and type {example}, and that of the batch that was planned"
-                f" for {planned}: plan for a batch of these"
+                f" for {form.spec[name]}: plan for a batch of these"
             )
         maps[name], identity = _mapped(array)
         digest.update(f"{name} {identity} ".encode())
