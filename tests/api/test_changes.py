@@ -17,7 +17,7 @@ from plimsoll import preset
 from plimsoll.api import changes, train
 from plimsoll.api.train import prepare_data
 from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import RunError
+from plimsoll.errors import DataError, PlimsollError, RunError
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import plain
@@ -77,9 +77,9 @@ SUDOKU = preset("sudoku", data="puzzles/", steps=200, warmup_steps=100)  # whose
 def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
     folder = begun(tmp_path / "sudoku", SUDOKU, taken=200)
     prepared = prepare_data(folder, longer(SUDOKU, 400), print)
-    assert (prepared.steps, changes.is_pending(folder)) == (400, True)
+    assert (prepared.steps, folder.has(changes.PENDING)) == (400, True)
     assert from_dict(folder.read("recipe.json")) == longer(SUDOKU, 400)
-    assert changes.notes(folder, prepared) == ("extended at step 200 from 200 to 400 steps",)
+    assert prepared.changes == ["extended at step 200 from 200 to 400 steps"]
     folder.require_sealed()
 
     folder = begun(tmp_path / "code", CODE, taken=600)
@@ -91,9 +91,7 @@ def test_a_constant_rate_goes_on_and_a_decay_asks(tmp_path):
     assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
     prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
     assert prepared.steps == 900
-    assert changes.notes(folder, prepared)[0].endswith("the steps before had the learning rates of the old length")
-    folder.write("ledger.json", {"notes": [*changes.notes(folder, prepared)]})
-    assert changes.notes(folder, prepared) == (), "a note is written once"
+    assert prepared.changes[0].endswith("the steps before had the learning rates of the old length")
 
     folder = begun(tmp_path / "new", CODE, taken=0)
     assert prepare_data(folder, longer(CODE, 900), print).steps == 900
@@ -113,7 +111,7 @@ def test_what_cannot_change_is_refused_with_what_differs_and_nothing_is_written(
     with pytest.raises(RunError, match=re.escape(words)):
         prepare_data(folder, CODE.replace(**options), print, on_purpose=["steps", "batch_size"])
     assert folder.read("recipe.json") == to_dict(CODE)
-    assert not changes.is_pending(folder)
+    assert not folder.has(changes.PENDING)
 
 
 def test_a_learning_rate_is_changed_on_purpose_and_noted(tmp_path):
@@ -121,9 +119,9 @@ def test_a_learning_rate_is_changed_on_purpose_and_noted(tmp_path):
     faster = CODE.replace(learning_rate=1e-2)
     prepared = prepare_data(folder, faster, print, on_purpose=["learning_rate"])
     assert from_dict(folder.read("recipe.json")) == faster
-    assert changes.notes(folder, prepared) == ("changed at step 300: --learning-rate from 0.004 to 0.01",)
-    assert changes.is_pending(folder), "the schedule is part of the compiled step"
-    assert prepare_data(folder, faster, print).facts == prepared.facts, "the same command goes on without saying so"
+    assert prepared.changes == ["changed at step 300: --learning-rate from 0.004 to 0.01"]
+    assert folder.has(changes.PENDING), "the schedule is part of the compiled step"
+    assert prepare_data(folder, faster, print) == prepared, "the same command goes on without saying so"
 
 
 def test_a_run_becomes_shorter_on_purpose_but_not_than_what_is_taken(tmp_path):
@@ -132,7 +130,7 @@ def test_a_run_becomes_shorter_on_purpose_but_not_than_what_is_taken(tmp_path):
         prepare_data(folder, longer(CODE, 400), print)
     prepared = prepare_data(folder, longer(CODE, 400), print, on_purpose=["steps"])
     assert prepared.steps == 400
-    assert changes.notes(folder, prepared)[0].startswith("shortened at step 300 from 600 to 400 steps; ")
+    assert prepared.changes[0].startswith("shortened at step 300 from 600 to 400 steps; ")
 
 
 def test_a_length_in_epochs_is_counted_over_the_runs_data(tmp_path):
@@ -150,30 +148,116 @@ def test_it_is_extended_at_the_newest_checkpoint_that_is_whole(tmp_path):
     saved(folder.checkpoints / "step-00000450")
     (folder.checkpoint(600) / "position.json").write_text("{}")  # after its manifest was written
     prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
-    assert changes.notes(folder, prepared)[0].startswith("extended at step 450 from 600 to 900 steps")
+    assert prepared.changes[0].startswith("extended at step 450 from 600 to 900 steps")
 
 
-@pytest.mark.parametrize("kept", range(4))
-def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept, monkeypatch):
-    folder = begun(tmp_path / "run", CODE, taken=600)
+def killed_after(writes, monkeypatch, work):
+    """Does some work that is killed after so many JSON files were written."""
     wrote, write = [], RunFolder.write
 
-    def killed_after(self, name, value):
-        if len(wrote) == kept:
+    def killed(self, name, value):
+        if len(wrote) == writes:
             raise KeyboardInterrupt
         wrote.append(name)
         write(self, name, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write", killed_after)
+        patch.setattr(RunFolder, "write", killed)
         with pytest.raises(KeyboardInterrupt):
-            prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
-    prepared = prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
+            work()
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_kill_between_two_files_is_finished_by_the_same_command(tmp_path, kept, monkeypatch):
+    folder = begun(tmp_path / "run", CODE, taken=600)
+
+    def extend():
+        return prepare_data(folder, longer(CODE, 900), print, on_purpose=["steps"])
+
+    killed_after(kept, monkeypatch, extend)
+    prepared = extend()
     assert prepared.steps == 900
-    assert len(prepared.facts["changed"]) == 1
-    assert changes.is_pending(folder), "until a plan for the new length is written"
-    changes.plan_is_made(folder)
-    assert not changes.is_pending(folder)
+    assert len(prepared.changes) == 1
+    assert folder.has(changes.PENDING), "until a plan for the new length is written"
+
+
+SIZES = {"width": 32, "layers": 1, "heads": 1, "vocab_size": 300, "seq_len": 32, "batch_size": 4, "steps": 60}
+
+
+def text_run(path):
+    """A run of text after 24 steps, and its recipe with other text."""
+    texts = {"first": "abc def ghi", "other": "xyz uvw rst opq"}
+    for name, words in texts.items():
+        (path / name).with_suffix(".txt").write_text("\n\n".join(f"{words} {n} " * 30 for n in range(120)))
+    recipe = preset("stories").replace(dataset_id=str(path / "first.txt"), **SIZES)
+    folder = RunFolder(path / "run")
+    folder.create()
+    prepare_data(folder, recipe, lambda _: None)
+    folder.write("plan.json", {})
+    saved(folder.checkpoint(24))
+    return folder, recipe.replace(dataset_id=str(path / "other.txt"))
+
+
+def test_other_data_is_read_with_the_tokenizer_that_was_learned(tmp_path):
+    folder, recipe = text_run(tmp_path)
+    tokenizer, held_out = ((folder.path / name).read_bytes() for name in ("tokenizer.json", "validation.npy"))
+    before = Prepared.read(folder)
+    with pytest.raises(
+        DataError, match=r"not the data of this run .*; `plimsoll resume .*run --dataset-id .*other\.txt`"
+    ):
+        prepare_data(folder, recipe, print)
+    prepared = prepare_data(folder, recipe, print, on_purpose=["dataset_id"])
+    assert (folder.path / "tokenizer.json").read_bytes() == tokenizer
+    assert (folder.path / "validation.npy").read_bytes() != held_out
+    assert (prepared.spec, prepared.steps, prepared.data_since) == (before.spec, 60, 24)
+    assert prepared.facts["text"] == recipe.data.facts().to_json() != before.facts["text"]
+    assert re.fullmatch(r"changed at step 24: --dataset-id from .*first.txt to .*other.txt", prepared.changes[0])
+    assert prepare_data(folder, recipe, print, on_purpose=["dataset_id"]) == prepared
+    assert prepare_data(folder, recipe, print) == prepared, "it is the run's own by now"
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_kill_while_data_changes_is_finished_by_the_same_command(tmp_path, kept, monkeypatch):
+    folder, recipe = text_run(tmp_path)
+    before = (folder.path / "validation.npy").read_bytes()
+
+    def change():
+        return prepare_data(folder, recipe, print, on_purpose=["dataset_id"])
+
+    killed_after(kept, monkeypatch, change)
+    prepared = change()
+    assert (prepared.data_since, len(prepared.changes)) == (24, 1)
+    assert (folder.path / "validation.npy").read_bytes() != before
+    assert not folder.has(changes.PREPARED)
+    folder.require_sealed()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("seq_len", 16, "length is 32 there and 16 here"),
+        ("vocab_size", 400, "vocab is 300 there and 400 here"),
+        ("width", 64, "--width is 32 there and 64 here"),
+    ],
+)
+def test_other_data_leaves_the_model_as_it_is(tmp_path, option, value, words):
+    folder, recipe = text_run(tmp_path)
+    files = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    with pytest.raises(PlimsollError, match=words):
+        prepare_data(folder, recipe.replace(**{option: value}), print, on_purpose=["dataset_id", option])
+    assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
+
+
+def test_items_whose_numbers_mean_something_else_are_refused(tmp_path):
+    histories = {"first": [[1, 2, 3, 4, 5]] * 7, "longer": [[5, 4, 3, 2, 1, 2]] * 9, "others": [[1, 2, 3, 4, 5]] * 7}
+    for name, sequences in histories.items():
+        write_small(tmp_path / name, sequences, width=8, clusters=2 if name == "others" else 3)
+    recipe = preset("recommend", data=str(tmp_path / "first"), seq_len=4, batch_size=2, width=16, steps=60)
+    folder = begun(tmp_path / "run", recipe, taken=10, prepared=recipe.open(tmp_path).prepare(lambda _: None))
+    with pytest.raises(DataError, match=r"others has other items or clusters .*: clusters.npy has other content"):
+        prepare_data(folder, recipe.replace(data=str(tmp_path / "others")), print, on_purpose=["data"])
+    prepared = prepare_data(folder, recipe.replace(data=str(tmp_path / "longer")), print, on_purpose=["data"])
+    assert (prepared.steps_per_epoch, prepared.data_since) != (3.5, 0)
 
 
 @pytest.mark.parametrize("pinned", [(), ("micro_batch", "remat")])
@@ -197,7 +281,7 @@ def test_a_longer_run_keeps_its_levers_and_what_the_user_had_set_of_them(tmp_pat
     train._settle_plan(folder, recipe, options, prepared, chip("cpu"), None, lambda _: None, 1)
     assert {"loss_chunk", "prefetch"} <= kept.keys()
     assert tuple(folder.read("plan.json")["plan"]["pinned"]) == pinned
-    assert not changes.is_pending(folder)
+    assert not folder.has(changes.PENDING)
 
 
 def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):

@@ -68,8 +68,8 @@ def test_a_learning_rate_that_is_typed_changes_the_run(run, capsys, monkeypatch)
     assert PLANNED in refused(capsys, "resume", run, "--learning-rate", "0.002")
     folder = RunFolder(run)
     assert folder.read("recipe.json")["fields"]["learning_rate"] == 0.002
-    (change,) = folder.read("data.json")["facts"]["changed"]
-    assert (change["option"], change["now"]) == ("learning_rate", 0.002)
+    (change,) = folder.read("data.json")["changes"]
+    assert change.endswith("to 0.002")
 
 
 def test_a_damaged_plan_is_refused_and_made_anew(run, capsys, monkeypatch):
@@ -134,3 +134,30 @@ def test_a_longer_run_ends_at_its_new_length_and_the_report_says_so(run):
     notes = folder.read("ledger.json")["notes"]
     assert [note.partition(" at step ")[0] for note in notes if " at step " in note] == ["extended", "changed"]
     assert "extended at step" in load(run).report().read_text()
+
+
+@pytest.mark.slow
+def test_other_data_goes_on_with_steps_and_optimizer_also_after_a_kill(run, runs, tmp_path):
+    """It is read from its beginning, once: where the run was killed after that, it goes on there."""
+    other = tmp_path / "other.txt"
+    other.write_text(" ".join(runs.text.read_text().split()[::-1]).replace(" a", "\n\na"))
+    before = RunFolder(run).read("data.json")["steps"]
+    often = ["--save-every", 2, "--log-every", 1, "--quiet"]
+    change = ["--dataset-id", other, "--steps", before + 6, *often]
+    whole = shutil.copytree(run, tmp_path / "whole")
+    ended = plimsoll("resume", whole, *change)
+    assert ended.returncode == 0, ended.stderr
+
+    # Stopped before its first step, then after two; and it goes on without the option.
+    for steps in (0, 2):
+        assert plimsoll("resume", run, *change, "--max-steps", before + steps).returncode == 0
+        assert RunFolder(run).saved_steps()[-1] == before + steps
+    ended = plimsoll("resume", run, *often)
+    assert ended.returncode == 0, ended.stderr
+
+    assert RunFolder(run).saved_steps()[-1] == before + 6
+    assert load(run).fingerprint == load(whole).fingerprint
+    notes = RunFolder(run).read("ledger.json")["notes"]
+    assert [note for note in notes if note.startswith(f"changed at step {before}: --dataset-id from ")]
+    assert "--dataset-id from" in load(run).report(model=False).read_text()
+    assert load(run).evaluate()["step"] > before, "the best of what was evaluated on this data"

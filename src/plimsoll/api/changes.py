@@ -1,34 +1,39 @@
-"""A run that goes on with something changed: its length, its learning rate, or the place of its data.
+"""A run that goes on with something changed: its length, its learning rate, its data, or the place of that.
 
 A longer run whose learning rates so far would have been the same is the same experiment, and so is one whose data lies
 elsewhere with the same bytes: `train` goes on. Anything else has to be changed on purpose, by `plimsoll resume`, and
-stands in data.json and in the notes of ledger and report.
+stands in data.json and in the notes of ledger and report. Other data is read from its beginning, with the vocabulary
+that the run has learned.
 
-The files that change are first written together, as PENDING: a process that is killed in between leaves it, and the
-same command finishes. The plan is made anew with the levers it had, because the schedule is part of what is compiled.
+The files that change are first written together: JSON as PENDING, prepared files in PREPARED. A process that is killed
+in between leaves them, and the same command finishes. The plan is made anew with the levers it had, because the
+schedule is part of what is compiled; PENDING stays until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from plimsoll.errors import RunError
+from plimsoll.errors import DataError, RunError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.options import IS_PATH, flag_of, notes_of
-from plimsoll.recipes.flat import rows
-from plimsoll.recipes.parts import Prepared
+from plimsoll.options import IS_PATH, fields_of, flag_of, notes_of
+from plimsoll.recipes.flat import NAMES_OF_DATA, rows
+from plimsoll.recipes.parts import Prepared, Say
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import differences, to_dict
 
 PENDING = "changing.json"
 """File in a run's folder while it changes, with what recipe.json and data.json are to hold."""
+PREPARED = ".changing"
+"""Folder there with what was prepared of other data: tokenizer and held-out text."""
 LENGTH = frozenset({"steps", "epochs"})
 """Options of a recipe that say its length."""
-ON_PURPOSE = LENGTH | {"learning_rate"}
-"""Options that `plimsoll resume` may change."""
+ON_PURPOSE = LENGTH | {"learning_rate", *NAMES_OF_DATA}
+"""Options that `plimsoll resume` may change; with the data those of its part, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,152 +45,186 @@ class Changes:
     """Recipe of the run."""
     recipe: Recipe
     """Recipe that it goes on with."""
+    prepared: Prepared
+    """What was prepared for the run."""
+    on_purpose: Collection[str] = ()
+    """Options that the user changes by `plimsoll resume`."""
 
-    @property
+    @cached_property
     def values(self) -> dict[str, tuple[Any, Any]]:
         """Options that differ, each with its value before and now."""
         return differences(self.before, self.recipe)
 
     @property
-    def places(self) -> frozenset[str]:
+    def places(self) -> set[str]:
         """Options that name files or folders, and differ."""
         paths = {option.name for option in rows(self.recipe) if IS_PATH in notes_of(option.kind)}
-        return frozenset(paths & self.values.keys())
+        return paths & self.values.keys()
+
+    @property
+    def names_data(self) -> bool:
+        """Whether the user names data on purpose, which may be other data."""
+        return not {*NAMES_OF_DATA}.isdisjoint(self.on_purpose)
+
+    @property
+    def of_data(self) -> set[str]:
+        """Options of the data that differ besides places, and may where the user names data."""
+        if not self.names_data:
+            return set()
+        own = {field.name for field in fields_of(type(self.recipe.data))}
+        return own & self.values.keys() - self.places
 
     @cached_property
     def steps_taken(self) -> int:
         """Steps of the newest checkpoint that is whole, from which the run goes on."""
         return self.folder.newest_whole()
 
-    @property
-    def in_words(self) -> str:
-        """The options that differ, with both values."""
-        return "; ".join(
-            f"{flag_of(name)} is {before!r} there and {now!r} here" for name, (before, now) in self.values.items()
-        )
 
-
-def apply(changes: Changes, prepared: Prepared, *, on_purpose: Collection[str] = ()) -> None:
+def apply(changes: Changes, say: Say) -> None:
     """Changes the run, if that changes nothing of what was learned, or was asked for.
 
     Args:
         changes: What differs, if anything does.
-        prepared: What was prepared for the run.
-        on_purpose: Options that the user changes by `plimsoll resume`.
+        say: Function that is called with messages about other data as it is prepared.
 
     Raises:
         RunError: An option differs that cannot be changed, or was not changed on purpose.
-        DataError: The data in another place has other bytes.
+        DataError: The data has other bytes and was not changed on purpose, or the model cannot read it.
     """
+    folder, recipe, prepared = changes.folder, changes.recipe, changes.prepared
+    shutil.rmtree(folder.path / PREPARED, ignore_errors=True)  # of a change that was never made
     changed = changes.values.keys()
-    if changed - changes.places - LENGTH - (ON_PURPOSE & {*on_purpose}):
+    chosen = ON_PURPOSE & {*changes.on_purpose} | changes.of_data
+    if changed - changes.places - LENGTH - chosen:
         raise _other_options(changes)
-    folder = changes.folder
-    if changes.places:
-        changes.recipe.open(folder.path).require_same(prepared, training=True)
+
+    # The data: the same bytes, wherever they are, or other data.
+    moved = changes.places
+    if is_other_data(changes):
+        prepared = prepare_other_data(changes, say)
+        moved = moved - {*NAMES_OF_DATA}
 
     # What the run becomes.
-    entries: list[dict[str, Any]] = []
-    steps = prepared.steps
+    sentences: list[str] = []
     if changed & LENGTH:
-        entry = _longer(changes, prepared, is_on_purpose=bool(LENGTH & {*on_purpose}))
-        entries.append(entry)
-        steps = entry["steps"]
-    for name in sorted(changed - changes.places - LENGTH):
+        steps, sentence = longer(changes, prepared)
+        prepared = replace(prepared, steps=steps)
+        sentences.append(sentence)
+    for name in sorted(changed - moved - LENGTH):
         before, now = changes.values[name]
-        entries.append({"step": changes.steps_taken, "option": name, "before": before, "now": now})
+        sentences.append(f"changed at step {changes.steps_taken:,}: {flag_of(name)} from {before} to {now}")
 
     # Its files.
-    if not entries:
-        if changed:
-            folder.write("recipe.json", to_dict(changes.recipe))
-        return
-    data = folder.read("data.json")
-    facts = {**data["facts"], "changed": [*data["facts"].get("changed", []), *entries]}
-    folder.write(
-        PENDING, {"data.json": {**data, "steps": steps, "facts": facts}, "recipe.json": to_dict(changes.recipe)}
-    )
-    finish(folder)
+    prepared = replace(prepared, changes=[*prepared.changes, *sentences])
+    if prepared != changes.prepared:
+        folder.write(PENDING, {"data.json": prepared.to_json(), "recipe.json": to_dict(recipe)})
+        finish(folder)
+    elif changed:
+        folder.write("recipe.json", to_dict(recipe))
 
 
-def _other_options(changes: Changes) -> RunError:
-    """Returns the refusal of options that cannot change, or not without being asked to."""
-    possible = changes.values.keys() <= ON_PURPOSE | changes.places
-    words = " ".join(f"{flag_of(name)} {now}" for name, (_, now) in changes.values.items() if now is not None)
-    on_purpose = f"; `plimsoll resume {changes.folder.path} {words}` changes that on purpose" if possible else ""
-    return RunError(
-        f"{changes.folder.path} was begun with other options: {changes.in_words}. `plimsoll resume"
-        f" {changes.folder.path}` goes on with its own{on_purpose}; another --run begins anew"
-    )
+def is_other_data(changes: Changes) -> bool:
+    """Returns whether the data is not that of the run any more. Raises DataError where that is not on purpose."""
+    try:
+        changes.recipe.open(changes.folder.path).require_same(changes.prepared, training=True)
+    except DataError as problem:
+        if changes.names_data:
+            return True
+        named = changes.places & {*NAMES_OF_DATA}
+        if not named:
+            raise
+        raise DataError(f"{problem}; {_resume(changes, named)} goes on with it on purpose") from None
+    return bool(changes.of_data)
 
 
-def _longer(changes: Changes, prepared: Prepared, *, is_on_purpose: bool) -> dict[str, Any]:
-    """Returns the entry of a run that gets another length. Raises RunError where it may not."""
-    folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
-    length = changes.recipe.length
-    new = length.steps or steps_of_epochs(length.epochs, prepared)
-    if new is None:
-        raise RunError(
-            f"{folder.path} is a run of {old:,} steps on data whose size is not known: give its new length in --steps"
+def prepare_other_data(changes: Changes, say: Say) -> Prepared:
+    """Prepares other data for a run, beside its own files, and returns what data.json is to hold.
+
+    Raises:
+        DataError: The model of the run cannot read it.
+    """
+    folder, recipe, before = changes.folder, changes.recipe, changes.prepared
+    recipe.model.require_same(before.weights)
+    data = recipe.data.with_vocabulary_of(folder.path, before)
+    then, now = (replace(spec, further={}).to_json() for spec in (before.spec, recipe.spec))
+    other = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in then if then[name] != now[name])
+    if other:
+        raise DataError(
+            f"this data does not go with the model of {folder.path}, whose shape follows from its own data: {other}."
+            " Name data of the same shape, or another --run to begin anew"
         )
+    place = folder.path / PREPARED
+    place.mkdir()
+    prepared = data.open(place, recipe.reading).prepare(say)
+    return replace(
+        prepared,
+        steps=before.steps,
+        spec=recipe.spec,
+        weights=before.weights,
+        changes=before.changes,
+        data_since=changes.steps_taken,
+    )
+
+
+def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
+    """Returns the other length of a run in steps, and a sentence about it. Raises RunError where it may not have it."""
+    folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
+    is_on_purpose = not LENGTH.isdisjoint(changes.on_purpose)
+    length = changes.recipe.length
+    new = length.steps
+    if new is None:
+        if not length.epochs or not prepared.steps_per_epoch:
+            raise RunError(
+                f"{folder.path} is a run of {old:,} steps on data whose size is not known: give its new length in"
+                " --steps"
+            )
+        new = max(1, int(length.epochs * prepared.steps_per_epoch))
     if new < (taken if is_on_purpose else old):
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, of which {taken:,} are taken, and {new:,} are shorter:"
             " leave the option out to continue (--max-steps stops early), or name another --run"
         )
-    is_same = not taken or (new >= old and changes.before.optimizer.same_beginning(old, new, taken=taken))
-    if not is_same and not is_on_purpose:
+    sentence = f"{'extended' if new >= old else 'shortened'} at step {taken:,} from {old:,} to {new:,} steps"
+    if not taken or (new >= old and changes.before.optimizer.same_beginning(old, new, taken=taken)):
+        return new, sentence
+    if not is_on_purpose:
         raise RunError(
             f"{folder.path} is a run of {old:,} steps, and {taken:,} of them are taken with its learning rates, which"
             f" are not known to be those of a run of {new:,}: a decay that has ended begins anew. `plimsoll resume"
             f" {folder.path} --steps {new}` goes on to step {new:,} with the rates that a run of {new:,} has from"
             " here; another --run begins anew"
         )
-    return {"step": taken, "before": old, "steps": new, "same": is_same}
+    return new, f"{sentence}; the steps before had the learning rates of the old length"
 
 
-def steps_of_epochs(epochs: float | None, prepared: Prepared) -> int | None:
-    """Returns the steps of so many passes over a run's data; None where its size is unknown."""
-    if not epochs or not prepared.steps_per_epoch:
-        return None
-    return max(1, int(epochs * prepared.steps_per_epoch))
+def _other_options(changes: Changes) -> RunError:
+    """Returns the refusal of options that cannot change, or not without being asked to."""
+    values, run = changes.values, changes.folder.path
+    words = "; ".join(f"{flag_of(name)} is {before!r} there and {now!r} here" for name, (before, now) in values.items())
+    is_possible = values.keys() <= ON_PURPOSE | changes.places
+    on_purpose = f"; {_resume(changes, values)} changes that on purpose" if is_possible else ""
+    return RunError(
+        f"{run} was begun with other options: {words}. `plimsoll resume {run}` goes on with its own{on_purpose};"
+        " another --run begins anew"
+    )
+
+
+def _resume(changes: Changes, names: Collection[str]) -> str:
+    """Returns the command that changes some options on purpose."""
+    options = [
+        f"{flag_of(name)} {now}" for name, (_, now) in changes.values.items() if name in names and now is not None
+    ]
+    return f"`plimsoll resume {changes.folder.path} {' '.join(options)}`"
 
 
 def finish(folder: RunFolder) -> None:
-    """Writes what PENDING holds, if it is there. Its plan is still that of before."""
+    """Gives the run the files that PENDING and PREPARED hold, if they are there. Its plan is that of before."""
     if not folder.has(PENDING):
         return
     pending = folder.read(PENDING)
+    if folder.has(PREPARED):
+        shutil.copytree(folder.path / PREPARED, folder.path, dirs_exist_ok=True)
     folder.write("data.json", pending["data.json"])
     folder.seal()
     folder.write("recipe.json", pending["recipe.json"])
-
-
-def is_pending(folder: RunFolder) -> bool:
-    """Returns whether the run's plan has to be made anew for what has changed."""
-    return folder.has(PENDING)
-
-
-def plan_is_made(folder: RunFolder) -> None:
-    """Notes that the plan is that of the changed run."""
-    (folder.path / PENDING).unlink(missing_ok=True)
-
-
-def words(entry: Mapping[str, Any]) -> str:
-    """Returns a sentence about one change, as data.json has it among the facts."""
-    if "option" in entry:
-        flag = flag_of(entry["option"])
-        return f"changed at step {entry['step']:,}: {flag} from {entry['before']} to {entry['now']}"
-    verb = "extended" if entry["steps"] >= entry["before"] else "shortened"
-    sentence = f"{verb} at step {entry['step']:,} from {entry['before']:,} to {entry['steps']:,} steps"
-    return sentence if entry["same"] else f"{sentence}; the steps before had the learning rates of the old length"
-
-
-def notes(folder: RunFolder, prepared: Prepared) -> tuple[str, ...]:
-    """Returns the sentences about changes that the ledger does not have yet."""
-    try:
-        known: set[str] = {*folder.read("ledger.json")["notes"]} if folder.has("ledger.json") else set()
-    except (RunError, KeyError, TypeError):  # damaged: the session says so, and starts another
-        known = set()
-    sentences = [words(entry) for entry in prepared.facts.get("changed", [])]
-    return tuple(sentence for sentence in sentences if sentence not in known)
+    shutil.rmtree(folder.path / PREPARED, ignore_errors=True)

@@ -68,7 +68,8 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     data, planned, ledger = (optional(folder, f"{name}.json") for name in ("data", "plan", "ledger"))
     rows = list(read_rows(folder.metrics))
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    evaluations = [row for row in rows if row.get("validation_loss") is not None]
+    since = data.get("data_since", 0)
+    evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
     best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
 
     steps, step = data.get("steps"), max(folder.saved_steps(), default=None)

@@ -89,7 +89,7 @@ def prepare_run(
             "planned_host": planned["host"],
         }
         variables = accelerator.training_environment(target, card, budget, say, **how)
-        notes = (*_notes_of_changes(folder, trained_by, levers), *changes.notes(folder, prepared))
+        notes = (*_notes_of_changes(folder, trained_by, levers), *prepared.changes)
         note_session(folder, notes)
     except BaseException as problem:
         if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
@@ -180,11 +180,10 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
     if folder.has("plan.json"):
         before = begun_with(folder.read("recipe.json"), recipe, run=folder.path)
         folder.require_sealed()
-        changed = Changes(folder=folder, before=before, recipe=recipe)
-        changes.apply(changed, Prepared.read(folder), on_purpose=on_purpose)
         prepared = Prepared.read(folder)
-        recipe.open(folder.path).require_same(prepared, training=True)
-        return prepared
+        changed = Changes(folder=folder, before=before, recipe=recipe, prepared=prepared, on_purpose=on_purpose)
+        changes.apply(changed, say)
+        return Prepared.read(folder)
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()
         prepared = Prepared.read(folder)
@@ -234,7 +233,7 @@ def _settle_plan(
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, target, processes=processes)
-        is_changed = changes.is_pending(folder)
+        is_changed = folder.has(changes.PENDING)
         if moved is None and not is_changed and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
             return _keep_plan(folder, planned, options, target, card, say)
         why = moved or ("has changed" if is_changed else "")
@@ -279,7 +278,7 @@ def _settle_plan(
     say(plan_table(planned))
     disk.require_room(folder.checkpoints, planned.disk)
     folder.write("plan.json", planned.to_dict())
-    changes.plan_is_made(folder)
+    (folder.path / changes.PENDING).unlink(missing_ok=True)
     return planned.ledger.budget_bytes
 
 

@@ -39,8 +39,8 @@ OFTEN_RESUMED = (
 )
 """Options of `plimsoll resume` that stand first."""
 CHANGEABLE = (
-    "Of the recipe's own options --steps, --epochs and --learning-rate change what is trained, on purpose; --dataset-id"
-    " or --data name the same data in another place.",
+    "Of the recipe's own options --steps, --epochs and --learning-rate change what is trained, on purpose, and so does"
+    " --dataset-id or --data: the same data in another place, or other data, which is read with the run's tokenizer.",
 )
 """Paragraph of the help of `plimsoll resume`."""
 FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}

@@ -244,7 +244,8 @@ class _Training:
         else:
             state = loaded.state
             state["params"] |= frozen
-            loader.restore(loaded.position.loader)
+            if loaded.position.step > self.prepared.data_since:
+                loader.restore(loaded.position.loader)
         memory.trim()
         step = None if loaded is None else loaded.position.step
         self.measured.started(state, resumed=step)
@@ -305,7 +306,8 @@ class _Training:
         """Returns the best evaluation so far; of several processes only the first one removes what is not kept."""
         if distributed.process() != 0:
             return Best(self.recipe.model.uses.best_by)
-        return best_of(read_rows(self.folder.metrics), self.folder.saved_steps(), self.recipe.model.uses.best_by)
+        rows = read_rows(self.folder.metrics, after=self.prepared.data_since)
+        return best_of(rows, self.folder.saved_steps(), self.recipe.model.uses.best_by)
 
     def _last_evaluated(self) -> int:
         """Returns the last step whose evaluation was logged."""
@@ -317,7 +319,7 @@ class _Training:
         stopping = EarlyStopping(schedule)
         if schedule.patience is None:
             return stopping
-        stopping.add_rows(read_rows(self.folder.metrics))
+        stopping.add_rows(read_rows(self.folder.metrics, after=self.prepared.data_since))
         so_far = [stopping.best, stopping.since_best]
         stopping.best, stopping.since_best = distributed.of_first("early-stopping", lambda: so_far)
         return stopping

@@ -172,7 +172,7 @@ def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
     """
     folder.require_saved()
     steps = folder.saved_steps()
-    rows = read_rows(folder.metrics) if folder.metrics.exists() else ()
+    rows = read_rows(folder.metrics, after=Prepared.read(folder).data_since)
     best = best_of(rows, steps, best_by).step
     if step == "last" or (step == "best" and best is None):
         return steps[-1]

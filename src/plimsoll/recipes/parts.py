@@ -186,6 +186,10 @@ class Prepared:
     """Facts about the files of the data that the run began with (`Data.facts`). JSON."""
     weights: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the weights that the run began with (`Model.check`). JSON."""
+    changes: list[str] = field(default_factory=list)
+    """A sentence about each change of the run since it began."""
+    data_since: int = 0
+    """Optimizer steps that were taken with other data: a position or an evaluation up to there is not of this data."""
     spec: Spec = NO_SPEC
     """What an example looks like, which the recipe fills in: a trained model is built by it without its data."""
 
@@ -470,6 +474,18 @@ class Data(Part):
         """
         if prepared.files:
             require_same(self.title, prepared.files, self.facts())
+
+    def with_vocabulary_of(self, run: Path, prepared: Prepared) -> Data:
+        """Returns this data as a run continues with it that has learned other data: with the run's tokenizer.
+
+        Args:
+            run: Folder of the run.
+            prepared: Result of `Dataset.prepare` for the other data.
+
+        Raises:
+            DataError: Numbers in this data mean something else than in the other, like ids of another tokenizer.
+        """
+        return self
 
     def imports(self) -> tuple[str, ...]:
         """Returns the names of the Python modules that reading imports, like ("h5py",): the planner weighs them."""

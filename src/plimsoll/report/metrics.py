@@ -48,12 +48,12 @@ def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
     return columns
 
 
-def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a file; none if there is no file.
+def read_rows(path: Path | str, *, after: int = -1) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a file that are of steps after a given one; none if there is no file.
 
     An incomplete last line is skipped; other damage raises RunError.
     """
-    return (row for _, row in _lines_and_rows(Path(path)))
+    return (row for _, row in _lines_and_rows(Path(path)) if row["step"] > after)
 
 
 class MetricsLog:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from plimsoll.data import model_rows
+from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import Count, FolderPath, Interval, NonNegativeCount, NonNegativeInt, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
@@ -84,6 +86,14 @@ class Packed(Data):
 
     def facts(self) -> Facts:
         return facts_of(self.packed.files, vocab_size=self.packed.vocab_size)
+
+    def with_vocabulary_of(self, run: Path, prepared: Prepared) -> Packed:
+        if (self.packed.folder / TOKENIZER).read_bytes() != (run / TOKENIZER).read_bytes():
+            raise DataError(
+                f"{self.data} was packed with another tokenizer than that of {run}, so its ids mean other tokens: pack"
+                f" it with `plimsoll prepare longcontext --tokenizer {run / TOKENIZER}`, or start a new --run"
+            )
+        return self
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         packed = self.packed

@@ -100,6 +100,15 @@ class PuzzleFolder(Data):
         held = self.training_set.held_bytes() if self.data else 0
         return HostMemory(bytes=READER_BYTES + held + self.in_flight(reading, prefetch))
 
+    def with_vocabulary_of(self, run: Path, prepared: Prepared) -> PuzzleFolder:
+        rows = self.training_set.identifiers
+        if rows > 1:
+            raise DataError(
+                f"{self.data} has {rows:,} puzzle identifiers, and the embeddings that {run} has learned are of those"
+                " of its own data: start a new --run"
+            )
+        return self
+
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         # All of the data is read, so that what is damaged is found now and not during training.
         training = self.training_set

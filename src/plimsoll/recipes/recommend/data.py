@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveFloat
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
@@ -118,6 +119,15 @@ class Interactions(Data):
     def facts(self) -> Facts:
         return facts_of(self.interactions.files)
 
+    def with_vocabulary_of(self, run: Path, prepared: Prepared) -> Interactions:
+        now = facts_of(self.interactions.catalogue)
+        if difference := Facts.from_json(prepared.facts["catalogue"]).difference(now):
+            raise DataError(
+                f"{self.data} has other items or clusters than those whose embeddings {run} has learned: {difference}."
+                " Prepare it with the same items, or start a new --run"
+            )
+        return self
+
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         folder, rows = self.interactions, self.rows
         folder.check()
@@ -125,7 +135,8 @@ class Interactions(Data):
             f"{folder.users:,} users, {folder.items:,} items, {len(folder):,} interactions in {self.data};"
             f" {rows.labels:,} items to predict in {len(rows):,} rows"
         )
-        prepared = reading.length.prepared_for(len(rows), data=self.data, facts={"description": description})
+        facts = {"description": description, "catalogue": facts_of(folder.catalogue).to_json()}
+        prepared = reading.length.prepared_for(len(rows), data=self.data, facts=facts)
         per_epoch = len(rows) / reading.batch_size
         return replace(prepared, evaluate_every=max(1.0, per_epoch * self.eval_interval))
 

@@ -78,6 +78,11 @@ class Interactions:
             names.append(EMBEDDINGS)
         return [self.folder / name for name in names]
 
+    @property
+    def catalogue(self) -> list[Path]:
+        """Files that say what the numbers of items and clusters mean."""
+        return [self.folder / ITEMS, self.folder / CLUSTERS]
+
     @cached_property
     def evaluated(self) -> Int64[np.ndarray, " evaluated"]:
         """Users who have an item for validation and one for testing."""

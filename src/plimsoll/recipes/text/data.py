@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.data import STANDARD_LIBRARY, model_rows
@@ -101,8 +102,13 @@ class Text(NamedText, Data):
         return self.dataset_id != STANDARD_LIBRARY and not require_named(self.dataset_id)
 
     def facts(self) -> Facts:
-        paths = None if self.is_stream else self.documents.paths
-        return facts_of(paths or ())
+        if self.is_stream:
+            return Facts(options={"dataset": self.dataset_id, "config": self.dataset_config, "split": self.split})
+        return facts_of(self.documents.paths or ())
+
+    def with_vocabulary_of(self, run: Path, prepared: Prepared) -> Text:
+        assert isinstance(prepared.spec, TokenSpec)
+        return replace(self, tokenizer=str(run / TOKENIZER), vocab_size=prepared.spec.vocab)
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
         if training:  # evaluation reads what the run keeps
