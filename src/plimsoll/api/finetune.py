@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.api.export import Place
-from plimsoll.api.export import export as export_run
 from plimsoll.api.keywords import require_options
 from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
-from plimsoll.api.run import Run
+from plimsoll.api.run import Run, load
+from plimsoll.api.use import Place
 from plimsoll.recipes.recipe import Pinned
 from plimsoll.recipes.registry import preset
 
@@ -100,7 +99,7 @@ class Tune(Pinned):
             CheckpointError: No checkpoint is saved yet.
             RecipeError: A folder exists already, or the model has no such format.
         """
-        return export_run(self.run, adapter=adapter, merged=merged, step=step)
+        return load(self.run).export(merged, adapter=adapter, step=step)
 
 
 def finetune(

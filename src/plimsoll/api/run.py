@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.api import run_page, use
-from plimsoll.api.export import Place
-from plimsoll.api.export import export as write_export
 from plimsoll.api.follow import OnLog, resume
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
+from plimsoll.api.use import Place
 from plimsoll.errors import PlimsollError, as_written, unknown_attribute
 from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
@@ -119,14 +118,7 @@ class Run:
             PlimsollError: No checkpoint is saved yet, the run has no validation set, or its recipe does not support an
                 option.
         """
-        options = use.EvaluateOptions(
-            step=str(step),
-            raw=raw,
-            closed_loop=closed_loop,
-            keep_seen=keep_seen,
-            submission=None if submission is None else os.fspath(submission),
-        )
-        return use.use("evaluate", str(self.path), options)
+        return self._use("evaluate", step, raw=raw, closed_loop=closed_loop, keep_seen=keep_seen, submission=submission)
 
     def sample(
         self,
@@ -154,10 +146,10 @@ class Run:
         Raises:
             PlimsollError: No checkpoint is saved yet, or the run's recipe does not train a language model.
         """
-        options = use.SampleOptions(
-            prompt=prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, step=str(step)
+        answer = self._use(
+            "sample", step, prompt=prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
         )
-        return prompt + use.use("sample", str(self.path), options)["text"]
+        return prompt + answer["text"]
 
     def solve(self, puzzle: str, *, step: Step = "best") -> dict[str, Any]:
         """Solves a puzzle with the trained model. Only for runs of the recipes "sudoku", "maze" and "arc".
@@ -175,7 +167,7 @@ class Run:
         Raises:
             PlimsollError: The puzzle cannot be read, no checkpoint is saved yet, or the recipe solves no puzzles.
         """
-        return use.use("solve", str(self.path), use.SolveOptions(puzzle=puzzle, step=str(step)))
+        return self._use("solve", step, puzzle=puzzle)
 
     def rank(
         self, history: str | Sequence[str | int], *, top: int = 10, keep_seen: bool = False, step: Step = "best"
@@ -197,8 +189,7 @@ class Run:
             PlimsollError: An item is unknown, no checkpoint is saved yet, or the recipe ranks no items.
         """
         typed = history if isinstance(history, str) else ",".join(map(str, history))
-        options = use.RankOptions(history=typed, top=top, keep_seen=keep_seen, step=str(step))
-        return use.use("rank", str(self.path), options)
+        return self._use("rank", step, history=typed, top=top, keep_seen=keep_seen)
 
     def export(
         self,
@@ -221,7 +212,7 @@ class Run:
         Raises:
             PlimsollError: A file exists already, no checkpoint is saved yet, or the recipe has no such format.
         """
-        return write_export(str(self.path), adapter=adapter, merged=path, step=str(step))
+        return self._use("export", step, adapter=adapter, merged=path)
 
     def report(self, out: Place = None, *, model: bool = True, closed_loop: bool = False) -> Path:
         """Writes a report of the run as one HTML file (loss curves, memory, samples), as `plimsoll report` does.
@@ -252,7 +243,8 @@ class Run:
         """Continues the training of this run with its own recipe and plan, as `plimsoll resume` does.
 
         Options of the recipe change it on purpose: `steps` or `epochs` for another length, `learning_rate`, and
-        `dataset_id` or `data` for the same data in another place. The report and the ledger name what changed.
+        `dataset_id` or `data` for other data, or the same in another place. Other data is read from its beginning with
+        the run's own tokenizer. The report and the ledger name what changed.
 
         Args:
             memory: Memory budget per device. By default that of the plan.
@@ -266,6 +258,7 @@ class Run:
 
         Raises:
             RunError: An option cannot be changed, or the run has no files.
+            DataError: The model cannot read the other data, like text that was packed with another tokenizer.
             RecipeError: The recipe consists of functions of another Python program, or an option is unknown.
 
         Example:
@@ -290,8 +283,12 @@ class Run:
             warnings.warn(f"{note}; the newest whole one is of step {answer['step']:,}", stacklevel=2)
         return answer["fingerprint"]
 
-    def _words(self) -> dict[str, str]:
-        """Returns how far the run came and its bytes, in words. A dash stands for what cannot be read."""
+    def _use(self, verb: str, step: Step, **options: Any) -> dict[str, Any]:
+        """Returns the answer of a checkpoint to a command."""
+        return use.use(verb, str(self.path), use.USES[verb](step=str(step), **options))
+
+    def __repr__(self) -> str:
+        # A dash stands for what cannot be read.
         row = run_row(self.path, name=self.path.name)
         try:
             with as_written(f"a file of {self.path}"):
@@ -299,18 +296,11 @@ class Run:
         except PlimsollError:
             sizes = [None, None, None]
         predicted, measured, budget = map(format_known_bytes, sizes)
-        return {
-            "recipe": row.get("recipe") or UNKNOWN,
-            "steps": f"{known(row.get('step'), ',')} of {known(row.get('steps'), ',')}, {row['state']}",
-            "loss": known(row.get("loss"), ".4f"),
-            "predicted": predicted,
-            "measured": measured,
-            "budget": budget,
-            "path": str(self.path),
-        }
-
-    def __repr__(self) -> str:
-        return f"Run({', '.join(f'{name}: {text}' for name, text in self._words().items())})"
+        return (
+            f"Run(recipe: {row.get('recipe') or UNKNOWN}, steps: {known(row.get('step'), ',')} of"
+            f" {known(row.get('steps'), ',')}, {row['state']}, loss: {known(row.get('loss'), '.4f')}, predicted:"
+            f" {predicted}, measured: {measured}, budget: {budget}, path: {self.path})"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from plimsoll.api.export import export
 from plimsoll.errors import RecipeError
 from plimsoll.files.bucket import fetched
 from plimsoll.files.manifest import replace_file
@@ -32,6 +31,12 @@ from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import with_spec
 from plimsoll.recipes.saved import from_dict, name_in, uses_of
 from plimsoll.recipes.verbs import Verb, lacking, resolved
+
+Place = str | os.PathLike[str] | None
+FILES = re.compile(
+    r"\.(onnx|gguf|ggml|safetensors|bin|pt|pth|pkl|ckpt|h5|keras|tflite|pb|npz|mlmodel|engine|zip|tar)", re.IGNORECASE
+)
+"""Ends of names that stand for files of models, none of which is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,17 @@ class ExportOptions(UseOptions):
     merged: Annotated[str | None, Metavar("FOLDER")] = None
     """New folder for the whole model, which `transformers` loads. By default it is not written."""
 
+    def check_options(self) -> None:
+        """Raises RecipeError where no folder is named, or a file."""
+        places = [place for place in (self.adapter, self.merged) if place]
+        if not places:
+            raise RecipeError(
+                "export writes nothing without a place: name --merged FOLDER for transformers, or of a run of finetune"
+                " --adapter FOLDER for peft"
+            )
+        for place in places:
+            refuse_file(place)
+
 
 USES: dict[str, type[UseOptions]] = {
     "evaluate": EvaluateOptions,
@@ -141,19 +157,16 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
         `run`, `step`, and what the recipe adds.
 
     Raises:
-        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, or its recipe has no such use
-            or option.
+        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, a place to export to is
+            taken, or its recipe has no such use or option.
     """
-    if isinstance(options, ExportOptions):
-        return export(run, **asdict(options))
     here = fetched(run)
     folder = RunFolder(here)
-    saved = folder.read("recipe.json")
     verb = verb_of(name, here)
     request = {**asdict(options), "run": here}
     folder.require_saved()
     if options.typed:
-        recipe = with_spec(from_dict(saved), Prepared.read(folder).spec)
+        recipe = with_spec(from_dict(folder.read("recipe.json")), Prepared.read(folder).spec)
         request |= resolved(verb.ask)(recipe, here, request[options.typed])
     answer = ask(name, request)
 
@@ -177,8 +190,9 @@ def fingerprint(run: str) -> dict[str, Any]:
         CheckpointError: No checkpoint is whole.
     """
     here = fetched(run)
-    RunFolder(here).read("recipe.json")  # what is no run is said before JAX starts
-    RunFolder(here).require_saved()
+    folder = RunFolder(here)
+    folder.read("recipe.json")  # what is no run is said before JAX starts
+    folder.require_saved()
     return ask("fingerprint", {"run": here})
 
 
@@ -190,7 +204,18 @@ def verb_of(name: str, run: str) -> Verb:
     """
     folder = RunFolder(run)
     saved = folder.read("recipe.json")
-    verbs: Mapping[str, Verb] = uses_of(saved).verbs
-    if name not in verbs and name != "evaluate":
+    verb = uses_of(saved).verbs.get(name)
+    if verb is None and name != "evaluate":
         raise lacking(name, folder.path, name_in(saved))
-    return verbs.get(name, Verb())
+    return verb or Verb()
+
+
+def refuse_file(place: str) -> None:
+    """Raises RecipeError for a name like `x.onnx`: a model is exported into a folder, in one of two formats."""
+    suffix = Path(place).suffix
+    if FILES.fullmatch(suffix) and not Path(place).is_dir():
+        raise RecipeError(
+            f"{place} names a {suffix} file, and a model is exported into a folder: in the Hugging Face format,"
+            " which transformers loads and other programs convert (--merged FOLDER, in Python export(FOLDER)); of a"
+            " run of finetune also as adapters for peft (--adapter FOLDER)"
+        )

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from plimsoll.api.export import refuse_file
-from plimsoll.api.use import USES, Writing, use, verb_of
+from plimsoll.api.use import USES, Writing, refuse_file, use, verb_of
 from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.parse import OfRun, Printed, print_answer, split_word, typed
