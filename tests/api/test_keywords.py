@@ -1,12 +1,18 @@
 """Options of a recipe as keywords of `plan` and `train`."""
 
+import dataclasses
+import inspect
+
 import pytest
 
 import plimsoll
 from plimsoll.api import follow
 from plimsoll.api import plan as planning
-from plimsoll.api.keywords import options_of, with_fields
+from plimsoll.api.finetune import Tune
+from plimsoll.api.keywords import options_of
+from plimsoll.cli.options import PlanOptions
 from plimsoll.engine.options import TrainOptions
+from plimsoll.options import default_of
 from plimsoll.recipes.recipe import Pinned
 from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset
@@ -64,8 +70,8 @@ def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
             r"^the recipe stories has no option halt_max_steps, which is one of sudoku, .* and 2 more$",
         ),
         ({"lora_rank": 3}, r"^the recipe stories has no option lora_rank, which is one of finetune$"),
-        ({"stepps": 3}, r"nor the recipe stories has an option stepps: did you mean steps"),
-        ({"qqqq": 1}, r"has an option qqqq: `plimsoll (plan|train) stories --help` lists them$"),
+        ({"stepps": 3}, r"^plimsoll\.(plan|train) of stories has no option stepps: did you mean steps\?$"),
+        ({"qqqq": 1}, r"of stories has no option qqqq; there are .* more \(`plimsoll (plan|train) stories --help`\)$"),
         ({"micro_batch": 4}, r"takes levers together: pins={'micro_batch': 4} keeps micro_batch so$"),
         ({"ema_decay": [1]}, r"^--ema-decay must be a number, got \[1\]$"),
         ({"steps": 0}, r"^--steps must be 1 or more and"),
@@ -121,8 +127,30 @@ def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
         assert not taken & preset(name).options.keys(), name
 
 
-def test_without_fields_nothing_is_loaded():
-    assert with_fields("no-such-recipe", {}, verb="plan", options=()) == "no-such-recipe"
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (plimsoll.plan, PlanOptions),
+        (planning.plan, PlanOptions),
+        (plimsoll.train, TrainOptions),
+        (plimsoll.Run.train, TrainOptions),
+        (Tune.train, TrainOptions),
+    ],
+)
+def test_keywords_that_are_options_have_their_defaults(function, options):
+    fields = {field.name: default_of(field) for field in dataclasses.fields(options)}
+    keywords = inspect.signature(function).parameters
+    shared = fields.keys() & keywords.keys()
+    assert shared >= {"memory"}
+    for name in shared:
+        assert (keywords[name].default or None) == (fields[name] or None), name
+
+
+def test_keywords_of_train_that_are_no_options_are_called_and_not_kept():
+    assert {*options_of(plimsoll.train)} - {*TrainOptions.__dataclass_fields__} == {"on_log", "say"}
+    of_plan = {*options_of(planning.plan)} - {*PlanOptions.__dataclass_fields__}
+    of_library = {"name", "card", "processes", "pins", "pinned_by", "prepared", "margin_bytes", "say"}
+    assert of_plan == of_library | {"smallest"}, "which is called --floor on the command line"
 
 
 @pytest.mark.parametrize(("options", "printed"), [({}, "said\n"), ({"quiet": True}, "")])

@@ -7,10 +7,10 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from plimsoll.api import notebook
-from plimsoll.api.keywords import with_fields
+from plimsoll.api.keywords import requested
 from plimsoll.api.plan import Say, printing
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
@@ -19,24 +19,18 @@ from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.files.sender import Sender, sent
 from plimsoll.processes import supervise
-from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import from_dict, name_in
 from plimsoll.report.metrics import NewRows
 
 OnLog = Callable[[dict[str, Any]], None]
 """Function that takes a row of metrics: a dict, as in `Run.metrics`."""
+OF_TRAINING = frozenset(field.name for field in dataclasses.fields(TrainOptions))
+"""Names of the options of training; others are the recipe's."""
 
 
-class Begun(NamedTuple):
-    """What a run began with."""
-
-    name: str
-    """Name of the recipe, as its plan has it."""
-    recipe: Recipe
-
-
-def begun(folder: RunFolder) -> Begun:
-    """Returns what a run began with, from its files.
+def begun(folder: RunFolder) -> tuple[str, Recipe]:
+    """Returns the name and the recipe that a run began with, from its files.
 
     Raises:
         RunError: It is no run.
@@ -44,30 +38,53 @@ def begun(folder: RunFolder) -> Begun:
     """
     saved = folder.read("recipe.json")
     name = None
-    if folder.has("plan.json"):
-        with contextlib.suppress(RunError):  # a damaged plan is refused, or made anew, where it is needed
-            name = folder.planned()["recipe"]
-    return Begun(name or name_in(saved), from_dict(saved))
+    with contextlib.suppress(RunError):  # a missing or damaged plan is refused, or made anew, where it is needed
+        name = folder.planned()["recipe"]
+    return name or name_in(saved), from_dict(saved)
 
 
-def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None, say: Say | None = None) -> None:
+def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:
     """Continues a run. Options of its recipe are changed on purpose.
 
     Args:
         path: Folder of the run.
         options: Options of training and of the recipe, by name.
         on_log: Called with each new row of metrics.
+    """
+    name, recipe = begun(RunFolder(path))
+    on_purpose = tuple(option for option in options if option not in OF_TRAINING)
+    train(recipe, {**options, "run": path, "name": name, "on_purpose": on_purpose}, on_log=on_log)
+
+
+def train(
+    recipe: Recipe | Pinned | str,
+    options: Mapping[str, Any],
+    *,
+    on_log: OnLog | None = None,
+    say: Say | None = None,
+) -> str:
+    """Trains a recipe, and returns the folder of the run when it has ended.
+
+    Args:
+        recipe: The recipe, or its name.
+        options: Options of training and of the recipe, by name.
+        on_log: Called with each new row of metrics.
         say: Called with messages; by default they are printed.
     """
-    run = begun(RunFolder(path))
-    of_training = {field.name for field in dataclasses.fields(TrainOptions)}
-    fields = {name: value for name, value in options.items() if name not in of_training}
-    recipe = with_fields(run.recipe, fields, verb="train", options=of_training)
-    assert isinstance(recipe, Recipe)
-    chosen = {name: value for name, value in options.items() if name in of_training}
-    chosen |= {"run": path, "name": run.name, "on_purpose": tuple(fields)}
+    fields = {name: value for name, value in options.items() if name not in OF_TRAINING}
+    chosen = {name: value for name, value in options.items() if name in OF_TRAINING}
+    request = requested(
+        recipe,
+        fields,
+        verb="train",
+        options=[*OF_TRAINING, "on_log", "say"],
+        name=chosen.get("name"),
+        pins=chosen.get("pins"),
+    )
+    folder = chosen.get("run") or f"runs/{request.name}"
+    chosen |= {"run": os.fspath(folder), "name": request.name, "pins": request.pins}
     given = TrainOptions(**chosen)
-    follow(recipe, given, say or printing(quiet=given.quiet), on_log)
+    return follow(request.recipe, given, say or printing(quiet=given.quiet), on_log)
 
 
 def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> str:

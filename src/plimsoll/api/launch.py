@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.api.follow import OnLog, follow
-from plimsoll.api.keywords import options_of, with_fields
-from plimsoll.api.plan import Say, named, printing, unpinned
+from plimsoll.api import follow
+from plimsoll.api.follow import OnLog
+from plimsoll.api.plan import Say
 from plimsoll.api.run import Run
-from plimsoll.engine.options import TrainOptions
-from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.recipe import Pinned, Recipe
 
 
@@ -67,21 +64,5 @@ def train(
         >>> run = plimsoll.train("code", memory="768MiB", run="runs/code", max_steps=200)  # doctest: +SKIP
         >>> run.evaluate()["loss"]  # doctest: +SKIP
     """
-    say = say or printing(quiet=quiet)
-    known = [field.name for field in dataclasses.fields(TrainOptions)]
-    fields = {option: value for option, value in options.items() if option not in known}
-    options = {option: value for option, value in options.items() if option in known}
-    called = name or (short_name(recipe) if isinstance(recipe, str) else None)
-    own = [*known, *options_of(train)]
-    recipe, options["pins"] = unpinned(with_fields(recipe, fields, verb="train", options=own), pins)
-    name, recipe = named(recipe, called)
-    given = TrainOptions(
-        memory=memory,
-        chip=chip,
-        run=os.fspath(run) if run else f"runs/{name}",
-        max_steps=max_steps,
-        quiet=quiet,
-        name=name,
-        **options,
-    )
-    return Run(follow(recipe, given, say, on_log))
+    options |= {"memory": memory, "chip": chip, "run": run, "max_steps": max_steps, "pins": pins}
+    return Run(follow.train(recipe, {**options, "quiet": quiet, "name": name}, on_log=on_log, say=say))

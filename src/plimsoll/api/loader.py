@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from plimsoll.api.keywords import require_recipe
+from plimsoll.api.keywords import requested
 from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.recipe import Pinned, Recipe
-from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import differences, from_dict
 from plimsoll.types import Source
 
@@ -38,8 +37,7 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
         >>> next(batches)["input_ids"].shape  # doctest: +SKIP
         (64, 128)
     """
-    recipe = require_recipe(recipe, verb="loader")
-    recipe = recipe.recipe if isinstance(recipe, Pinned) else preset(recipe) if isinstance(recipe, str) else recipe
+    recipe = requested(recipe, verb="loader").recipe
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open
             _prepare(recipe, Path(temporary))

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
+from plimsoll.api.keywords import requested
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -36,11 +37,8 @@ from plimsoll.planner.types import Problem, Rates
 from plimsoll.processes import environment, toolchains
 from plimsoll.processes.cache import cache_folder, limit_bytes, prune
 from plimsoll.recipes.flat import absent_data
-from plimsoll.recipes.own.files import short_name
-from plimsoll.recipes.own.recipe import recipe_of
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Pinned, Recipe
-from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import name_of, to_dict
 from plimsoll.training import disk
 from plimsoll.types import Precision
@@ -110,9 +108,9 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
-    recipe, pins = unpinned(recipe, pins)
-    name, recipe = named(recipe, name)
-    given = pins
+    request = requested(recipe, verb="plan", name=name, pins=pins)
+    recipe, name = request.recipe, request.name
+    given = pins = request.pins
     require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one
     _require_one_question(smallest=smallest, largest=largest, measure=measure)
     if chip is None:
@@ -128,7 +126,7 @@ def plan(
         accelerator.require_free(card, target, budget)
     cache = cache_folder()
     cache_limit = limit_bytes()
-    requested = {
+    question = {
         "recipe": name,
         "budget_bytes": budget,
         "host_budget_bytes": _host_budget(host_memory, target, say),
@@ -152,7 +150,7 @@ def plan(
             within=seconds,
             say=say,
         )
-    problem = _possible_problem(recipe, target, **requested)
+    problem = _possible_problem(recipe, target, **question)
     held, advice = _host_memory(recipe, target, prepared, pins)
     problem = dataclasses.replace(problem, host_bytes=held, data_advice=advice)
     if prepared is None:
@@ -315,31 +313,6 @@ def _host_budget(host_memory: str | float | None, target: Chip, say: Say) -> int
     if read := as_read(host_memory):
         say(f"--host-memory {read}")
     return budget
-
-
-def unpinned(
-    recipe: Recipe | Pinned | str, pins: Mapping[str, Any] | None = None
-) -> tuple[Recipe | str, dict[str, Any]]:
-    """Returns the recipe alone, and the levers that keep a value: its own, then `pins`.
-
-    Raises:
-        RecipeError: `pins` are no values by name.
-    """
-    try:
-        given = dict(pins or {})
-    except (TypeError, ValueError):
-        kind = type(pins).__name__
-        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
-    if isinstance(recipe, Pinned):
-        recipe, given = recipe.recipe, {**recipe.pins, **given}
-    return recipe_of(recipe), given
-
-
-def named(recipe: Recipe | str, name: str | None) -> tuple[str, Recipe]:
-    """Returns the recipe and its name: the user's, else its kind or file."""
-    if isinstance(recipe, str):
-        return name or short_name(recipe), preset(recipe)
-    return name or name_of(recipe), recipe
 
 
 def refuse_impossible(

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 from plimsoll.api import compare, launch
-from plimsoll.api.keywords import options_of, require_options, with_fields
+from plimsoll.api.keywords import options_of, requested, require_options
 from plimsoll.api.notebook import ShownPlan
-from plimsoll.api.plan import UNKNOWN_STEPS, Say, named, printing, unpinned
+from plimsoll.api.plan import UNKNOWN_STEPS, Say, printing
 from plimsoll.api.plan import plan as plan_recipe
 from plimsoll.api.run import Run
 from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
@@ -25,7 +25,6 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
 from plimsoll.processes.request import ask
 from plimsoll.recipes.flat import giving_way, overridden
-from plimsoll.recipes.own.files import short_name
 from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import to_dict
@@ -355,11 +354,11 @@ def plan(
             raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
         by_name = isinstance(recipe, str)
         known = [*options_of(plan), *options_of(plan_recipe)]
-        changed, asked["pins"] = unpinned(with_fields(recipe, options, verb="plan", options=known), pins)
-        name, whole = named(changed, name or (short_name(recipe) if by_name else None))
+        request = requested(recipe, options, verb="plan", options=known, name=name, pins=pins)
+        asked["pins"], whole = request.pins, request.recipe
         if by_name and asked.get("largest"):
             whole = _without_what_gives_way(whole, asked["largest"])
-        planned = plan_recipe(whole, name=name, **asked)
+        planned = plan_recipe(whole, name=request.name, **asked)
         return RecipePlan(**vars(planned), of=whole, options=asked, by_name=by_name)
     if not callable(recipe):
         raise RecipeError(
