@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import jax
     import numpy as np
 
@@ -182,6 +184,8 @@ class TrainedRun(Protocol):
 
     run: str
     """The folder, as it was named."""
+    path: Path
+    """The folder."""
     recipe: Any
     prepared: Any
     plan: Any
@@ -189,8 +193,19 @@ class TrainedRun(Protocol):
     step: int
     """Of the checkpoint."""
 
+    @property
+    def task(self) -> Any:
+        """Model and loss, in the arithmetic of the plan."""
+        ...
+
+    @property
+    def data(self) -> Any:
+        """Opened data of the run (`recipes.recipe.Opened`). Raises DataError where it is not the run's any more."""
+        ...
+
     def params(self, *, average: bool = True, given: bool = True) -> Params:
-        """Returns the parameters: the average of the weights where one is kept, unless `average` is False.
+        """Returns the parameters as the loss reads them: the average of the weights where one is kept, unless `average`
+        is False.
 
         Without `given`, frozen weights that the recipe reads from elsewhere are left out.
         """

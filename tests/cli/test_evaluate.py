@@ -12,7 +12,8 @@ from commands import answer, called, plimsoll
 from plimsoll.cli import look
 from plimsoll.errors import CheckpointError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.inference.trained import PARAMETERS, choose, newest_whole, whole
+from plimsoll.inference.evaluate import prove
+from plimsoll.inference.trained import PARAMETERS, choose, whole
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.summary import evaluation_text
 from plimsoll.training.checkpoints import read_leaves
@@ -86,13 +87,13 @@ def test_the_fingerprint_is_of_the_newest_whole_checkpoint(copied):
     assert found["fingerprint"] == newest_fingerprint(copied.path)
     assert found["step"] == 24
     flip_a_bit(copied.checkpoint(24))
-    older, notes = newest_whole(copied)
-    assert older == 20
-    assert "checkpoint 24 is damaged" in notes[0]
+    older = answer("fingerprint", copied.path)
+    assert older["step"] == 20
+    assert "checkpoint 24 is damaged" in older["notes"][0]
     assert copied.checkpoint(24).exists()  # looked at, not set aside
     flip_a_bit(copied.checkpoint(20))
     with pytest.raises(CheckpointError, match=r"no checkpoint of .* is whole: checkpoint 24 is .*; checkpoint 20 is"):
-        newest_whole(copied)
+        prove({"run": str(copied.path)})
 
 
 def test_the_same_seed_writes_the_same_text(tiny_run):

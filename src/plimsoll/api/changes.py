@@ -77,7 +77,7 @@ class Changes:
     @cached_property
     def steps_taken(self) -> int:
         """Steps of the newest checkpoint that is whole, from which the run goes on."""
-        return self.folder.newest_whole()
+        return self.folder.newest_whole()[0]
 
 
 def apply(changes: Changes, say: Say) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from plimsoll.api import notebook
 from plimsoll.api.keywords import requested
@@ -29,8 +29,16 @@ OF_TRAINING = frozenset(field.name for field in dataclasses.fields(TrainOptions)
 """Names of the options of training; others are the recipe's."""
 
 
-def begun(folder: RunFolder) -> tuple[str, Recipe]:
-    """Returns the name and the recipe that a run began with, from its files.
+class Begun(NamedTuple):
+    """What a run began with."""
+
+    name: str
+    """Name of the recipe, as its plan has it."""
+    recipe: Recipe
+
+
+def begun(folder: RunFolder) -> Begun:
+    """Returns what a run began with, from its files.
 
     Raises:
         RunError: It is no run.
@@ -40,7 +48,7 @@ def begun(folder: RunFolder) -> tuple[str, Recipe]:
     name = None
     with contextlib.suppress(RunError):  # a missing or damaged plan is refused, or made anew, where it is needed
         name = folder.planned()["recipe"]
-    return name or name_in(saved), from_dict(saved)
+    return Begun(name or name_in(saved), from_dict(saved))
 
 
 def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:

@@ -86,9 +86,10 @@ class Run:
         from plimsoll.inference.trained import Trained, params_without_code
 
         if is_pickled(saved) and not is_here(saved):
-            return params_without_code(str(self.path), step=str(step), average=average)
-
-        return Trained(str(self.path), step=str(step)).readable_params(average=average)
+            params = params_without_code(self.folder, step=str(step), average=average)
+        else:
+            params = Trained(str(self.path), step=str(step)).params(average=average)
+        return params["trainable"] if params.keys() == {"trainable"} else params
 
     def evaluate(
         self,

@@ -136,7 +136,7 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
     if not changed:
         return ()
     words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
-    return (f"planned again after step {folder.newest_whole():,}: {words}",)
+    return (f"planned again after step {folder.newest_whole()[0]:,}: {words}",)
 
 
 def _plan_there(folder: RunFolder, options: TrainOptions) -> dict[str, Any] | None:

@@ -184,10 +184,16 @@ class RunFolder:
         names = [folder.name.removeprefix(STEP) for folder in folders]
         return sorted(int(name) for name in names if name.isdigit())
 
-    def newest_whole(self) -> int:
-        """Returns the step of the newest checkpoint that is as it was written, 0 if none is. Reads all of its bytes."""
-        steps = reversed(self.saved_steps())
-        return next((step for step in steps if damage(self.checkpoint(step)) is None), 0)
+    def newest_whole(self) -> tuple[int, list[str]]:
+        """Returns the step of the newest checkpoint that is as it was written, 0 if none is, and a note about each
+        newer one. Reads all of their bytes."""
+        notes: list[str] = []
+        for step in reversed(self.saved_steps()):
+            problem = damage(self.checkpoint(step))
+            if problem is None:
+                return step, notes
+            notes.append(f"checkpoint {step} is damaged ({problem})")
+        return 0, notes
 
     def checkpoint(self, step: int) -> Path:
         """Returns the folder of the checkpoint of a step."""
@@ -239,15 +245,12 @@ class RunFolder:
             return "nothing saved"
         if steps is not None and saved >= steps:
             return "finished"
-        return f"stopped {'early ' if self._ended_early(saved) else ''}at step {saved:,}"
 
-    def _ended_early(self, saved: int) -> bool:
-        """Returns whether `--patience` has ended the run at this step. A ledger that cannot be read says nothing."""
-        try:
-            ledger = self.read("ledger.json") if self.has("ledger.json") else {}
-            return ledger.get("ended_early", {}).get("step") == saved
-        except (RunError, AttributeError):
-            return False
+        # Whether `--patience` has ended it. A ledger that cannot be read says nothing.
+        with contextlib.suppress(RunError, AttributeError):
+            if self.read("ledger.json").get("ended_early", {}).get("step") == saved:
+                return f"stopped early at step {saved:,}"
+        return f"stopped at step {saved:,}"
 
     def lock(self) -> int:
         """Takes the lock of the run, so that no two processes write to it. Returns its file descriptor.

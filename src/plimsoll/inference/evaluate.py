@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.errors import RecipeError
+from plimsoll.errors import CheckpointError, RecipeError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.inference.trained import Trained, newest_whole
-from plimsoll.recipes.recipe import Recipe
+from plimsoll.inference.trained import Trained
 from plimsoll.recipes.saved import name_of
 from plimsoll.recipes.verbs import Verb, resolved
 from plimsoll.training.checkpoints import read_leaves
@@ -40,13 +39,13 @@ def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: The recipe does not support an option.
     """
     trained = Trained(request["run"], step=request["step"])
-    recipe: Recipe = trained.recipe
+    recipe = trained.recipe
     verb = recipe.model.uses.verbs.get("evaluate", Verb())
     supported = {*verb.options, *(["raw"] if recipe.optimizer.ema_decay else [])}
-    recipe.open(trained.folder.path).require_same(trained.prepared, training=False)
+    _ = trained.data  # other data is refused first
     for option, refusal in UNSUPPORTED.items():
         if request.get(option) and option not in supported:
-            raise RecipeError(refusal.format(run=trained.folder.path, recipe=name_of(recipe)))
+            raise RecipeError(refusal.format(run=trained.path, recipe=name_of(recipe)))
     answer = {"run": request["run"], "step": trained.step}
     answer |= resolved(verb.answer)(trained, request) if verb.answer else trained.means()
     if request.get("raw") and "raw" not in answer:
@@ -59,7 +58,10 @@ def prove(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fingerprint of the newest whole checkpoint of `request["run"]`."""
     folder = RunFolder(request["run"])
     folder.read("recipe.json")  # refuses what is no run
-    step, notes = newest_whole(folder)
+    folder.require_saved()
+    step, notes = folder.newest_whole()
+    if not step:
+        raise CheckpointError(f"no checkpoint of {folder.path} is whole: {'; '.join(notes)}. Train again to start anew")
     leaves = read_leaves(folder.checkpoint(step))
     digest = fingerprint(leaves, folder.position(step).loader)
     return {"run": request["run"], "step": step, "fingerprint": digest, "notes": notes}

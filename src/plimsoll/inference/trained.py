@@ -8,21 +8,22 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
 from plimsoll.engine.program import lowered
-from plimsoll.errors import CheckpointError, RunError, as_written
+from plimsoll.errors import CheckpointError, RunError
 from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import readable
 from plimsoll.planned import Plan
 from plimsoll.recipes.parts import Prepared
-from plimsoll.recipes.recipe import with_spec
-from plimsoll.recipes.saved import from_dict, name_of
-from plimsoll.recipes.verbs import lacking, resolved
+from plimsoll.recipes.recipe import Opened, with_spec
+from plimsoll.recipes.saved import from_dict
+from plimsoll.recipes.verbs import resolved
 from plimsoll.report.metrics import read_rows
 from plimsoll.training.checkpoints import FROZEN, load_arrays, read_leaves, without_frozen
 from plimsoll.training.loop import summed
@@ -48,42 +49,57 @@ class Trained:
         self.folder = RunFolder(run)
         recipe = from_dict(self.folder.read("recipe.json"))
         self.folder.require_sealed()
-        with as_written(f"plan.json of {self.folder.path}"):
-            self.plan = Plan.from_dict(self.folder.read("plan.json")["plan"])
+        self.plan = Plan.from_dict(self.folder.planned()["plan"])
         self.prepared = Prepared.read(self.folder)
         self.recipe = with_spec(recipe, self.prepared.spec)
         self.run = run
+        self.path = self.folder.path
         self.step = whole(self.folder, step, self.recipe.model.uses.best_by)
         self.checkpoint = self.folder.checkpoint(self.step)
 
-    def params(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters: the average of the weights where one is kept, unless `average` is False.
+    @cached_property
+    def task(self) -> Any:
+        """Model and loss, in the arithmetic of the plan."""
+        return self.recipe.task(self.plan.compute(jax.default_backend()))
 
-        Without `given`, frozen weights that the recipe reads from elsewhere are left out.
+    @cached_property
+    def data(self) -> Opened:
+        """Opened data and weights of the run. Raises DataError where they are not the run's any more."""
+        data = self.recipe.open(self.path)
+        data.require_same(self.prepared, training=False)
+        return data
+
+    def stored(self, *, average: bool = True, given: bool = True) -> Any:
+        """Returns the parameters in the bits in which they are stored: where one is kept, the average of the weights.
+
+        Args:
+            average: Whether it is to be the average.
+            given: Whether to read frozen weights that the recipe has from elsewhere.
         """
-        task = self.recipe.task(self.plan.compute(jax.default_backend()))
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        how: dict[str, Any] = {"frozen_bits": self.plan.frozen_bits, "precision": self.plan.precision}
-        init = make_init(task, rule, **how, examples=self.plan.effective_batch)
+        init = make_init(self.task, rule, frozen_bits=self.plan.frozen_bits)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
+
+        # Frozen weights from elsewhere.
         frozen = {}
         if self.recipe.hints.frozen_given:
             like = without_frozen(like)
             if given:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
-                frozen = {"frozen": self.recipe.open(self.folder.path).load_frozen(drawn)}
-        if "ema" not in like or not average:
-            loaded = load_arrays(self.checkpoint, {"params": like["params"]}, only=PARAMETERS)
-        else:
-            others = {name: leaf for name, leaf in like["params"].items() if name != "trainable"}
-            loaded = load_arrays(self.checkpoint, {"ema": like["ema"], "params": others}, only=AVERAGED)
-        return evaluated(loaded | {"params": loaded["params"] | frozen})
+                frozen = {"frozen": self.data.load_frozen(drawn)}
 
-    def readable_params(self, *, average: bool = True) -> Any:
-        """Returns the parameters as a loss reads them: what is learned alone where there is nothing else."""
-        params = self.params(average=average)
-        params |= {"trainable": readable(params["trainable"])}
-        return params["trainable"] if params.keys() == {"trainable"} else params
+        # The weights of the checkpoint, or their average in the place of them.
+        params, only = like["params"], PARAMETERS
+        wanted = {"params": params}
+        if average and "ema" in like:
+            others = {name: leaf for name, leaf in params.items() if name != "trainable"}
+            wanted, only = {"ema": like["ema"], "params": others}, AVERAGED
+        return evaluated(load_arrays(self.checkpoint, wanted, only=only)) | frozen
+
+    def params(self, *, average: bool = True, given: bool = True) -> Any:
+        """Returns the parameters as a loss reads them; the arguments are those of `stored`."""
+        params = self.stored(average=average, given=given)
+        return params | {"trainable": readable(params["trainable"])}
 
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
         """Returns the means over the held-out set as the recipe reports them, and how much of it counted.
@@ -94,11 +110,10 @@ class Trained:
         recipe, counted = self.recipe, 0.0
         if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
             alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
-            evaluate = compiled(
-                lowered(recipe, alone, steps=self.prepared.steps).evaluate, deterministic=alone.deterministic
-            )
+            program = lowered(recipe, alone, steps=self.prepared.steps)
+            evaluate = compiled(program.evaluate, deterministic=alone.deterministic)
         elif evaluate is None:
-            evaluate = jax.jit(make_evaluate(recipe.task(self.plan.compute(jax.default_backend()))))
+            evaluate = jax.jit(make_evaluate(self.task))
 
         def evaluate_and_count(params: Any, batch: Mapping[str, Any]) -> Mapping[str, LossSum]:
             nonlocal counted
@@ -106,8 +121,8 @@ class Trained:
             counted += float(sums["loss"].weight)
             return sums
 
-        batches = recipe.open(self.folder.path).validation(examples=self.plan.micro_batch)
-        sums = summed(iter(batches), evaluate_and_count, self.params(average=average))
+        batches = self.data.validation(examples=self.plan.micro_batch)
+        sums = summed(iter(batches), evaluate_and_count, self.stored(average=average))
         if not sums:
             raise RunError(f"{self.folder.path} has no held-out set to evaluate on: {recipe.data.no_validation}")
         means = {name.removeprefix("validation_"): value for name, value in sums.items()}
@@ -119,13 +134,12 @@ class Trained:
         return {**means, unit: round(counted)}
 
 
-def params_without_code(run: str, *, step: str, average: bool) -> Any:
+def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[str, Any]:
     """Returns the parameters of a run whose functions are not here, in dicts by the names on their paths.
 
     Raises:
         RunError: Its weights are kept in fewer bits, which only its recipe can read.
     """
-    folder = RunFolder(run)
     plan = Plan.from_dict(folder.planned()["plan"])
     if plan.weight_bits != 32 or plan.frozen_bits != 32:
         raise RunError(
@@ -141,25 +155,18 @@ def params_without_code(run: str, *, step: str, average: bool) -> Any:
         for name in names[:-1]:
             node = node.setdefault(name, {})
         node[names[-1]] = leaf
-    params = evaluated({"params": {}} | state)
-    return params["trainable"] if params.keys() == {"trainable"} else params
+    return evaluated({"params": {}} | state)
 
 
 def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the run's recipe answers to a command that only some recipes support (`recipes/verbs.py`).
 
     Args:
-        verb: Name in `Uses.verbs`.
+        verb: Name in `Uses.verbs` of the run's recipe.
         request: `run`, `step`, and the options of the command.
-
-    Raises:
-        RecipeError: The run's recipe has no such verb.
     """
     trained = Trained(request["run"], step=request["step"])
-    verbs = trained.recipe.model.uses.verbs
-    if verb not in verbs:
-        raise lacking(verb, trained.folder.path, name_of(trained.recipe))
-    return resolved(verbs[verb].answer)(trained, request)
+    return resolved(trained.recipe.model.uses.verbs[verb].answer)(trained, request)
 
 
 def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
@@ -174,13 +181,9 @@ def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
     steps = folder.saved_steps()
     rows = read_rows(folder.metrics, after=Prepared.read(folder).data_since)
     best = best_of(rows, steps, best_by).step
-    if step == "last" or (step == "best" and best is None):
-        return steps[-1]
-    if step == "best":
-        assert best is not None
-        return best
-    if step.isdigit() and int(step) in steps:
-        return int(step)
+    names = {str(number): number for number in steps} | {"last": steps[-1], "best": best or steps[-1]}
+    if step in names:
+        return names[step]
     there = ", ".join(f"{number} (best)" if number == best else str(number) for number in steps)
     raise CheckpointError(
         f"{folder.path} has no checkpoint of step {step!r}; it has {there}. Name one of them, `best` or `last`"
@@ -198,15 +201,3 @@ def whole(folder: RunFolder, step: str, best_by: str = "loss") -> int:
     raise CheckpointError(
         f"checkpoint {chosen} of {folder.path} is damaged ({problem}): {instead} again, which sets it aside"
     )
-
-
-def newest_whole(folder: RunFolder) -> tuple[int, list[str]]:
-    """Returns the newest step whose checkpoint passes its checksums, and a note about each newer one that does not."""
-    folder.require_saved()
-    notes = []
-    for step in reversed(folder.saved_steps()):
-        problem = damage(folder.checkpoint(step))
-        if problem is None:
-            return step, notes
-        notes.append(f"checkpoint {step} is damaged ({problem})")
-    raise CheckpointError(f"no checkpoint of {folder.path} is whole: {'; '.join(notes)}. Train again to start anew")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import jax
-
 from plimsoll.data.text.tokenizer import load_tokenizer
-from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import TrainedRun
 
@@ -34,12 +30,11 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
         go_on: Samples ids after the prompt's.
     """
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
-    tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
+    tokenizer = load_tokenizer(trained.path / "tokenizer.json")
     prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
     options = {name: request[name] for name in ("tokens", "temperature", "top_k", "seed")}
     options |= {"end": tokenizer.end_of_text, "known": tokenizer.size, "length": trained.prepared.spec.length}
-    ids = list(go_on(task, readable(trained.params()["trainable"]), prompt, **options))
+    ids = list(go_on(trained.task, trained.params()["trainable"], prompt, **options))
     return written(trained, request, ids, tokenizer.decode(ids))
 
 

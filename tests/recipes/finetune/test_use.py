@@ -40,12 +40,17 @@ class Tuned(SimpleNamespace):
         recipe, run = small(tmp_path, **changed), tmp_path / "run"
         run.mkdir()
         made = recipe.open(run).prepare(lambda _: None)
-        plan = SimpleNamespace(compute=lambda platform: Compute())
-        super().__init__(recipe=recipe, run=str(run), step=6, plan=plan, prepared=made)
+        super().__init__(recipe=recipe, run=str(run), path=run, step=6, prepared=made)
         self.task = recipe.task(Compute())
         params, draw = recipe.open(None).load(zeros(self.task)), np.random.default_rng(3)
         move = lambda leaf: leaf + jnp.asarray(moved * draw.standard_normal(leaf.shape), jnp.float32)  # noqa: E731
         self.all = params | {"trainable": jax.tree.map(move, params["trainable"])}
+
+    @property
+    def data(self):
+        data = self.recipe.open(self.path)
+        data.require_same(self.prepared, training=False)
+        return data
 
     def params(self, *, average=True, given=True):
         return self.all if given else {name: part for name, part in self.all.items() if name != "frozen"}

@@ -125,9 +125,7 @@ def run(tmp_path):
     (tmp_path / "test_puzzles.json").write_text(json.dumps({"t": {"test": pairs((ASKED, RIGHT))}}))
     test_set = SimpleNamespace(names=lambda: ["<blank>", "t", "u"])
     data = SimpleNamespace(arc_tasks=tmp_path / "test_puzzles.json", test_set=test_set)
-    recipe = SimpleNamespace(
-        data=data, task=lambda compute: task,
-    )  # fmt: skip
+    recipe = SimpleNamespace(data=data)
     batch = {
         "inputs": np.stack([placed(ASKED)] * 4), "puzzle_identifiers": np.array([1, 1, 2, 1]),
         "labels": np.stack([placed(RIGHT), placed(WRONG), placed(RIGHT), placed(WRONG)]).astype(np.int32),
@@ -140,8 +138,7 @@ def run(tmp_path):
         sums = evaluate({"trainable": np.float32(3)}, batch)
         return {name: float(total) / float(weight) for name, (total, weight) in sums.items()}
 
-    plan = SimpleNamespace(compute=lambda backend: None)
-    return SimpleNamespace(recipe=recipe, plan=plan, means=means)
+    return SimpleNamespace(recipe=recipe, task=task, means=means)
 
 
 def test_an_evaluation_counts_the_votes_of_the_examples_that_count(run):

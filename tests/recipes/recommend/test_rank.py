@@ -8,7 +8,7 @@ import pytest
 from interaction_files import write_random, write_small
 from making import made
 from plimsoll.errors import RunError
-from plimsoll.recipes.recipe import Opened, Recipe
+from plimsoll.recipes.recipe import Opened
 from plimsoll.recipes.recommend import baselines
 from plimsoll.recipes.recommend import rank as ranked
 from plimsoll.recipes.recommend.ranking import mean_metrics
@@ -42,6 +42,14 @@ def asked():
     return []
 
 
+class Ranked(SimpleNamespace):
+    """A `types.TrainedRun` without parameters."""
+
+    @property
+    def data(self):
+        self.recipe.open(None).require_same(self.prepared, training=False)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, asked):
     folder = write_small(tmp_path / "set", SEQUENCES, items=ITEMS)
@@ -58,9 +66,8 @@ def run(tmp_path, monkeypatch, asked):
 
     monkeypatch.setattr(ranked, "scorer", scorer)
     monkeypatch.setattr(ranked, "mixture", model_alone)
-    return SimpleNamespace(
-        run="runs/x", step=1_234, prepared="as it was", recipe=made("recommend", data=str(folder), seq_len=4)
-    )
+    recipe = made("recommend", data=str(folder), seq_len=4)
+    return Ranked(run="runs/x", step=1_234, prepared="as it was", recipe=recipe)
 
 
 @pytest.fixture(autouse=True)
@@ -174,11 +181,9 @@ def test_a_block_that_is_not_full_is_filled_and_what_fills_it_is_not_answered(mo
         shapes.append(ids.shape)
         return params["trainable"] * ids.sum(axis=1, keepdims=True)
 
-    task = SimpleNamespace(log_probabilities=log_probabilities)
-    monkeypatch.setattr(Recipe, "task", lambda self, compute: task)
     trained = SimpleNamespace(
-        run="runs/x", recipe=made("recommend", seq_len=3, num_items=9), prepared=None,
-        plan=SimpleNamespace(compute=lambda backend: None),
+        run="runs/x", recipe=made("recommend", seq_len=3, num_items=9), data=None,
+        task=SimpleNamespace(log_probabilities=log_probabilities),
         params=lambda *, average: {"trainable": np.float32(2 if average else 3)},
     )  # fmt: skip
     score = ranked.scorer(trained, users=4, average=average)

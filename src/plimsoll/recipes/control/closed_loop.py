@@ -9,12 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from plimsoll.data.hdf5.writer import MADE_WITH
 from plimsoll.errors import RecipeError
-from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.control.data import Windows
 from plimsoll.recipes.control.imitator import Imitating
 from plimsoll.recipes.control.lqr import systems
@@ -38,7 +36,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a chart."""
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    task = trained.task
     assert isinstance(task, Imitating)
     data: Windows = trained.recipe.data
     rows = data.rows
@@ -59,7 +57,7 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
         states, controls = rows.largest(family)
         scales[family] = states, controls * spread[: len(controls)]
     starts = journeys(every, variants=variants, starts=STARTS, dt=options.dt, scales=scales, seed=seed)
-    weights = readable(trained.params()["trainable"])
+    weights = trained.params()["trainable"]
     driven = simulate_journeys(
         starts,
         lambda inputs: task.predicted(weights, inputs),

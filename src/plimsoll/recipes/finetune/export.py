@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.data.chat.tokenizer import save_chat_tokenizer
-from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.adapters import PATHS, write_adapter
 from plimsoll.models.pretrained.config import read_config, read_shape, sees_pictures, text_settings
 from plimsoll.models.pretrained.find import find_folder
@@ -44,10 +43,10 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: A place is taken, or there are no adapters.
     """
     model: Pretrained = trained.recipe.model
-    weights = readable(trained.params(given=False)["trainable"])
+    weights = trained.params(given=False)["trainable"]
     if model.lora_rank:
         weights = jax.tree.map(lambda matrix: np.asarray(matrix, np.float32), weights)
-    run_tokenizer = Path(trained.run).expanduser() / TOKENIZER
+    run_tokenizer = trained.path / TOKENIZER
     base = find_folder(model.pretrained)
 
     def adapter(folder: Path) -> int:
@@ -65,7 +64,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     if model.lora_rank:
         writers["adapter"] = adapter
     if request.get("merged"):
-        trained.recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
+        _ = trained.data  # another model is refused
     return exported(trained, request, writers)
 
 

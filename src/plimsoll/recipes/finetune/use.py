@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -12,7 +11,6 @@ import jax
 from plimsoll.data.chat.tokenizer import ChatTokenizer, Example
 from plimsoll.errors import RecipeError
 from plimsoll.levers.lora import LoRA
-from plimsoll.levers.weight_bits import readable
 from plimsoll.models.sampling import continued, make_next_token, window_for
 from plimsoll.recipes.finetune.data import tokenizer_of_run
 from plimsoll.recipes.writing import texts, written
@@ -26,7 +24,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     recipe = trained.recipe
     if not recipe.model.lora_rank:
         return means
-    base: Any = recipe.task(trained.plan.compute(jax.default_backend())).task
+    base = trained.task.task
     key = jax.random.key(0)  # of dropout, which it does not have
 
     @jax.jit
@@ -51,9 +49,9 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: The prompt is longer than what the model reads.
     """
     recipe = trained.recipe
-    recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
-    task: Any = recipe.task(trained.plan.compute(jax.default_backend()))
-    tokenizer = tokenizer_of_run(Path(trained.run).expanduser(), trained.prepared.facts["day"])
+    _ = trained.data  # another model is refused first
+    task = trained.task
+    tokenizer = tokenizer_of_run(trained.path, trained.prepared.facts["day"])
     prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
     positions = recipe.model.shape.positions
     if len(prompt) > positions:
@@ -62,7 +60,6 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             " once: shorten it"
         )
     params = trained.params()
-    params = params | {"trainable": readable(params["trainable"])}
     if isinstance(task, LoRA):
         model, weights = cast(Any, task.task).decoder, task.adapted(params)
     else:

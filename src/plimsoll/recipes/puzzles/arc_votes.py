@@ -44,7 +44,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     tasks = json.loads(data.arc_tasks.read_text("utf-8"))
     names = data.test_set.names()
     votes = Votes()
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    task = trained.task
     assert isinstance(task, RecursiveSolver)
 
     @jax.jit

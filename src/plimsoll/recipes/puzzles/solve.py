@@ -7,13 +7,11 @@ is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.question import TEST, question, solvable, verdict
 from plimsoll.recipes.puzzles.sudoku_grids import BOXES
@@ -32,7 +30,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         request: What `question.question` returns.
     """
     form = solvable(trained.prepared.spec, trained.run)
-    task = trained.recipe.task(trained.plan.compute(jax.default_backend()))
+    task = trained.task
     assert isinstance(task, RecursiveSolver)
     params = trained.params()
     inputs = np.array(request["inputs"], np.int32)
@@ -41,7 +39,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         "labels": np.full_like(inputs, IGNORED_LABEL)[None],
         "puzzle_identifiers": np.array([request["identifier"]], np.int32),
     }
-    answers = jax.jit(task.every_step)(params | {"trainable": readable(params["trainable"])}, batch)
+    answers = jax.jit(task.every_step)(params, batch)
     last = np.asarray(answers.tokens[-1, 0])
     logits = np.asarray(answers.halt_logits[:, 0], np.float64)
     halting = np.flatnonzero(logits > 0)
@@ -63,7 +61,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     """Returns the exhibit of a report: the first puzzles of the test split, before and after."""
     recipe = trained.recipe
-    recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)  # refuses another set
+    _ = trained.data  # another set is refused
     items = []
     for number in range(SHOWN):
         name = f"{TEST}{number}"

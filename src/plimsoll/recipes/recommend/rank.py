@@ -6,14 +6,12 @@ In a process that imports JAX. Scores are of the whole catalogue, a block of use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
 
 from plimsoll.errors import RunError
-from plimsoll.levers.weight_bits import readable
 from plimsoll.recipes.recommend.data import Interactions
 from plimsoll.recipes.recommend.interactions import HeldOut
 from plimsoll.recipes.recommend.mixture import mixture
@@ -87,9 +85,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def scorer(trained: TrainedRun, *, users: int, average: bool = True) -> Scorer:
     """Returns the function that scores up to `users` histories at a time."""
     length = _data(trained).seq_len
-    task = cast(NextItem, trained.recipe.task(trained.plan.compute(jax.default_backend())))
+    task = cast(NextItem, trained.task)
     params = trained.params(average=average)
-    params = params | {"trainable": readable(params["trainable"])}
     run = jax.jit(task.log_probabilities)
 
     def score(histories: Sequence[np.ndarray]) -> np.ndarray:
@@ -188,5 +185,5 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
 
 def _data(trained: TrainedRun) -> Interactions:
     """Returns the run's data, which is there and is that of the run."""
-    trained.recipe.open(Path(trained.run)).require_same(trained.prepared, training=False)
+    _ = trained.data  # other data is refused
     return trained.recipe.data

@@ -14,7 +14,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from plimsoll.data.text.tokenizer import load_tokenizer
-from plimsoll.levers.weight_bits import readable
 from plimsoll.models.pretrained.safetensors_folder import SINGLE
 from plimsoll.models.pretrained.weights import published_tensor
 from plimsoll.models.shape import DecoderShape
@@ -33,9 +32,9 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: A place is taken, or an adapter is asked for.
     """
     shape: DecoderShape = trained.recipe.model.shape(trained.prepared.spec)
-    tokenizer = load_tokenizer(Path(trained.run).expanduser() / "tokenizer.json")
+    tokenizer = load_tokenizer(trained.path / "tokenizer.json")
     config = config_of(shape, trained.prepared.spec.length, end=tokenizer.end_of_text)
-    params = readable(trained.params()["trainable"])
+    params = trained.params()["trainable"]
 
     def merged(folder: Path) -> int:
         tensors = {
