@@ -4,13 +4,13 @@ import shlex
 
 import pytest
 
-from plimsoll.api.commands import chosen_fields, continue_command, repeat_command, use_commands
+from plimsoll.api.commands import base_of, continue_command, repeat_command, use_commands
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import to_dict
+from plimsoll.recipes.saved import chosen_fields, to_dict
 from plimsoll.units import GIB
 
 
@@ -31,7 +31,7 @@ def test_a_preset_comes_back_by_its_name(name):
     assert found.recipe == recipe
     assert found.name == name
     assert found.options.run == "/runs/a b-again"
-    assert chosen_fields(to_dict(recipe), name)["seed"] == 7
+    assert chosen_fields(to_dict(recipe), base_of(to_dict(recipe), name)[1])["seed"] == 7
 
 
 def test_booleans_none_and_odd_characters_come_back():

@@ -12,8 +12,7 @@ from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import presets
 from plimsoll.recipes.registry import preset, swapped
-from plimsoll.recipes.saved import chosen_fields as fields_besides
-from plimsoll.recipes.saved import is_from_file
+from plimsoll.recipes.saved import chosen_fields, is_from_file
 from plimsoll.recipes.verbs import Shown
 from plimsoll.units import MIB
 
@@ -30,30 +29,30 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     """
     if is_from_file(saved):
         return [f"{saved['file']}:{saved['name']}"], None
-    known = presets()
-    of_kind = [other for other in known if preset(other).kind == saved["kind"]]
+
+    # Presets with this model, and the parts that each has otherwise.
     parts = saved.get("parts", {})
-    like = [other for other in known if parts and known[other].parts.get("model") == parts["model"]]
-    names = [*(other for other in (*of_kind, *like) if other == name), *of_kind, *like]
-    if not names:
+    swaps: dict[str, dict[str, str]] = {}
+    for other, record in presets().items():
+        fits = record.parts.get("model") == parts["model"] if parts else preset(other).kind == saved["kind"]
+        if fits:
+            swaps[other] = {role: part for role, part in parts.items() if record.parts[role] != part}
+    if not swaps:
         raise RecipeError(f"no preset is of the kind {saved['kind']}: the command that made this run is not known")
-    base = preset(names[0])
-    swap = {role: part for role, part in parts.items() if known[names[0]].parts[role] != part}
+
+    # The one of that name, or the closest.
+    closest = name if name in swaps else min(swaps, key=lambda other: len(swaps[other]))
+    swap = swaps[closest]
     if not swap:
-        return [names[0]], base
+        return [closest], preset(closest)
     words = ",".join(f"{role}={part}" for role, part in swap.items())
-    return [names[0], "--swap", words], swapped(base, swap)
-
-
-def chosen_fields(saved: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Returns the options that are not as in the preset; of a user's file all of them."""
-    return fields_besides(saved, base_of(saved, name)[1])
+    return [closest, "--swap", words], swapped(preset(closest), swap)
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
     """Returns what follows `plimsoll train`: the recipe, and the options that make it this one."""
     words, base = base_of(saved, name)
-    for field, value in fields_besides(saved, base).items():
+    for field, value in chosen_fields(saved, base).items():
         flag = field.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

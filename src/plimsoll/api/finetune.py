@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.api.keywords import require_options
+from plimsoll.api.keywords import requested
 from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
 from plimsoll.api.run import Run, load
 from plimsoll.api.use import Place
 from plimsoll.recipes.recipe import Pinned
-from plimsoll.recipes.registry import preset
 
 RUN = "runs/finetune"
 """Folder of a run that is not named."""
@@ -74,8 +73,8 @@ class Tune(Pinned):
             BudgetError: No plan fits the memory.
             PlimsollError: The request is invalid, or the training process fails.
         """
-        how: dict[str, Any] = {"run": self.run, **options}
-        return train(self, say=say, **how, memory=memory, chip=chip)
+        options = {"run": self.run} | options
+        return train(self, memory=memory, chip=chip, say=say, **options)
 
     def export(
         self,
@@ -138,9 +137,7 @@ def finetune(
         >>> run = tune.train(memory="20GiB")  # doctest: +SKIP
         >>> tune.export("adapter/")  # doctest: +SKIP
     """
-    blank = preset("finetune")
-    known = [name for name in blank.options if name not in ("pretrained", "dataset_id")]
-    require_options(options, known, verb="finetune")
-    recipe = blank.replace(pretrained=os.fspath(pretrained), dataset_id=os.fspath(data), **options)
+    fields = {"pretrained": os.fspath(pretrained), "data": os.fspath(data), **options}
+    recipe = requested("finetune", fields, verb="finetune").recipe
     levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}
     return Tune(recipe=recipe, pins=levers, run=os.fspath(run))

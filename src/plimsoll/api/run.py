@@ -303,9 +303,6 @@ class Run:
             f" {predicted}, measured: {measured}, budget: {budget}, path: {self.path})"
         )
 
-    def __dir__(self) -> list[str]:
-        return sorted(name for name in {*vars(self), *vars(Run)} if not name.startswith("_"))
-
     if not TYPE_CHECKING:  # to a type checker a run has its attributes and nothing else
 
         def __getattr__(self, name: str) -> Any:

@@ -19,7 +19,7 @@ from plimsoll.planned import Planned
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
 from plimsoll.recipes.own.pickled import is_pickled
-from plimsoll.recipes.saved import uses_of
+from plimsoll.recipes.saved import chosen_fields, uses_of
 from plimsoll.recipes.specs import spec_of
 from plimsoll.report.metrics import read_rows
 from plimsoll.report.page.recorded import Recorded, columns_of
@@ -88,7 +88,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         data=data.get("facts", {}).get("description", ""),
         sessions=provenance.sessions(folder),
         columns=columns_of(read_rows(folder.metrics)),
-        chosen=commands.chosen_fields(recipe, planned.recipe) if planned else {},
+        chosen=chosen_fields(recipe, commands.base_of(recipe, planned.recipe)[1]) if planned else {},
         commands=_commands(folder, recipe) if planned else {},
         learning_rate=(rates["steps"], rates["rates"]) if rates else None,
         exhibits=shown.get("exhibits", ()),

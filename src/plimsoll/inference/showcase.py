@@ -21,6 +21,7 @@ from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.verbs import resolved
+from plimsoll.training import allocator
 from plimsoll.units import format_bytes
 
 RATES = 200
@@ -48,8 +49,8 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
             exhibits.extend(make())
         except PlimsollError as problem:
             left_out.append(f"{what}: {problem}")
-        except (MemoryError, jax.errors.JaxRuntimeError) as problem:
-            if not isinstance(problem, MemoryError) and "RESOURCE_EXHAUSTED" not in str(problem):
+        except Exception as problem:
+            if not allocator.refused(problem):
                 raise
             limit = format_bytes(request["limit_bytes"])
             left_out.append(f"{what}: it takes more than the {limit} that it may use here")
