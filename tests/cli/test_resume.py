@@ -97,7 +97,7 @@ def test_data_that_lies_elsewhere_is_the_same_if_its_bytes_are(run, become, runs
 def test_python_continues_a_run_and_names_what_differs(run):
     with pytest.raises(RunError, match="--seed is 42 there and 7 here"):
         load(run).train(seed=7)
-    with pytest.raises(RecipeError, match=r"has an option sed: did you mean seed\?"):
+    with pytest.raises(RecipeError, match=r"has no option sed: did you mean seed\?"):
         load(run).train(sed=7)
 
 
