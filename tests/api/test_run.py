@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said_in_its_words_and_nothing_fails(trained, tmp
     with pytest.raises(plimsoll.PlimsollError, match=r"ledger\.json of .* is not as plimsoll writes it"):
         _ = run.ledger
     assert "loss: 5." in repr(run)
-    assert "predicted: -, measured: -, budget: -" in repr(run)
+    assert "measured: -, budget: 900.0 MiB" in repr(run)
     (run.path / "metrics.jsonl").write_text("nonsense\n")
     assert "recipe: -, steps: - of -, damaged: line 1 of" in repr(run)
 

@@ -12,7 +12,7 @@ from plimsoll.api import run_page, use
 from plimsoll.api.follow import OnLog, resume
 from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
 from plimsoll.api.use import Place
-from plimsoll.errors import PlimsollError, as_written, unknown_attribute
+from plimsoll.errors import unknown_attribute
 from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.pickled import is_here, is_pickled
@@ -291,12 +291,8 @@ class Run:
     def __repr__(self) -> str:
         # A dash stands for what cannot be read.
         row = run_row(self.path, name=self.path.name)
-        try:
-            with as_written(f"a file of {self.path}"):
-                sizes = [self.ledger.predicted_bytes, self.ledger.measured_bytes, self.ledger.budget_bytes]
-        except PlimsollError:
-            sizes = [None, None, None]
-        predicted, measured, budget = map(format_known_bytes, sizes)
+        sizes = ("predicted_bytes", "peak_bytes", "budget_bytes")
+        predicted, measured, budget = (format_known_bytes(row.get(size)) for size in sizes)
         return (
             f"Run(recipe: {row.get('recipe') or UNKNOWN}, steps: {known(row.get('step'), ',')} of"
             f" {known(row.get('steps'), ',')}, {row['state']}, loss: {known(row.get('loss'), '.4f')}, predicted:"

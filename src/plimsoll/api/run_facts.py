@@ -83,6 +83,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         "loss": losses[-1] if losses else None,
         "best_validation_loss": best.get("validation_loss"),
         "exact_accuracy": best.get("validation_exact_accuracy"),
+        "predicted_bytes": planned.get("predicted_peak_bytes"),
         "peak_bytes": ledger.get("measured", {}).get("peak_bytes"),
         "budget_bytes": planned.get("budget_bytes"),
         "state": state,

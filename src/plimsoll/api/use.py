@@ -30,7 +30,7 @@ from plimsoll.processes.request import ask
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import with_spec
 from plimsoll.recipes.saved import from_dict, name_in, uses_of
-from plimsoll.recipes.verbs import Verb, lacking, resolved
+from plimsoll.recipes.verbs import Verb, resolved
 
 Place = str | os.PathLike[str] | None
 FILES = re.compile(
@@ -45,6 +45,8 @@ class UseOptions(Options):
 
     typed: ClassVar[str] = ""
     """Option that the recipe reads before JAX starts, like a puzzle."""
+    lacking: ClassVar[str] = ""
+    """Clause of the refusal of a run whose recipe has no such use."""
 
     step: Annotated[str, Metavar("STEP")] = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, of recommend highest NDCG@10; else the
@@ -94,10 +96,13 @@ class Writing(Options):
 class SampleOptions(UseOptions, Writing):
     """Options of a run's text."""
 
+    lacking = "which writes no text"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions(UseOptions):
     typed = "puzzle"
+    lacking = "which solves no puzzles: name a run of sudoku, maze or arc"
 
     puzzle: Annotated[str, Argument("PUZZLE")]
     """Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in '# SG'), a file
@@ -107,6 +112,7 @@ class SolveOptions(UseOptions):
 @dataclass(frozen=True, kw_only=True)
 class RankOptions(UseOptions):
     typed = "history"
+    lacking = "which ranks no items: name a run of recommend (`plimsoll runs` lists those here)"
 
     history: Annotated[str, Metavar("ITEMS")]
     """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
@@ -118,6 +124,11 @@ class RankOptions(UseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(UseOptions):
+    lacking = (
+        "whose model transformers does not know: only language models in Llama's layout are exported, as stories and"
+        " code train them"
+    )
+
     adapter: Annotated[str | None, Metavar("FOLDER")] = None
     """New folder for the adapters, which `peft` loads. Only for finetune."""
     merged: Annotated[str | None, Metavar("FOLDER")] = None
@@ -206,7 +217,7 @@ def verb_of(name: str, run: str) -> Verb:
     saved = folder.read("recipe.json")
     verb = uses_of(saved).verbs.get(name)
     if verb is None and name != "evaluate":
-        raise lacking(name, folder.path, name_in(saved))
+        raise RecipeError(f"{folder.path} is a run of {name_in(saved)}, {USES[name].lacking}")
     return verb or Verb()
 
 

@@ -10,8 +10,6 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.errors import RecipeError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
@@ -43,22 +41,7 @@ class Shown:
     """Made only if `plimsoll report --closed-loop` asks for it."""
 
 
-WITHOUT = {
-    "sample": "which writes no text",
-    "export": "whose model transformers does not know: only language models in Llama's layout are exported, as stories"
-    " and code train them",
-    "solve": "which solves no puzzles: name a run of sudoku, maze or arc",
-    "rank": "which ranks no items: name a run of recommend (`plimsoll runs` lists those here)",
-}
-"""Refusals of the commands, for runs of recipes that do not have the verb."""
-
-
 def resolved(reference: str) -> Any:
     """Returns what a reference like "module:name" names. References stand in code and are never read from data."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-def lacking(verb: str, run: object, recipe: str) -> RecipeError:
-    """Returns the refusal of a command for a run of a recipe without that verb."""
-    return RecipeError(f"{run} is a run of {recipe}, {WITHOUT[verb]}")
