@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from commands import TINY, plimsoll
 from hypotheses import examples
 from interaction_files import write_small
+from making import made
+from packed_files import write_packed
 from plimsoll import preset
 from plimsoll.api import changes, train
 from plimsoll.api.train import prepare_data
@@ -246,6 +248,21 @@ def test_other_data_leaves_the_model_as_it_is(tmp_path, option, value, words):
     with pytest.raises(PlimsollError, match=words):
         prepare_data(folder, recipe.replace(**{option: value}), print, on_purpose=["dataset_id", option])
     assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
+
+
+def test_text_that_was_packed_with_another_tokenizer_is_refused(tmp_path):
+    ids = np.arange(4096) % 256
+    for name, tokenizer in (("first", b"{}"), ("longer", b"{}"), ("others", b'{"a": 1}')):
+        write_packed(tmp_path / name, ids if name == "first" else [*ids, *ids], tokenizer=tokenizer)
+    recipe = made("longcontext", data=str(tmp_path / "first"), seq_len=64, batch_size=2, steps=60)
+    (tmp_path / "run").mkdir()
+    folder = begun(tmp_path / "run", recipe, taken=10, prepared=recipe.open(tmp_path / "run").prepare(lambda _: None))
+    with pytest.raises(
+        DataError, match=r"others was packed with another tokenizer .* --tokenizer .*run/tokenizer.json`"
+    ):
+        prepare_data(folder, recipe.replace(data=str(tmp_path / "others")), print, on_purpose=["data"])
+    prepared = prepare_data(folder, recipe.replace(data=str(tmp_path / "longer")), print, on_purpose=["data"])
+    assert (prepared.steps, prepared.steps_per_epoch, prepared.data_since) == (60, 63.5, 10)
 
 
 def test_items_whose_numbers_mean_something_else_are_refused(tmp_path):
