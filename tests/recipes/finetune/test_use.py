@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from chat_files import byte_tokenizer, write_records
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.levers.weight_bits import as_bits
+from plimsoll.levers.weight_bits import as_bits, readable
 from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.models.pretrained.config import read_shape
@@ -53,7 +53,8 @@ class Tuned(SimpleNamespace):
         return data
 
     def params(self, *, average=True, given=True):
-        return self.all if given else {name: part for name, part in self.all.items() if name != "frozen"}
+        params = self.all | {"trainable": readable(self.all["trainable"])}
+        return params if given else {name: part for name, part in params.items() if name != "frozen"}
 
     def logits(self):
         rank = self.recipe.options["lora_rank"]
