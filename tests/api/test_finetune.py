@@ -6,7 +6,7 @@ import pytest
 
 import plimsoll
 from chat_files import turns, write_records
-from plimsoll.api.keywords import requested
+from plimsoll.api.keywords import read_request
 from plimsoll.models.pretrained.adapters import read_adapter
 from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.training.checkpoints import load_arrays
@@ -38,7 +38,7 @@ def test_its_options_are_those_of_the_recipe():
 
 def test_its_levers_go_with_it_and_another_value_of_the_call_comes_before(tmp_path):
     made = tune(tmp_path)
-    request = requested(made, verb="plan", pins={"micro_batch": 2})
+    request = read_request(made, verb="plan", pins={"micro_batch": 2})
     assert request.recipe == made.recipe == from_dict(to_dict(made.recipe))
     assert request.pins == {**PINS, "frozen_bits": 16, "micro_batch": 2}
     assert next(plimsoll.loader(made))["input_ids"].shape == (4, 128)

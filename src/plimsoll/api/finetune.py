@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.api.keywords import requested
+from plimsoll.api.keywords import read_request
 from plimsoll.api.launch import train
 from plimsoll.api.plan import Say
 from plimsoll.api.planning import RecipePlan, plan
@@ -138,6 +138,6 @@ def finetune(
         >>> tune.export("adapter/")  # doctest: +SKIP
     """
     fields = {"pretrained": os.fspath(pretrained), "data": os.fspath(data), **options}
-    recipe = requested("finetune", fields, verb="finetune").recipe
+    recipe = read_request("finetune", fields, verb="finetune").recipe
     levers = dict(pins or {}) if frozen_bits is None else {"frozen_bits": frozen_bits, **(pins or {})}
     return Tune(recipe=recipe, pins=levers, run=os.fspath(run))

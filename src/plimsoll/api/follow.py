@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from plimsoll.api import notebook
-from plimsoll.api.keywords import requested
+from plimsoll.api.keywords import read_request
 from plimsoll.api.plan import Say, printing
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
@@ -81,7 +81,7 @@ def train(
     """
     fields = {name: value for name, value in options.items() if name not in OF_TRAINING}
     chosen = {name: value for name, value in options.items() if name in OF_TRAINING}
-    request = requested(
+    request = read_request(
         recipe,
         fields,
         verb="train",

@@ -16,7 +16,7 @@ from plimsoll.recipes.registry import preset, recipes_with
 from plimsoll.recipes.saved import name_of
 
 
-class Requested(NamedTuple):
+class Request(NamedTuple):
     """What a call names: a recipe, and levers that keep a value."""
 
     recipe: Recipe
@@ -30,7 +30,7 @@ class Requested(NamedTuple):
         return self.given_name or name_of(self.recipe)
 
 
-def requested(
+def read_request(
     recipe: Any,
     fields: Mapping[str, Any] | None = None,
     *,
@@ -38,7 +38,7 @@ def requested(
     options: Iterable[str] = (),
     name: str | None = None,
     pins: Mapping[str, Any] | None = None,
-) -> Requested:
+) -> Request:
     """Returns the recipe that a call names, with other values of some of its fields, to which others give way.
 
     Args:
@@ -74,7 +74,7 @@ def requested(
             f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
             f" {type(recipe).__name__}{own if callable(recipe) else ''}"
         )
-    request = Requested(recipe, levers, name)
+    request = Request(recipe, levers, name)
     if not fields:
         return request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from plimsoll.api.keywords import requested
+from plimsoll.api.keywords import read_request
 from plimsoll.errors import RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.recipe import Pinned, Recipe
@@ -37,7 +37,7 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
         >>> next(batches)["input_ids"].shape  # doctest: +SKIP
         (64, 128)
     """
-    recipe = requested(recipe, verb="loader").recipe
+    recipe = read_request(recipe, verb="loader").recipe
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:  # the tokenizer is in memory when the source is open
             _prepare(recipe, Path(temporary))

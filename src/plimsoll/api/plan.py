@@ -16,7 +16,7 @@ from typing import Any, get_args
 from plimsoll.api import accelerator, notebook
 from plimsoll.api import largest as largest_option
 from plimsoll.api.accelerator import Card
-from plimsoll.api.keywords import requested
+from plimsoll.api.keywords import read_request
 from plimsoll.api.mesh import over_devices
 from plimsoll.api.option_values import steps_of
 from plimsoll.api.pins import require_levers, require_supported
@@ -108,7 +108,7 @@ def plan(
     Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
     and plug-in of an accelerator are here, and JAX cannot use it.
     """
-    request = requested(recipe, verb="plan", name=name, pins=pins)
+    request = read_request(recipe, verb="plan", name=name, pins=pins)
     recipe, name = request.recipe, request.name
     given = pins = request.pins
     require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 from plimsoll.api import compare, launch
-from plimsoll.api.keywords import options_of, requested, require_options
+from plimsoll.api.keywords import options_of, read_request, require_options
 from plimsoll.api.notebook import ShownPlan
 from plimsoll.api.plan import UNKNOWN_STEPS, Say, printing
 from plimsoll.api.plan import plan as plan_recipe
@@ -354,7 +354,7 @@ def plan(
             raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
         by_name = isinstance(recipe, str)
         known = [*options_of(plan), *options_of(plan_recipe)]
-        request = requested(recipe, options, verb="plan", options=known, name=name, pins=pins)
+        request = read_request(recipe, options, verb="plan", options=known, name=name, pins=pins)
         asked["pins"], whole = request.pins, request.recipe
         if by_name and asked.get("largest"):
             whole = _without_what_gives_way(whole, asked["largest"])
