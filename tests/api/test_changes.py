@@ -212,7 +212,7 @@ def test_other_data_is_read_with_the_tokenizer_that_was_learned(tmp_path):
     assert (folder.path / "tokenizer.json").read_bytes() == tokenizer
     assert (folder.path / "validation.npy").read_bytes() != held_out
     assert (prepared.spec, prepared.steps, prepared.data_since) == (before.spec, 60, 24)
-    assert prepared.facts["text"] == recipe.data.facts().to_json() != before.facts["text"]
+    assert prepared.files == recipe.data.facts().to_json() != before.files
     assert re.fullmatch(r"changed at step 24: --dataset-id from .*first.txt to .*other.txt", prepared.changes[0])
     assert prepare_data(folder, recipe, print, on_purpose=["dataset_id"]) == prepared
     assert prepare_data(folder, recipe, print) == prepared, "it is the run's own by now"

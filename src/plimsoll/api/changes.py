@@ -155,15 +155,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
         )
     place = folder.path / PREPARED
     place.mkdir()
-    prepared = data.open(place, recipe.reading).prepare(say)
-    return replace(
-        prepared,
-        steps=before.steps,
-        spec=recipe.spec,
-        weights=before.weights,
-        changes=before.changes,
-        data_since=changes.steps_taken,
-    )
+    prepared = replace(recipe, data=data).open(place).prepare(say)
+    return replace(prepared, steps=before.steps, changes=before.changes, data_since=changes.steps_taken)
 
 
 def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
