@@ -82,7 +82,7 @@ def runs(arguments: list[str]) -> int:
         raise PlimsollError(f"there is no folder {options.folder!r}: name one that has runs in it or below it")
     paths = [file.parent for file in sorted(folder.glob("**/recipe.json"))]
     rows = [run_row(path, name=str(path.relative_to(folder))) for path in paths]
-    return print_answer(options, {"runs": rows}, lambda answer: runs_table(answer["runs"]))
+    return print_answer(options, {"runs": rows}, lambda _: runs_table(rows))
 
 
 def inspect(arguments: list[str]) -> int:

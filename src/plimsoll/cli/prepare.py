@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 
 from plimsoll.cli.help import Page
 from plimsoll.cli.main import COMMANDS
@@ -32,9 +31,8 @@ def prepare(arguments: Sequence[str]) -> int:
     known = preparations()
     what = arguments[0] if arguments else ""
     if what in ("-h", "--help"):
-        grouped = groupby(known, key=lambda name: known[name].purpose)
-        sets = "\n".join(f"  {', '.join(names):<27}  {purpose}" for purpose, names in grouped)
-        print(USAGE.format(sets=sets, example=COMMANDS["prepare"].example))
+        sets = [f"  {name:<12} {preparation.purpose}" for name, preparation in known.items()]
+        print(USAGE.format(sets="\n".join(sets), example=COMMANDS["prepare"].example))
         return 0
     if what not in known:
         hint = did_you_mean(what, known) or f": {names_in_words(known)}"

@@ -35,7 +35,7 @@ class Preparation:
     """Data set that `plimsoll prepare NAME` makes."""
 
     purpose: str
-    """Line of `plimsoll prepare --help`. Neighbours with the same line share it."""
+    """Line of `plimsoll prepare --help`."""
     options: str
     """"module:Class": a dataclass. Its fields are the options, and their docstrings the help; one of them is `out`."""
     make: str
