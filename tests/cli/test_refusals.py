@@ -85,7 +85,7 @@ REFUSED = {
     "train sudoku --run x": "--data | plimsoll prepare sudoku --size",
     "train arc --run x": "--data | plimsoll prepare arc --source",
     "plan longcontext --preset sudoku": "longcontext-sudoku | longcontext-nano",
-    "plan longcontext --heads 4": "--heads 4",
+    "plan longcontext --heads 4": "--heads and --attention-window | --attention-every",
     # How long planning takes
     "plan stories --chip cpu --within 0s": "--within | above 0 | 24h | 0s",
     "plan stories --chip cpu --within 1e12s": "--within | 24h | 1e12s",
