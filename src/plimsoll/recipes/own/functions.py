@@ -76,7 +76,7 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
         DataError: Their first axes disagree.
     """
     paths, tree = tree_flatten_with_path(shapes_of(batch, "batch"))
-    leaves = {_name(path) or "batch": leaf for path, leaf in paths}
+    leaves = {keystr(path, simple=True, separator="/") or "batch": leaf for path, leaf in paths}
     first_axes = {leaf.shape[:1] for leaf in leaves.values()}
     if len(first_axes) != 1 or first_axes & {(), (0,)}:
         words = ", ".join(f"{name} {leaf.shape}" for name, leaf in leaves.items())
@@ -103,17 +103,14 @@ def shapes_of(tree: Any, what: str) -> Any:
     def shape(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         dtype = getattr(leaf, "dtype", None)
         if not isinstance(dtype, np.dtype) or dtype.kind in "OSU":
+            name = keystr(path, simple=True, separator="/") or "the top"
             raise RecipeError(
-                f"{_name(path) or 'the top'} of the {what} is {described(leaf)}: give arrays of numbers, or their"
+                f"{name} of the {what} is {described(leaf)}: give arrays of numbers, or their"
                 f" shapes, like jax.eval_shape(init, jax.random.key(0)), and {NO_ARRAY}"
             )
         return jax.ShapeDtypeStruct(leaf.shape, narrow(dtype))
 
     return tree_map_with_path(shape, tree)
-
-
-def _name(path: Any) -> str:
-    return keystr(path, simple=True, separator="/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +152,8 @@ class Given:
             self.supported,
             called="your functions",
             in_no_file=True,
-            form=self.form,
-            reduction=self.reduction,
+            batch_form=self.form,
+            loss_reduction=self.reduction,
             of_data=identity,
             __module__=getattr(self.loss, "func", self.loss).__module__,  # of what a functools.partial calls
         )

@@ -196,8 +196,7 @@ def _fields_of(module: type[Any]) -> dict[str, Any]:
 
 def _own(fields: Mapping[str, Any]) -> str:
     """Returns the values of the fields that only this recipe has, on which its code may depend."""
-    every = {field.name for field in dataclasses.fields(OwnRecipe)}
-    return json.dumps({name: value for name, value in fields.items() if name not in every})
+    return json.dumps({name: value for name, value in fields.items() if not hasattr(OwnRecipe, name)})
 
 
 def _computed(recipe: Recipe) -> dict[str, str]:

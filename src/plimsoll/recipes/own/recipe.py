@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -78,9 +78,9 @@ class OwnRecipe(Length):
     """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
     """Identity of the training data, if the functions alone do not determine it."""
-    form: ClassVar[Any] = None
+    batch_form: ClassVar[Any] = None
     """`functions.BatchForm` of a batch that is no dict of arrays."""
-    reduction: ClassVar[str] = "sum"
+    loss_reduction: ClassVar[str] = "sum"
     """What the loss returns: "sum" (and weight) or "mean"."""
 
     ema_decay: Share = 0.0
@@ -228,7 +228,7 @@ class OwnRecipe(Length):
                 given = Examples(
                     given,
                     called=f"the {name.replace('_', ' ')} of {self.called}",
-                    failure=lambda what, problem: failed(what, self._home, problem),
+                    failure=partial(failed, self._home),
                 )
             sets.append(given)
         examples, held_out = sets

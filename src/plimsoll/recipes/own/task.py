@@ -100,9 +100,9 @@ class GivenTask:
     def _sums(self, given: Any, state: Any, examples: Batch, keys: Array, *, train: bool) -> Metrics:
         may_take = {"keys": keys, "train": train, "compute": self._compute, STATE: state}
         with self._recipe.guard("loss"):
-            batch = self._recipe.form.whole(examples) if self._recipe.form else dict(examples)
+            batch = self._recipe.batch_form.whole(examples) if self._recipe.batch_form else dict(examples)
             returned = self._recipe.loss(given, batch, **{name: may_take[name] for name in self._takes})
-        if self._recipe.reduction == "mean":
+        if self._recipe.loss_reduction == "mean":
             returned = _sums_of_means(returned, len(keys))
 
         # What the loss returned, and whether it can be summed.

@@ -41,12 +41,12 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
     except PlimsollError:
         raise
     except (Exception, SystemExit) as problem:
-        raise failed(what, folder, problem) from problem
+        raise failed(folder, what, problem) from problem
     finally:
         FOLDER.reset(before)
 
 
-def failed(what: str, folder: Path, problem: BaseException) -> RecipeError:
+def failed(folder: Path, what: str, problem: BaseException) -> RecipeError:
     """Returns the refusal that `what` failed, with the user's own lines that led there."""
     message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
     calls = []
