@@ -163,9 +163,9 @@ def names_of(parts: Mapping[str, Any]) -> dict[str, str | None]:
     names: dict[str, str | None] = {}
     for role, part in parts.items():
         cls = type(part)
-        is_registered = reference_of(role, part.name) == f"{cls.__module__}:{cls.__qualname__}"
-        names[role] = part.name if is_registered else None
-    names.pop("length", None)
+        if role != "length":
+            is_registered = reference_of(role, part.name) == f"{cls.__module__}:{cls.__qualname__}"
+            names[role] = part.name if is_registered else None
     return names
 
 

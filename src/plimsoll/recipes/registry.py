@@ -93,7 +93,7 @@ def code_of(cls: type) -> str:
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
     digest = hashlib.sha256()
     for path in files_of_package:
-        digest.update(f"{path.relative_to(file.parent)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
