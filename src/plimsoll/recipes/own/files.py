@@ -40,7 +40,8 @@ def is_file_name(name: str) -> bool:
 def short_name(name: str) -> str:
     """Returns what a run of it is called: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
-    return f"{Path(path).stem}-{inside}" if inside else Path(path).stem
+    stem = Path(path).name.removesuffix(".py")  # a preset's name may have a dot in it
+    return f"{stem}-{inside}" if inside else stem
 
 
 def load(name: str) -> Recipe:
