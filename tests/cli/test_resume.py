@@ -104,7 +104,9 @@ def test_python_continues_a_run_and_names_what_differs(run):
 def test_a_run_of_functions_is_answered_with_its_sentence(tmp_path, capsys):
     folder = RunFolder(tmp_path / "own")
     folder.create()
-    folder.write("recipe.json", {"kind": "file", "name": "mine", "code": {}, "parts": {}, "data": "arrays", "fields": {}})
+    folder.write(
+        "recipe.json", {"kind": "file", "name": "mine", "code": {}, "parts": {}, "data": "arrays", "fields": {}}
+    )
     error = refused(capsys, "resume", folder.path)
     assert "functions of a Python program or notebook" in error
     assert "plimsoll.plan(loss, ...)" in error
