@@ -96,7 +96,7 @@ def begun_with_files(recipe, init, bits) -> dict:
         mock.patch.object(Tensor, "rows", watched(Tensor.rows)),
         mock.patch.object(initial_weights, "copied", watched(initial_weights.copied)),
     ):
-        load_weights = partial(recipe.model.load, spec=recipe.spec, dataset=None)
+        load_weights = partial(recipe.model.load, spec=recipe.spec, data=None)
         found = initial_weights.with_initial(state, load_weights, None)["params"]["frozen"]["base"]
     both = zip(
         jax.tree.leaves(found),
