@@ -106,25 +106,23 @@ def continued(
     `sampling.continued` does; a layer that attends to all before it sees `length` of them."""
     stream = Stream(task, context=length)
     rows = min(known, stream.shape.vocab)
-    read = jax.jit(lambda params, memory, ids: stream.hidden(params, memory, ids)[1])
 
     @jax.jit
-    def next_token(params: dict, memory: Memory, last: Array, seed: Array, index: Array, temperature: Array) -> Any:
-        hidden, memory = stream.hidden(params, memory, last[None, None])
-        logits = stream.decoder.logits(params, hidden[0])[0]
+    def next_token(params: dict, memory: Memory, ids: Array, seed: Array, index: Array, temperature: Array) -> Any:
+        hidden, memory = stream.hidden(params, memory, ids)
+        logits = stream.decoder.logits(params, hidden[0, -1:])[0]
         return sampled_id(logits[:rows], top_k=top_k, seed=seed, index=index, temperature=temperature), memory
 
-    *before, token = map(int, prompt)
     memory = stream.start()
-    if before:
-        memory = read(params, memory, np.asarray([before], np.int32))
+    ids = np.asarray([prompt], np.int32)  # all of the prompt at once, then a token at a time
     for index in range(tokens):
         settings = np.uint32(seed % 2**32), np.int32(index), np.float32(temperature)
-        sampled, memory = next_token(params, memory, np.int32(token), *settings)
+        sampled, memory = next_token(params, memory, ids, *settings)
         token = int(sampled)
         if token == end:
             return
         yield token
+        ids = np.asarray([[token]], np.int32)
 
 
 sample = partial(writing.sample, go_on=continued)

@@ -19,7 +19,6 @@ from plimsoll.types import Source
 
 if TYPE_CHECKING:
     from plimsoll.data.text.documents import Documents
-    from plimsoll.data.text.tokenizer import TextTokenizer
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
@@ -120,6 +119,7 @@ class Text(NamedText, Data):
         from plimsoll.data.kept import NotKept
         from plimsoll.data.packed.kept import tokenised
         from plimsoll.data.text.survey import collect_held_out, count_windows, survey
+        from plimsoll.data.text.tokenizer import load_tokenizer, train_byte_bpe
 
         length = reading.length
         if self.is_stream:
@@ -134,7 +134,12 @@ class Text(NamedText, Data):
         # The tokenizer, and the text to evaluate on.
         documents = self.documents
         say(f"data: {documents.describe()}")
-        tokenizer = self._make_tokenizer(documents, reading, say)
+        if self.tokenizer is not None:
+            tokenizer = load_tokenizer(self.tokenizer)
+        else:
+            tokenizer = train_byte_bpe(documents, self.vocab(reading.needs))
+            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
+        tokenizer.save(reading.folder / TOKENIZER)
         held_out = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
         np.save(reading.folder / VALIDATION, held_out, allow_pickle=False)
         if not len(held_out):
@@ -276,14 +281,3 @@ class Text(NamedText, Data):
             windows = reading.length.steps * reading.batch_size + self.shuffle_buffer_size
             tokens = windows * self.window_stride
         return worth_keeping(documents, tokens=tokens)
-
-    def _make_tokenizer(self, documents: Documents, reading: Reading, say: Say) -> TextTokenizer:
-        from plimsoll.data.text.tokenizer import load_tokenizer, train_byte_bpe
-
-        if self.tokenizer is not None:
-            tokenizer = load_tokenizer(self.tokenizer)
-        else:
-            tokenizer = train_byte_bpe(documents, self.vocab(reading.needs))
-            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
-        tokenizer.save(reading.folder / TOKENIZER)
-        return tokenizer
