@@ -30,13 +30,14 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     if is_from_file(saved):
         return [f"{saved['file']}:{saved['name']}"], None
 
-    # Presets with this model, and the parts that each has otherwise.
-    parts = saved.get("parts", {})
-    swaps: dict[str, dict[str, str]] = {}
-    for other, record in presets().items():
-        fits = record.parts.get("model") == parts["model"] if parts else preset(other).kind == saved["kind"]
-        if fits:
-            swaps[other] = {role: part for role, part in parts.items() if record.parts[role] != part}
+    # Presets with this model (or this one class that has all), and the parts that each has otherwise.
+    parts = saved["parts"]
+    main = "model" if "model" in parts else "recipe"
+    swaps = {
+        other: {role: part for role, part in parts.items() if record.parts[role] != part}
+        for other, record in presets().items()
+        if record.parts.get(main) == parts[main]
+    }
     if not swaps:
         raise RecipeError(f"no preset is of the kind {saved['kind']}: the command that made this run is not known")
 
