@@ -53,6 +53,16 @@ def test_a_run_goes_on_from_elsewhere_with_its_plan_and_budget(run, become, monk
     assert (session["name"], session["max_steps"], session["on_purpose"]) == ("stories", 30, [])
 
 
+def test_a_session_evaluates_saves_and_logs_as_the_one_before_it(run, become):
+    often = ["--eval-every", "0", "--save-every", "50", "--log-every", "7"]
+    for words in ([*often, "--max-steps", "30"], ["--log-every", "3"], []):
+        with pytest.raises(SystemExit):
+            main(["resume", str(run), *words])
+    kept = [tuple(session[name] for name in ("eval_every", "save_every", "log_every")) for session in become]
+    assert kept == [(0, 50, 7), (0, 50, 3), (0, 50, 3)]
+    assert [session["max_steps"] for session in become] == [30, None, None]
+
+
 def test_an_option_that_cannot_change_is_refused_with_what_differs(run, capsys):
     error = refused(capsys, "resume", run, "--batch-size", "8", "--seed", "7")
     assert "--batch-size is 4 there and 8 here; --seed is 42 there and 7 here" in error

@@ -16,6 +16,7 @@ from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph, ended_by_kill
 from plimsoll.files.bucket import is_address
+from plimsoll.files.provenance import last_options
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.files.sender import Sender, sent
 from plimsoll.processes import supervise
@@ -35,6 +36,8 @@ class Begun(NamedTuple):
     name: str
     """Name of the recipe, as its plan has it."""
     recipe: Recipe
+    options: dict[str, Any]
+    """Options of training of its last session that it goes on with."""
 
 
 def begun(folder: RunFolder) -> Begun:
@@ -48,7 +51,7 @@ def begun(folder: RunFolder) -> Begun:
     name = None
     with contextlib.suppress(RunError):  # a missing or damaged plan is refused, or made anew, where it is needed
         name = folder.planned()["recipe"]
-    return Begun(name or name_in(saved), from_dict(saved))
+    return Begun(name or name_in(saved), from_dict(saved), last_options(folder))
 
 
 def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:
@@ -59,9 +62,10 @@ def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None
         options: Options of training and of the recipe, by name.
         on_log: Called with each new row of metrics.
     """
-    name, recipe = begun(RunFolder(path))
+    run = begun(RunFolder(path))
     on_purpose = tuple(option for option in options if option not in OF_TRAINING)
-    train(recipe, {**options, "run": path, "name": name, "on_purpose": on_purpose}, on_log=on_log)
+    chosen = {**run.options, **options, "run": path, "name": run.name, "on_purpose": on_purpose}
+    train(run.recipe, chosen, on_log=on_log)
 
 
 def train(

@@ -243,6 +243,8 @@ class Run:
     ) -> Run:
         """Continues the training of this run with its own recipe and plan, as `plimsoll resume` does.
 
+        Without `eval_every`, `save_every`, `log_every` and `patience` those of its last session hold.
+
         Options of the recipe change it on purpose: `steps` or `epochs` for another length, `learning_rate`, and
         `dataset_id` or `data` for other data, or the same in another place. Other data is read from its beginning with
         the run's own tokenizer. The report and the ledger name what changed.

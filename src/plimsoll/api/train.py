@@ -90,7 +90,7 @@ def prepare_run(
         }
         variables = accelerator.training_environment(target, card, budget, say, **how)
         notes = (*_notes_of_changes(folder, trained_by, levers), *prepared.changes)
-        note_session(folder, notes)
+        note_session(folder, notes, options.kept)
     except BaseException as problem:
         if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
             shutil.rmtree(folder.path, ignore_errors=True)

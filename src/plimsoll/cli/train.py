@@ -82,7 +82,7 @@ def resume(arguments: list[str]) -> int:
     from plimsoll.files.run_folder import RunFolder
 
     run = begun(RunFolder(fetched(arguments[0])))
-    values = typed((*rows(run.recipe), *own), arguments, program=page.program)
+    values = run.options | typed((*rows(run.recipe), *own), arguments, program=page.program)
     of_recipe = sorted_by_owner(ResumeOptions, values, name=run.name, recipe=run.recipe)
     return start(of_recipe, ["resume", *arguments], on_purpose=tuple(of_recipe.given))
 

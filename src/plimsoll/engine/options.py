@@ -122,6 +122,11 @@ class TrainOptions(Place):
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
 
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Options of this session that `plimsoll resume` goes on with: when it evaluates, saves, logs and ends."""
+        return {name: getattr(self, name) for name in ("eval_every", "save_every", "log_every", "patience")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session(TrainOptions):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -30,22 +30,37 @@ PACKAGES = (
 
 
 def note_session(
-    folder: RunFolder, notes: Sequence[str] = (), *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    folder: RunFolder,
+    notes: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
     """Adds a session that starts now on this machine to those that the run records.
 
     Args:
         folder: The run.
         notes: What was changed for this session, which may be killed before it writes its ledger.
+        options: Options that a session goes on with that is given none.
         now: Clock.
     """
-    session = {"started": now().strftime("%Y-%m-%d %H:%M:%SZ"), **here(), "notes": [*notes]}
+    session = {
+        "started": now().strftime("%Y-%m-%d %H:%M:%SZ"),
+        **here(),
+        "notes": [*notes],
+        "options": {**(options or {})},
+    }
     folder.write(SESSIONS, [*sessions(folder), session])
 
 
 def notes(folder: RunFolder) -> list[str]:
     """Returns what was noted when the sessions of a run began, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
+
+
+def last_options(folder: RunFolder) -> dict[str, Any]:
+    """Returns the options that the next session of a run goes on with."""
+    return next((session["options"] for session in reversed(sessions(folder)) if "options" in session), {})
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
