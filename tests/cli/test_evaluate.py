@@ -121,6 +121,7 @@ def test_runs_says_how_far_each_came(tiny_run, copied):
         "loss": [row for row in read_rows(tiny_run / "metrics.jsonl") if "loss" in row][-1]["loss"],
         "best_validation_loss": best_evaluation(tiny_run).validation_loss,
         "exact_accuracy": None,
+        "predicted_bytes": ledger["predicted"]["peak_bytes"],
         "peak_bytes": ledger["measured"]["peak_bytes"],
         "budget_bytes": ledger["budget_bytes"],
         "state": "finished",
