@@ -45,7 +45,7 @@ class Interval:
         """The bounds as they stand after "must be"."""
         bounds = {"{:,} or more": self.ge, "above {:,}": self.gt, "at most {:,}": self.le, "below {:,}": self.lt}
         words = " and ".join(word.format(bound) for word, bound in bounds.items() if bound is not None)
-        return words.replace("below inf", "finite")
+        return words.replace("below inf", "finite")  # as positive numbers without a bound are said to be
 
 
 def Ge(bound: float) -> Interval:
@@ -234,7 +234,9 @@ def group_of(kind: type, name: str) -> str:
     """Returns the heading of an option: that of the first class that has it, or of `kind` where that has none."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
-    return getattr(kind, "group", group) if group == Options.group else group
+    if group != Options.group:
+        return group
+    return getattr(kind, "group", group)
 
 
 @cache
@@ -341,7 +343,11 @@ def checked(value: Any, hint: Any, *, flag: str) -> Any:
     """
     if isinstance(value, str) and COUNTED in notes_of(hint):
         value = _count_of(value, flag=flag)
-    plain = next((same for kind in alternatives_of(hint) if (same := _as(value, kind)) is not MISSING), MISSING)
+    plain = MISSING
+    for kind in alternatives_of(hint):
+        plain = _as(value, kind)
+        if plain is not MISSING:
+            break
     if plain is MISSING:
         raise RecipeError(f"{flag} must be {_in_words(hint)}, got {value!r}")
     for note in notes_of(hint):

@@ -30,7 +30,6 @@ class Session:
         self.measured = Measurements(
             session=SimpleNamespace(budget_bytes=400 * MIB),
             folder=folder,
-            kind="stories",
             planned=PLANNED,
             plan=SimpleNamespace(devices=1),
             guard=SimpleNamespace(overrun=None),

@@ -72,7 +72,7 @@ class Changes:
         if not self.names_data:
             return set()
         own = {field.name for field in fields_of(type(self.recipe.data))}
-        return own & self.values.keys() - self.places
+        return (own & self.values.keys()) - self.places
 
     @cached_property
     def steps_taken(self) -> int:
@@ -94,7 +94,7 @@ def apply(changes: Changes, say: Say) -> None:
     folder, recipe, prepared = changes.folder, changes.recipe, changes.prepared
     shutil.rmtree(folder.path / PREPARED, ignore_errors=True)  # of a change that was never made
     changed = changes.values.keys()
-    chosen = ON_PURPOSE & {*changes.on_purpose} | changes.of_data
+    chosen = (ON_PURPOSE & {*changes.on_purpose}) | changes.of_data
     if changed - changes.places - LENGTH - chosen:
         raise _other_options(changes)
 
@@ -146,11 +146,13 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     folder, recipe, before = changes.folder, changes.recipe, changes.prepared
     recipe.model.require_same(before.weights)
     data = recipe.data.with_vocabulary_of(folder.path, before)
-    then, now = (replace(spec, further={}).to_json() for spec in (before.spec, recipe.spec))
-    other = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in then if then[name] != now[name])
+    then = replace(before.spec, further={}).to_json()
+    now = replace(recipe.spec, further={}).to_json()
+    other = [name for name in then if then[name] != now[name]]
     if other:
+        differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"this data does not go with the model of {folder.path}, whose shape follows from its own data: {other}."
+            f"this data does not go with the model of {folder.path}, whose shape follows from its own data: {differs}."
             " Name data of the same shape, or another --run to begin anew"
         )
     place = folder.path / PREPARED

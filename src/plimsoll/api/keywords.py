@@ -67,12 +67,12 @@ def read_request(
         recipe = preset(recipe)
     recipe = recipe_of(recipe)
     if not isinstance(recipe, Recipe):
-        own = (
+        advice = (
             ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init, data)"
         )
         raise RecipeError(
             f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
-            f" {type(recipe).__name__}{own if callable(recipe) else ''}"
+            f" {type(recipe).__name__}{advice if callable(recipe) else ''}"
         )
     request = Request(recipe, levers, name)
     if not fields:
@@ -81,7 +81,9 @@ def read_request(
     # Its fields.
     own = recipe.options
     fields = with_own_names(fields, own)
-    for field in fields.keys() - own.keys():
+    for field in fields:
+        if field in own:
+            continue
         if others := recipes_with(field):
             raise RecipeError(
                 f"the recipe {request.name} has no option {field}, which is one of {names_in_words(others)}"

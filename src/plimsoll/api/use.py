@@ -125,8 +125,8 @@ class RankOptions(UseOptions):
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(UseOptions):
     lacking = (
-        "whose model transformers does not know: only language models in Llama's layout are exported, as stories and"
-        " code train them"
+        "whose model transformers does not know: only language models are exported, as stories, code and finetune"
+        " train them"
     )
 
     adapter: Annotated[str | None, Metavar("FOLDER")] = None

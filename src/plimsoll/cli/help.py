@@ -36,7 +36,7 @@ OFTEN_OF = {
     "train": ("memory", "run", "chip"),
     "ladder": ("memory", "rungs", "chip"),
 }
-"""Options of a command that stand among those of the recipe."""
+"""Options of a command that follow those of the recipe."""
 TITLES = {
     "often used": "",
     "options": "",
@@ -77,8 +77,9 @@ class Page:
 
     @property
     def groups(self) -> dict[str, list[Option]]:
-        """Options by their group, in the order of `TITLES`."""
-        groups = {title: [option for option in self.options if option.group == title] for title in TITLES}
+        """Options by their group, in the order of `TITLES`; groups of a class of the user's own come last."""
+        titles = dict.fromkeys([*TITLES, *(option.group for option in self.options)])
+        groups = {title: [option for option in self.options if option.group == title] for title in titles}
         return {title: options for title, options in groups.items() if options}
 
     @property
@@ -96,11 +97,14 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
         from plimsoll.api.rungs import names_of
 
         notes.insert(0, f"rungs: {', '.join(names_of(recipe))}")
+    levers = lever_rows() if issubclass(options, Place) else ()
+    example, often = (preset.example, preset.often) if preset else ("--memory 1GiB", ())
+    of_command = OFTEN_OF[command]
     return Page(
         program=f"plimsoll {command} {name}",
-        options=(*rows(recipe), *options_of(options), *(lever_rows() if issubclass(options, Place) else ())),
-        example=f"plimsoll {command} {name} {preset.example if preset else '--memory 1GiB'}".rstrip(),
-        often=(*(preset.often if preset else ()), *OFTEN_OF[command], *OFTEN),
+        options=(*rows(recipe), *options_of(options), *levers),
+        example=f"plimsoll {command} {name} {example}".rstrip(),
+        often=(*often[: ON_A_SCREEN - len(of_command)], *of_command, *OFTEN),
         notes=notes,
     )
 
@@ -116,7 +120,8 @@ def print_help(page: Page, words: Sequence[str]) -> None:
         raise SystemExit(0)
     if "--help" not in words:
         return
-    group = "".join(words[words.index("--help") + 1 :][:1])
+    place = words.index("--help") + 1
+    group = words[place] if place < len(words) else ""
     if not page.often or not group or group.startswith("-"):
         print(long_help(page))
     elif group in page.groups:
@@ -155,7 +160,7 @@ def long_help(page: Page) -> str:
 
 
 def _group_lines(group: str, options: Iterable[Option]) -> Iterator[str]:
-    words = TITLES[group]
+    words = TITLES.get(group, "")
     yield ""
     yield from _wrapped(f"{group}: {words}" if words else group)
     for option in options:

@@ -21,6 +21,7 @@ BELOW_RECIPES = (
 
 
 FingerprintOptions = OfRun
+"""Found by its name, as those of the other commands are (`parse.options_of_command`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
         arguments: What was typed after the command.
     """
     print_help(page, arguments)
-    return typed(page.options, arguments, program=page.program)
+    return read_words(page.options, arguments, program=page.program)
 
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
@@ -176,7 +176,7 @@ def recipe_named(name: str) -> Recipe:
     return preset(name)
 
 
-def typed(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
+def read_words(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
     """Returns the values that were typed, by option; an option that was left out is not in it.
 
     Args:

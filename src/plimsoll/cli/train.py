@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import TrainOptions, lever_rows
-from plimsoll.cli.parse import Run, Typed, parse_with_recipe, sorted_by_owner, typed, without
+from plimsoll.cli.parse import Run, Typed, parse_with_recipe, read_words, sorted_by_owner, without
 from plimsoll.engine.options import TrainOptions as OptionsOfRun
 from plimsoll.errors import RecipeError
 from plimsoll.options import options_of
@@ -82,7 +82,7 @@ def resume(arguments: list[str]) -> int:
     from plimsoll.files.run_folder import RunFolder
 
     run = begun(RunFolder(fetched(arguments[0])))
-    values = run.options | typed((*rows(run.recipe), *own), arguments, program=page.program)
+    values = run.options | read_words((*rows(run.recipe), *own), arguments, program=page.program)
     of_recipe = sorted_by_owner(ResumeOptions, values, name=run.name, recipe=run.recipe)
     return start(of_recipe, ["resume", *arguments], on_purpose=tuple(of_recipe.given))
 

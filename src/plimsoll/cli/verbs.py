@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from plimsoll.api.use import USES, Writing, refuse_file, use, verb_of
 from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
-from plimsoll.cli.parse import OfRun, Printed, print_answer, split_word, typed
+from plimsoll.cli.parse import OfRun, Printed, print_answer, read_words, split_word
 from plimsoll.files.bucket import fetched
 from plimsoll.options import Metavar, Option, Options, PositiveCount, options_of
 from plimsoll.processes.request import ask
@@ -67,7 +67,7 @@ def answered(command: str, arguments: Sequence[str]) -> int:
     print_help(page, arguments)
     is_pretrained = any(split_word(word)[0] == "--pretrained" for word in arguments)
     rows = rows_of_pretrained(command) if is_pretrained else rows_of_run(command)
-    values = typed(rows, arguments, program=page.program)
+    values = read_words(rows, arguments, program=page.program)
     printed = Printed(json=values.pop("json", False))
     if "prompt" in values:  # a terminal that is not UTF-8 hands over half characters, which no tokenizer takes
         values["prompt"] = os.fsencode(values["prompt"]).decode("utf-8", "replace")

@@ -43,8 +43,6 @@ class Measurements:
 
     session: Session
     folder: RunFolder
-    kind: str
-    """Kind of the recipe."""
     planned: Mapping[str, Any]
     """The run's plan.json."""
     plan: Plan

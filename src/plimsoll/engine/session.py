@@ -74,9 +74,7 @@ class _Training:
         self.prepared = Prepared.read(self.folder)
         self.notes = list(session.notes)
         self.guard = BudgetGuard(session, self.folder, self.planned, steps=self.prepared.steps)
-        self.measured = Measurements(
-            session, self.folder, self.recipe.kind, self.planned, self.plan, self.guard, self.notes
-        )
+        self.measured = Measurements(session, self.folder, self.planned, self.plan, self.guard, self.notes)
         self.start = time.monotonic()
 
     def run(self) -> Ending:

@@ -89,12 +89,14 @@ class Trained:
                 frozen = {"frozen": self.data.load_frozen(drawn)}
 
         # The weights of the checkpoint, or their average in the place of them.
-        params, only = like["params"], PARAMETERS
-        wanted = {"params": params}
+        params = like["params"]
         if average and "ema" in like:
             others = {name: leaf for name, leaf in params.items() if name != "trainable"}
-            wanted, only = {"ema": like["ema"], "params": others}, AVERAGED
-        return evaluated(load_arrays(self.checkpoint, wanted, only=only)) | frozen
+            wanted = {"ema": like["ema"], "params": others}
+            arrays = load_arrays(self.checkpoint, wanted, only=AVERAGED)
+        else:
+            arrays = load_arrays(self.checkpoint, {"params": params}, only=PARAMETERS)
+        return evaluated(arrays) | frozen
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
         """Returns the parameters as a loss reads them; the arguments are those of `stored`."""

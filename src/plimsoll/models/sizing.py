@@ -37,7 +37,10 @@ def usual_heads(width: int) -> int:
 
 
 def inner_width(width: int, multiple: int = 64, *, thirds: int = 8) -> int:
-    """Returns so many thirds of the width, to the nearest multiple: of 8, three products cost what two of 4x would."""
+    """Returns `thirds` thirds of the width, to the nearest multiple.
+
+    With 8, the three products of a gated part cost what the two of a plain part of 4 x the width do.
+    """
     return max(multiple, round(width * thirds / 3 / multiple) * multiple)
 
 

@@ -212,7 +212,7 @@ class Rates(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Rates):
-    """Settings of a rule after a clip of the gradient, which it takes an element at a time (`streaming.clipped`)."""
+    """Settings of an elementwise rule whose gradient is clipped before it (`streaming.clipped`)."""
 
     clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""

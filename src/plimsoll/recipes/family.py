@@ -27,7 +27,7 @@ class Preset(NamedTuple):
     example: str = ""
     """Options with which `plimsoll train NAME` runs, for its help: those without which it does not, and --memory."""
     often: tuple[str, ...] = ()
-    """Options of the recipe, and levers, that are used most, in the order of `-h`: seven of them are shown."""
+    """Options of the recipe, and levers, that are used most, in the order of `-h`: at least seven are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

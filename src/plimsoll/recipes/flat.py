@@ -39,8 +39,11 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
     values = recipe.options
     neutral: dict[str, Any] = {}
     clauses = []
-    for name, others in [pair for part in recipe.parts.values() for pair in part.gives_way.items()]:
-        if name not in typed or typed[name] in NOTHING or not typed.keys().isdisjoint(others):
+    pairs = [pair for part in recipe.parts.values() for pair in part.gives_way.items()]
+    for name, others in pairs:
+        is_typed = name in typed and typed[name] not in NOTHING
+        gives_both = any(other in typed for other in others)
+        if not is_typed or gives_both:
             continue
         gone = [other for other, value in others.items() if values[other] != value and other not in neutral]
         neutral |= {other: others[other] for other in gone}

@@ -116,6 +116,7 @@ class Length(Part):
             return Prepared(steps=self.steps, steps_per_epoch=per_epoch, facts=facts)
         epochs = self.epochs_of(data)
         if epochs * per_epoch < 1:
+            # Rounded up in its third digit, so that the number that is named is enough.
             raise RecipeError(
                 f"--epochs {epochs:g} of the {examples:,} examples in {data} is less than one step of {batch:,}: give"
                 f" --epochs {1.005 / per_epoch:.3g} or more, or --steps"
@@ -309,7 +310,8 @@ class Model(Part):
     reads: ClassVar[type[Spec]] = Spec
     """Examples that it understands, like TokenSpec."""
     implementation: ClassVar[str] = ""
-    """What `task` calls with the model, the spec and `compute`, as "module:Class". It is imported there, with JAX."""
+    """What `task` calls with the model, the spec and `compute`, as "module:name", a class or a function. It is
+    imported there, with JAX."""
     uses: ClassVar[Uses] = Uses()
     """What is done with the trained model: commands, the best checkpoint, the report."""
 
@@ -461,7 +463,7 @@ class Data(Part):
         """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
 
     def facts(self) -> Facts:
-        """Returns what distinguishes these files from others; nothing by default."""
+        """Returns what distinguishes the files of this data from others; nothing by default."""
         return Facts()
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
@@ -476,11 +478,11 @@ class Data(Part):
             require_same(self.title, prepared.files, self.facts())
 
     def with_vocabulary_of(self, run: Path, prepared: Prepared) -> Data:
-        """Returns this data as a run continues with it that has learned other data: with the run's tokenizer.
+        """Returns this data with the vocabulary of a run that has learned other data.
 
         Args:
             run: Folder of the run.
-            prepared: Result of `Dataset.prepare` for the other data.
+            prepared: What was prepared of the data that the run began with.
 
         Raises:
             DataError: Numbers in this data mean something else than in the other, like ids of another tokenizer.

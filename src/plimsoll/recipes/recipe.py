@@ -39,7 +39,7 @@ KINDS = {
     "pretrained+chat": "finetune",
     "imitator+windows": "control",
 }
-"""Kinds of recipes whose model and data have a name together. Corrections of the planner are kept by it."""
+"""Kinds of recipes whose model and data have a name together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,9 @@ class Recipe(metaclass=Named):
         # Other parts first. An option named like a part, as `data` is, is told from it by its value.
         parts = self.parts
         for role in parts:
-            if isinstance(options.get(role), Options) or (role in options and role not in self.options):
+            is_part = isinstance(options.get(role), Options)
+            is_no_option = role in options and role not in self.options
+            if is_part or is_no_option:
                 parts[role] = options.pop(role)
         if "optimizer" in parts:
             parts["optimizer"] = optimizer_of(parts["optimizer"])

@@ -176,15 +176,18 @@ def require_fitting(model: Model, data: Data) -> None:
         other_models = _fitting("model", lambda cls: issubclass(data.gives, cls.reads))
         raise RecipeError(
             f"the model {model.name} reads {model.reads.kind}, and the data {data.name} gives {data.gives.kind}: take"
-            f" {other_data}, or {other_models}"
+            f" {', or '.join(filter(None, [other_data, other_models])) or 'other parts'}"
         )
 
 
 def _fitting(role: str, fits: Callable[[type[Any]], bool]) -> str:
-    """Returns parts that fit, like "data=text or packed", without those of a package that cannot be loaded."""
+    """Returns parts that fit, like "data=text or packed"; empty where none does.
+
+    Those of a package that cannot be loaded are left out.
+    """
     names = []
     for name in parts(role):
         with suppress(RecipeError):
             if fits(part_class(role, name)):
                 names.append(name)
-    return f"{role}={' or '.join(names)}"
+    return f"{role}={' or '.join(names)}" if names else ""

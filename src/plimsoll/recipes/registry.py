@@ -87,12 +87,13 @@ def recipes_with(option: str) -> list[str]:
 
 
 def code_of(cls: type) -> str:
-    """Returns the SHA-256 of a package's Python files: answers of the planner are kept by it."""
+    """Returns the SHA-256 of a package's Python files and their names: answers of the planner are kept by it."""
     module = sys.modules[cls.__module__.partition(".")[0]]
     file = Path(module.__file__ or "")
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
     digest = hashlib.sha256()
     for path in files_of_package:
+        digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -40,7 +40,8 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     # A part of a package is known by the code of the package, too.
     classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
     code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
-    return {"kind": recipe.kind, "parts": parts, "fields": fields, **({"code": code} if code else {})}
+    saved = {"kind": recipe.kind, "parts": parts, "fields": fields}
+    return saved | {"code": code} if code else saved
 
 
 def name_of(recipe: Recipe) -> str:

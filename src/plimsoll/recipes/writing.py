@@ -54,7 +54,7 @@ def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]] = sample
 
     Args:
         trained: The run.
-        answer: What `plimsoll sample` answers, of the run and a request.
+        answer: Function of the run and a request, which answers as `plimsoll sample` does.
     """
     request = {"prompt": "", "tokens": SHOWN_TOKENS, "temperature": 0.8, "top_k": 40}
     answers = [answer(trained, request | {"seed": seed}) for seed in SHOWN_SEEDS]
@@ -62,8 +62,9 @@ def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]] = sample
         {
             "kind": "texts",
             "title": "What it writes",
-            "caption": f"From the beginning of a document, by the checkpoint of step {trained.step:,}: temperature 0.8,"
-            f" among the 40 likeliest tokens, seeds {' and '.join(map(str, SHOWN_SEEDS))}.",
+            "caption": f"From the beginning of a document, by the checkpoint of step {trained.step:,}: temperature"
+            f" {request['temperature']}, among the {request['top_k']} likeliest tokens,"
+            f" seeds {' and '.join(map(str, SHOWN_SEEDS))}.",
             "items": [{"prompt": "", "text": answer["text"]} for answer in answers],
         }
     ]

@@ -61,7 +61,8 @@ def beginning(model: Eigen) -> tuple[Float64[np.ndarray, " states"], Float64[np.
     |lambda|^2 is evenly spaced. Phases follow the golden ratio, so that neighbours in the one are far apart in the
     other.
     """
-    number, (low, high) = np.arange(model.states), (model.r_min**2, model.r_max**2)
+    number = np.arange(model.states)
+    low, high = model.r_min**2, model.r_max**2
     square = low + (high - low) * (number + 0.5) / model.states
     return np.clip(-np.log(square) / 2, *FORGETS_WITHIN), model.max_phase * (number * GOLDEN % 1)
 

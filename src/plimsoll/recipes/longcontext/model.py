@@ -91,8 +91,8 @@ class Eigen(Model):
     states: PositiveInt = 64
     """Complex numbers in the recurrent state of a layer."""
     inner: PositiveInt | None = None
-    """Width of the SwiGLU. By default 7/3 of --width, which with its gate costs as much as a plain part of 4 x
-    --width."""
+    """Width of the SwiGLU. By default 7/3 of --width: with the gate of the recurrence its products cost as much as a
+    plain part of 4 x --width."""
     tied: bool = True
     """Use the token embedding's weights for the output layer, too."""
     r_min: Share = 0.9
@@ -107,7 +107,8 @@ class Eigen(Model):
     attention_window: NonNegativeCount = 0
     """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
     heads: PositiveInt | None = None
-    """Number of heads in attention layers. By default --width / 64."""
+    """Number of heads in attention layers. By default heads of 64, or of 32 or 128 where only these divide --width,
+    else one."""
     chunk_size: PositiveInt = 256
     """Tokens that are computed side by side. Affects only speed and memory."""
 

@@ -77,9 +77,9 @@ class OwnRecipe(Length):
     in_no_file: ClassVar[bool] = False
     """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
-    """Identity of the training data, if the functions alone do not determine it."""
+    """Identity of the data, held-out examples too; empty where the functions determine it."""
     batch_form: ClassVar[Any] = None
-    """`functions.BatchForm` of a batch that is no dict of arrays."""
+    """`functions.BatchForm` of the batch that `plimsoll.plan` was given; None for dicts of arrays."""
     loss_reduction: ClassVar[str] = "sum"
     """What the loss returns: "sum" (and weight) or "mean"."""
 

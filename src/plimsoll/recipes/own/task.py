@@ -119,9 +119,9 @@ class GivenTask:
                 raise self._not_sums(f"it returned {described(returned)}")
         if not isinstance(metrics, dict):
             raise self._not_sums(f"its metrics are {described(metrics)}, not a dict of name to (total, weight)")
-        if taken := {"loss", STATE} & metrics.keys():
+        if reserved := {"loss", STATE} & metrics.keys():
             raise RecipeError(
-                f"a metric of {self.called} is called {min(taken)!r}, which is the {min(taken)} itself: rename it"
+                f"a metric of {self.called} is called {min(reserved)!r}, which is the {min(reserved)} itself: rename it"
             )
         sums = {name: self._sum(name, pair) for name, pair in {"loss": (total, weight), **metrics}.items()}
         if self.has_state and train:
@@ -180,7 +180,14 @@ class GivenTask:
 
 def _sums_of_means(returned: Any, examples: int) -> Any:
     """Returns what a loss that is a mean over equal examples would return as sums."""
-    mean, metrics, *state = returned if isinstance(returned, tuple) and len(returned) in (2, 3) else (returned, {})
+    state = ()
+    match returned:
+        case (mean, metrics):
+            pass
+        case (mean, metrics, after):
+            state = (after,)
+        case mean:
+            metrics = {}
     if not isinstance(metrics, dict) or getattr(mean, "shape", None) != ():
         raise RecipeError(
             'with reduction="mean" a loss returns a scalar, or a scalar and a dict of metrics that are means too;'

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
-"""Fact of a run whose text was tokenised before it began: the folder's name in the cache. A run without it streams."""
+"""Fact of a run whose text was tokenised before it began: the folder's name in the cache."""
 WINDOWS = "windows"
-"""Fact of a run whose windows are permuted: how many an epoch has."""
+"""Fact of a run whose windows were counted: how many an epoch has."""
 VOCABULARY = 4_096
 """Tokens of a tokenizer that is trained for a model that asks for none."""
 
