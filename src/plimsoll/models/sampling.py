@@ -1,8 +1,8 @@
 """Text from a language model, token by token: one jitted function of fixed shapes, called once per token.
 
 Every token is a forward pass over a window of one length, mostly that of training, so that nothing is recompiled and a
-context longer than the window only loses its oldest tokens. No cache of keys and values: the models of these recipes take
-milliseconds a window, and a sliding window would make a cache's rotary positions wrong. Long windows need one.
+context longer than the window only loses its oldest tokens. No cache of keys and values: the models of these recipes
+take milliseconds a window, and a sliding window would make a cache's rotary positions wrong. Long windows need one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
