@@ -62,6 +62,16 @@ def test_data_is_understood_by_every_recipe_that_has_some(function, recipe_of):
         function("stories", data="a.jsonl", dataset_id="b.jsonl")
 
 
+@pytest.mark.parametrize("function", [plimsoll.plan, plimsoll.train])
+def test_a_part_is_taken_by_its_role(function, recipe_of):
+    recipe = recipe_of(function, "stories", optimizer=plimsoll.Lion(), learning_rate=1e-3, chip="cpu")
+    assert recipe.optimizer == plimsoll.Lion(learning_rate=1e-3)
+    text = plimsoll.preset("stories", data=dataclasses.replace(recipe.data, seq_len=64)).data
+    assert (text.seq_len, text.dataset_id) == (64, recipe.data.dataset_id)
+    with pytest.raises(plimsoll.RecipeError, match="^optimizer must be an optax transformation"):
+        function("stories", optimizer=3)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -79,7 +79,7 @@ def read_request(
         return request
 
     # Its fields.
-    own = recipe.options
+    own = [*recipe.options, *recipe.parts]
     fields = with_own_names(fields, own)
     for field in fields:
         if field in own:

@@ -349,7 +349,9 @@ def plan(
     asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics, "pins": pins, "say": say}
     asked |= {option: options.pop(option) for option in options_of(plan_recipe) if option in options}
     if isinstance(recipe, Recipe | Pinned | str):
-        of_a_loss = {"params": params, "batch": batch, "optimizer": optimizer}
+        if optimizer is not None:
+            options["optimizer"] = optimizer
+        of_a_loss = {"params": params, "batch": batch}
         if unwanted := [each for each, value in of_a_loss.items() if value is not None]:
             raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
         by_name = isinstance(recipe, str)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from plimsoll.errors import DataError, RecipeError
-from plimsoll.options import Option, flag_of, options_of
+from plimsoll.options import Option, Options, flag_of, options_of
 from plimsoll.recipes.recipe import Recipe
 
 NAMES_OF_DATA = ("data", "dataset_id")
@@ -82,12 +82,16 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
     Raises:
         RecipeError: The data is given under both names.
     """
+    # A part called `data` keeps its name.
     own = next((name for name in NAMES_OF_DATA if name in known), None)
     if own is None:
         return dict(options)
     if {*NAMES_OF_DATA} <= options.keys():
         raise RecipeError(f"{' and '.join(NAMES_OF_DATA)} are the same option of this recipe: give one of them")
-    return {own if name in NAMES_OF_DATA else name: value for name, value in options.items()}
+    return {
+        own if name in NAMES_OF_DATA and not isinstance(value, Options) else name: value
+        for name, value in options.items()
+    }
 
 
 def absent_data(recipe: Recipe) -> dict[str, str]:
