@@ -68,7 +68,7 @@ def test_a_part_is_taken_by_its_role(function, recipe_of):
     assert recipe.optimizer == plimsoll.Lion(learning_rate=1e-3)
     text = plimsoll.preset("stories", data=dataclasses.replace(recipe.data, seq_len=64)).data
     assert (text.seq_len, text.dataset_id) == (64, recipe.data.dataset_id)
-    with pytest.raises(plimsoll.RecipeError, match="^optimizer must be an optax transformation"):
+    with pytest.raises(plimsoll.RecipeError, match=r"^optimizer must be an optax transformation"):
         function("stories", optimizer=3)
 
 
