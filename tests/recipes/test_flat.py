@@ -75,7 +75,11 @@ def test_a_tokenizer_brings_its_own_vocabulary():
 
 
 def test_two_that_were_typed_are_refused(capsys):
-    for words in (["--target-params", "2M", "--width", "64"], ["--steps", "3", "--epochs", "2"]):
+    for words in (
+        ["--target-params", "2M", "--width", "64"],
+        ["--target-params", "1M", "--width", "64"],  # the default
+        ["--steps", "3", "--epochs", "2"],
+    ):
         with pytest.raises(RecipeError, match=r"leave one of the two out|both set the length"):
             typed(capsys, "code", *words)
     with pytest.raises(RecipeError, match=r"--target-params 2,000,000 beside a shape of --width 64, .*: leave one"):

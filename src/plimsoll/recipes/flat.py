@@ -35,15 +35,26 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
     Returns:
         The recipe, in which the typed options are not set yet, and a clause that says what gave way; empty if nothing
         did.
+
+    Raises:
+        RecipeError: Both an option and the default of one that gives way to it were typed.
     """
     values = recipe.options
     neutral: dict[str, Any] = {}
     clauses = []
     pairs = [pair for part in recipe.parts.values() for pair in part.gives_way.items()]
     for name, others in pairs:
-        is_typed = name in typed and typed[name] not in NOTHING
-        gives_both = any(other in typed for other in others)
-        if not is_typed or gives_both:
+        if name not in typed or typed[name] in NOTHING:
+            continue
+        given_too = [other for other in others if other in typed]
+        for other in given_too:
+            # A part refuses what contradicts it, but cannot know that its default was typed.
+            if typed[other] == others[other] and typed[other] not in NOTHING:
+                raise RecipeError(
+                    f"{flag_of(name)} {typed[name]} and {flag_of(other)} {_shown(typed[other])} say the same in other"
+                    " words: leave one of the two out"
+                )
+        if given_too:
             continue
         gone = [other for other, value in others.items() if values[other] != value and other not in neutral]
         neutral |= {other: others[other] for other in gone}
