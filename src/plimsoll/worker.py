@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from plimsoll.processes.environment import hide_plugins
@@ -126,9 +127,18 @@ def _compile(verb: str, about: dict[str, Any]) -> int:
         except PlimsollError as problem:
             reply = {"refused": str(problem)}
         except Exception as problem:
-            reply = {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
+            reply = _failure(problem)
         answers.write(json.dumps(reply) + "\n")
     return 0
+
+
+def _failure(problem: Exception) -> dict[str, str]:
+    """Returns what to answer where a question raised this: in the user's own code it is their refusal, by its lines."""
+    from plimsoll.recipes.own.user_code import calls_of, failed
+
+    if calls_of(problem, Path.cwd()):
+        return {"refused": str(failed(Path.cwd(), "the recipe's own code failed", problem))}
+    return {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
 
 
 def _host(about: dict[str, Any]) -> int:

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+import plimsoll
 from own_files import ONE, SMALL, with_, write
+from plimsoll import worker
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import as_recipe_error
@@ -185,3 +187,17 @@ def test_a_recipe_of_a_notebook_is_in_no_file_in_the_process_that_trains_it_eith
     with pytest.raises(RecipeError) as refused, names["recipe"].origin.guard("loss"):
         raise ValueError("no")
     assert "user_code.py" not in str(refused.value)  # without lines of ours
+
+
+def test_an_error_of_the_users_own_code_while_it_is_compiled_is_told_by_its_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text("def rule(settings):\n    return settings.weight_decy\n")
+    scope = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with pytest.raises(AttributeError) as error:
+        scope["rule"](plimsoll.AdamW())
+    answer = worker._failure(error.value)
+    assert answer.keys() == {"refused"}
+    assert answer["refused"].splitlines()[-1] == "  mine.py, line 2, in rule: `return settings.weight_decy`"
+    assert worker._failure(ValueError("of a library")) == {"failed": "ValueError: of a library"}

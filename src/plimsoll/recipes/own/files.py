@@ -53,7 +53,8 @@ def load(name: str) -> Recipe:
     if not recipes:
         raise RecipeError(
             f"{file} has no recipe in it: add `recipe = plimsoll.recipe(init=..., loss=..., data=..., optimizer=...)`"
-            " at its top level, or of a class `recipe = YourClass()` (docs/your-own.md)"
+            " at its top level, not below `if __name__ == ...` alone, or of a class `recipe = YourClass()`"
+            " (docs/your-own.md)"
         )
     first = next(iter(recipes))
     chosen = inside or (first if len(recipes) == 1 else "recipe")

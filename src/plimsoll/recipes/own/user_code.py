@@ -49,6 +49,12 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 def failed(folder: Path, what: str, problem: BaseException) -> RecipeError:
     """Returns the refusal that `what` failed, with the user's own lines that led there."""
     message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
+    lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
+    return RecipeError("\n".join([*lines, *calls_of(problem, folder)[-_CALLS:]]))
+
+
+def calls_of(problem: BaseException, folder: Path) -> list[str]:
+    """Returns the user's own lines that led to an error, the last one at the end."""
     calls = []
     for frame in traceback.extract_tb(problem.__traceback__):
         file = _users_file(frame.filename, folder)
@@ -56,8 +62,7 @@ def failed(folder: Path, what: str, problem: BaseException) -> RecipeError:
             place = "" if frame.name == "<module>" else f", in {frame.name}"
             line = f": `{frame.line}`" if frame.line else ""  # another process does not have the lines of a cell
             calls.append(f"  {file}, line {frame.lineno}{place}{line}")
-    lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
-    return RecipeError("\n".join([*lines, *calls[-_CALLS:]]))
+    return calls
 
 
 def _users_file(name: str, folder: Path) -> str:
