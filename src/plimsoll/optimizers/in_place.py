@@ -100,7 +100,7 @@ def in_place(
         if any(map(on_host, jax.tree.leaves(state))):
             raise RecipeError(
                 "--offload optimizer needs an optimizer that can be updated a piece at a time, and nobody says so of"
-                " this recipe's: return plimsoll.AdamW(...), or leave it out"
+                " this recipe's: take plimsoll.AdamW, Lion or AdamATan2, or leave it out"
             )
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state

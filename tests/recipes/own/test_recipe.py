@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+import plimsoll
 import toy_lever
 from own_files import with_, write
 from plimsoll.api.plan import plan
@@ -158,3 +159,12 @@ def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
     task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.open(tmp_path).source(prefetch=0))
     params, keys = jax.jit(task.init)(jax.random.key(0)), jax.random.split(jax.random.key(0), 8)
     assert "bf16" in str(jax.make_jaxpr(lambda p: task.loss(p, None, batch, keys, train=True)[0])(params))
+
+
+def test_an_average_that_the_optimizer_asks_for_is_the_recipes_own():
+    functions = {"init": lambda key: {"w": jax.numpy.zeros(3)}, "loss": lambda params, batch: (params["w"].sum(), 1.0)}
+    data = {"x": np.zeros((8, 3), np.float32)}
+    given = plimsoll.recipe(**functions, data=lambda: data, optimizer=plimsoll.AdamW(ema_decay=0.9), batch_size=4)
+    with pytest.raises(RecipeError, match=r"ema_decay=0\.9, and the average of the weights belongs to the recipe"):
+        given.update_rule(10)
+    assert given.replace(ema_decay=0.9).update_rule(10)

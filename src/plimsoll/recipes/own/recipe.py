@@ -266,7 +266,14 @@ class OptimizerOf:
 
     def __call__(self, steps: int) -> Any:
         with self.own.guard("optimizer"):
-            return self.own.optimizer(steps)
+            optimizer = self.own.optimizer(steps)
+        average = getattr(optimizer, "ema_decay", 0) or self.own.ema_decay
+        if average != self.own.ema_decay:
+            raise RecipeError(
+                f"the optimizer of {self.own.called} has ema_decay={average:g}, and the average of the weights belongs to"
+                f" the recipe: give ema_decay={average:g} there"
+            )
+        return optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
