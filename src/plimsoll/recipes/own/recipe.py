@@ -270,8 +270,8 @@ class OptimizerOf:
         average = getattr(optimizer, "ema_decay", 0) or self.own.ema_decay
         if average != self.own.ema_decay:
             raise RecipeError(
-                f"the optimizer of {self.own.called} has ema_decay={average:g}, and the average of the weights belongs to"
-                f" the recipe: give ema_decay={average:g} there"
+                f"the optimizer of {self.own.called} has ema_decay={average:g}, and the average of the weights belongs"
+                f" to the recipe: give ema_decay={average:g} there"
             )
         return optimizer
 
