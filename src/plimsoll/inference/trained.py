@@ -77,7 +77,7 @@ class Trained:
             given: Whether to read frozen weights that the recipe has from elsewhere.
         """
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        init = make_init(self.task, rule, frozen_bits=self.plan.frozen_bits)
+        init = make_init(self.task, rule, frozen_bits=self.plan.frozen_bits, examples=self.plan.effective_batch)
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
 
         # Frozen weights from elsewhere.
