@@ -13,6 +13,8 @@ TYPED = {
     # Commands and recipes.
     "trian stories": "'trian' | did you mean train?",
     "train storys": "'storys' | did you mean stories? | `plimsoll recipes`",
+    "finetune": "'finetune' | `plimsoll train finetune`",
+    "train noise.txt": "noise.txt is no recipe | `plimsoll train stories --dataset-id noise.txt`",
     "plan": "plimsoll plan needs a recipe first | `plimsoll plan code` | my_recipe.py",
     "train my_recipe.py": "no recipe file my_recipe.py | docs/your-own.md",
     "prepare chess": "'chess' | sudoku, maze, arc",
@@ -52,6 +54,8 @@ TYPED = {
     # Options that do not go together.
     "plan stories --width 100 --layers 2": "--width, --layers and --heads | 100, 2 and None",
     "plan code --target-params 5M --width 64": "--target-params 5,000,000 | --width 64 | leave one of the two out",
+    "plan code --target-params 1M --width 64": "--target-params 1,000,000 | --width 64 | leave one of the two out",
+    "plan code --data a --dataset-id b": "--dataset-id and --data are the same option",
     "plan code --steps 5 --epochs 2": "--steps 5 | --epochs 2",
     # Data, runs and models.
     "train stories --dataset-id nofile.txt": "'nofile.txt' is no file or folder here",

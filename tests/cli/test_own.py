@@ -25,6 +25,10 @@ TRAINED = {
         *("--width", 32, "--layers", 2, "--heads", 1, "--vocab-size", 300, "--seq-len", 32),
         *("--max-examples", 300, "--micro-batch", 16),
     ],
+    "own_model": [
+        *("--vocab-size", 300, "--seq-len", 32, "--max-examples", 300, "--batch-size", 16, "--micro-batch", 16),
+        *("--dataset-id", "python:standard-library"),
+    ],
     "equinox_mlp": ["--width", 16, "--micro-batch", 64],
     "flax_nnx": ["--micro-batch", 128],
     "flax_batchnorm": ["--batch-size", 32, "--norm-group", 8, "--micro-batch", 16],

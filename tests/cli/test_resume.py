@@ -70,6 +70,20 @@ def test_an_option_that_cannot_change_is_refused_with_what_differs(run, capsys):
     assert "--batchsize: did you mean --batch-size" in refused(capsys, "resume", run, "--batchsize", "8")
 
 
+def test_a_run_of_other_parts_is_named_by_them(run, capsys):
+    error = refused(capsys, "train", "stories", "--swap", "optimizer=lion", "--run", run)
+    assert "is a run of model=decoder, data=text, optimizer=adamw, and this is model=decoder, data=text," in error
+    error = refused(capsys, "train", "stories", "--swap", "model=eigen", "--run", run)
+    assert "is a run of stories, and this is eigen+text: " in error
+
+
+def test_the_folder_of_the_data_is_no_folder_for_the_run(tmp_path, capsys):
+    (tmp_path / "texts").mkdir()
+    error = refused(capsys, "train", "stories", "--dataset-id", tmp_path / "texts", "--run", tmp_path / "texts")
+    assert "is what --dataset-id names: a run has a folder of its own" in error
+    assert not [*(tmp_path / "texts").iterdir()]
+
+
 def test_a_learning_rate_that_is_typed_changes_the_run(run, capsys, monkeypatch):
     def planned(*_, **__):
         raise PlimsollError(PLANNED)

@@ -13,7 +13,7 @@ schedule is part of what is compiled; PENDING stays until then.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -195,6 +195,12 @@ def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
 def _other_options(changes: Changes) -> RunError:
     """Returns the refusal of options that cannot change, or not without being asked to."""
     values, run = changes.values, changes.folder.path
+    if "kind" in values or "parts" in values:
+        there, here = values.get("kind") or [_parts_in_words(parts) for parts in values["parts"]]
+        return RunError(
+            f"{run} is a run of {there}, and this is {here}: `plimsoll resume {run}` goes on with it; another --run"
+            " begins anew"
+        )
     words = "; ".join(f"{flag_of(name)} is {before!r} there and {now!r} here" for name, (before, now) in values.items())
     is_possible = values.keys() <= ON_PURPOSE | changes.places
     on_purpose = f"; {_resume(changes, values)} changes that on purpose" if is_possible else ""
@@ -202,6 +208,11 @@ def _other_options(changes: Changes) -> RunError:
         f"{run} was begun with other options: {words}. `plimsoll resume {run}` goes on with its own{on_purpose};"
         " another --run begins anew"
     )
+
+
+def _parts_in_words(parts: Mapping[str, str]) -> str:
+    """Returns the parts of a recipe, like "model=decoder, data=text, optimizer=muon"."""
+    return ", ".join(f"{role}={name}" for role, name in parts.items())
 
 
 def _resume(changes: Changes, names: Collection[str]) -> str:

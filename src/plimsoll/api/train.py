@@ -27,10 +27,12 @@ from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, 
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
+from plimsoll.options import IS_PATH, notes_of
 from plimsoll.planned import Plan, Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
+from plimsoll.recipes.flat import rows
 from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
@@ -54,6 +56,7 @@ def prepare_run(
     require_tracker(options.tracker)
     require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
+    _require_own_folder(recipe, folder)
     made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         folder.create()
@@ -106,6 +109,16 @@ def prepare_run(
     }
     command = [sys.executable, "-m", "plimsoll.worker", "train", json.dumps(session)]
     return Ready(command, variables, lock)
+
+
+def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
+    """Raises RunError if the folder of the run is one that the recipe reads."""
+    for option in rows(recipe):
+        is_path = isinstance(option.default, str) and IS_PATH in notes_of(option.kind)
+        if is_path and Path(option.default).absolute() == folder.path.absolute():
+            raise RunError(
+                f"{folder.path} is what {option.flag} names: a run has a folder of its own, name another --run"
+            )
 
 
 def _remove_empty(folders: list[Path]) -> None:

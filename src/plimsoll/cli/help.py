@@ -64,6 +64,8 @@ class Page:
     options: Sequence[Option]
     example: str
     """A whole command that can be typed."""
+    about: str = ""
+    """What is to be known before the options."""
     often: Sequence[str] = ()
     """Names of the options that stand first, as many as fit."""
     notes: Sequence[str] = ()
@@ -134,7 +136,7 @@ def print_help(page: Page, words: Sequence[str]) -> None:
 
 def short_help(page: Page) -> str:
     """Returns usage, an example, and options on a line each: those that are used most, and the groups of all."""
-    lines = [*_wrapped(page.usage), "Example:", page.example, ""]
+    lines = [*_wrapped(page.usage), "Example:", page.example, *_wrapped(page.about), ""]
     if not page.often:
         lines += [_one_line(option) for option in page.options]
         return "\n".join([*lines, "", f"`{page.program} --help` says more about each."])
@@ -147,7 +149,7 @@ def short_help(page: Page) -> str:
 
 def long_help(page: Page) -> str:
     """Returns usage, an example, and every option, those that are used often first."""
-    lines = [*_wrapped(page.usage), "", "Example:", page.example]
+    lines = [*_wrapped(page.usage), "", "Example:", page.example, *_wrapped(page.about)]
     often = page.first
     if often:
         lines += _group_lines("often used", often)

@@ -95,7 +95,12 @@ def main(arguments: list[str] | None = None) -> int:
     if name == "complete":  # a shell calls it, and nobody types it
         return module_of_cli("complete").complete()
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS) or f": there are {names_in_words(COMMANDS)}"
+        from plimsoll.recipes.registered import presets
+
+        if name in presets():
+            hint = f": it is a recipe, `plimsoll train {name}`."
+        else:
+            hint = did_you_mean(name, COMMANDS) or f": there are {names_in_words(COMMANDS)}."
         print(f"error: there is no command {name!r}{hint} `plimsoll` lists all of them", file=sys.stderr)
         return 2
     return exit_code_of(name, rest)

@@ -191,6 +191,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
     by_flag = {form: option for option in options for form in forms_of(option)}
     arguments = [option for option in options if option.is_argument]
     values: dict[str, Any] = {}
+    given: list[str] = []
     rest = [*words]
     while rest:
         word = rest.pop(0)
@@ -201,7 +202,11 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
             continue
 
         # The option that the word names, or the argument that it is.
-        option = by_flag.get(flag) or by_flag.get(SAME.get(flag, ""))
+        same = SAME.get(flag, "")
+        option = by_flag.get(flag) or by_flag.get(same)
+        if option is not None and same in given:
+            raise RecipeError(f"{flag} and {same} are the same option here: give one of them. {help_line}")
+        given.append(flag)
         if option is None and word.startswith("-"):
             raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
         if option is None and not arguments:

@@ -39,10 +39,10 @@ OFTEN_RESUMED = (
 )
 """Options of `plimsoll resume` that stand first."""
 CHANGEABLE = (
-    "Of the recipe's own options --steps, --epochs and --learning-rate change what is trained, on purpose, and so does"
-    " --dataset-id or --data: the same data in another place, or other data, which is read with the run's tokenizer.",
+    "--steps, --epochs and --learning-rate change what is trained, on purpose; --dataset-id or --data name the data in"
+    " another place, or other data, which is read with the run's tokenizer."
 )
-"""Paragraph of the help of `plimsoll resume`."""
+"""What `plimsoll resume` says of the recipe's own options."""
 FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}
 """Options that only the command which starts a job reads, and whether each has a value."""
 
@@ -70,7 +70,7 @@ def resume(arguments: list[str]) -> int:
         options=own,
         example=COMMANDS["resume"].example,
         often=OFTEN_RESUMED,
-        notes=CHANGEABLE,
+        about=CHANGEABLE,
     )
     print_help(page, arguments)
     if not arguments or arguments[0].startswith("-"):

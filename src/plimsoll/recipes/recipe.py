@@ -76,7 +76,8 @@ class Recipe(metaclass=Named):
         for role, kind in {"model": Model, "data": Data, "length": Length}.items():
             part = getattr(self, role)
             if not isinstance(part, kind):
-                raise RecipeError(f"{role} of a recipe is a part like {kind.__name__}(), got a {type(part).__name__}")
+                got = f"the class {part.__name__}: call it" if isinstance(part, type) else f"a {type(part).__name__}"
+                raise RecipeError(f"{role} of a recipe is a part like {kind.__name__}(), got {got}")
         require_fitting(self.model, self.data)
         names = [option.name for part in self.parts.values() for option in fields_of(type(part))]
         for name in names:

@@ -53,6 +53,11 @@ def _preset(name: str) -> Recipe:
 
     if files.is_file_name(name):
         return files.load(name)
+    if Path(name).exists():
+        raise RecipeError(
+            f"{name} is no recipe: data is named by an option, like `plimsoll train stories --dataset-id {name}`, and a"
+            " recipe of your own stands in a Python file"
+        )
     known = presets()
     hint = did_you_mean(name, known, most=3, like=0.4) or ":"
     raise RecipeError(
