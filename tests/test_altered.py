@@ -94,7 +94,7 @@ def test_what_a_users_row_raises_is_told_by_its_line(tmp_path):
                 raise RuntimeError("the shelf has fallen over")
             return {"x": np.zeros(2)}
 
-    examples = Examples(Rows(), called="the data", failure=lambda what, problem: failed(what, tmp_path, problem))
+    examples = Examples(Rows(), called="the data", failure=lambda what, problem: failed(tmp_path, what, problem))
     assert examples[4]["x"].shape == (2,)
     with pytest.raises(RecipeError, match=r"the data: example 5 could not be read: RuntimeError: the shelf has fallen"):
         examples[5]

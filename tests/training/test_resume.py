@@ -30,7 +30,7 @@ def uninterrupted(runs):
 def test_what_is_used_is_the_average_and_the_ledger_has_its_bytes(uninterrupted):
     trained = Trained(str(uninterrupted), step="last")
     kept = dict(read_leaves(trained.checkpoint, only="['ema']"))
-    used = jax.tree.leaves(trained.params()["trainable"])
+    used = jax.tree.leaves(trained.stored()["trainable"])
     for leaf, saved in zip(used, kept.values(), strict=True):
         np.testing.assert_array_equal(leaf, saved)
     assert {leaf.dtype for leaf in kept.values()} == {np.dtype(np.uint16), np.dtype(np.float32)}

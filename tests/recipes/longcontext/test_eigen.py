@@ -234,7 +234,7 @@ def test_stretches_lie_side_by_side(length):
         ({"states": 0}, "--states must be 1 or more, got 0"),
         ({"chunk_size": 0}, "--chunk-size must be 1 or more, got 0"),
         ({"width": 0}, "--width must be 1 or more, got 0"),
-        ({"r_max": 1.0}, "--r-max must be from 0 to below 1, got 1"),
+        ({"r_max": 1.0}, "--r-max must be 0 or more and below 1, got 1"),
         ({"r_min": 0.99, "r_max": 0.9}, "--r-min 0.99 and --r-max 0.9"),
         ({"max_phase": 7.0}, "--max-phase must be above 0 and at most 6.28"),
         ({"attention_every": 3}, "no whole number of groups of --attention-every 3: take 3 layers"),
