@@ -54,6 +54,9 @@ TYPED = {
     # Options that do not go together.
     "plan stories --width 100 --layers 2": "--width, --layers and --heads | 100, 2 and None",
     "plan code --target-params 5M --width 64": "--target-params 5,000,000 | --width 64 | leave one of the two out",
+    "plan stories --swap optimizer=muon,optimizer=lion": "names two parts for optimizer",
+    "plan stories --swap model=eigen --target-params 60k": "stories --swap model=eigen has no option --target-params |"
+    " one of stories, code",
     "plan code --target-params 1M --width 64": "--target-params 1,000,000 | --width 64 | leave one of the two out",
     "plan code --data a --dataset-id b": "--dataset-id and --data are the same option",
     "plan code --steps 5 --epochs 2": "--steps 5 | --epochs 2",

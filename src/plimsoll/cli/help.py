@@ -91,8 +91,9 @@ class Page:
         return [by_name[name] for name in dict.fromkeys(self.often) if name in by_name][:ON_A_SCREEN]
 
 
-def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
-    """Returns the help of a command with a recipe."""
+def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap: str | None = None) -> Page:
+    """Returns the help of a command with a recipe, some parts of which may be exchanged (`swap`)."""
+    program = f"plimsoll {command} {name}" if swap is None else f"plimsoll {command} {name} --swap {swap}"
     preset = record_of(name)
     notes = [f"also accepted: {' '.join(ALIASES)} --preset NAME --swap data=NAME"]
     if command == "ladder":
@@ -103,9 +104,9 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type) -> Page:
     example, often = (preset.example, preset.often) if preset else ("--memory 1GiB", ())
     of_command = OFTEN_OF[command]
     return Page(
-        program=f"plimsoll {command} {name}",
+        program=program,
         options=(*rows(recipe), *options_of(options), *levers),
-        example=f"plimsoll {command} {name} {example}".rstrip(),
+        example=f"{program} {example}".rstrip(),
         often=(*often[: ON_A_SCREEN - len(of_command)], *of_command, *OFTEN),
         notes=notes,
     )

@@ -77,8 +77,13 @@ def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
     """Returns what was typed after a command that takes a recipe first."""
-    name, recipe, words = take_recipe(arguments, command=command)
-    page = page_of_recipe(command, name, recipe, options)
+    words, taken = without(arguments, {"--preset": True, "--swap": True})
+    name, words = take_name(words, taken.get("--preset"), command=command)
+    recipe = recipe_named(name)
+    swap = taken.get("--swap")
+    if swap is not None:
+        recipe = with_parts(recipe, swap)
+    page = page_of_recipe(command, name, recipe, options, swap=swap)
     values = values_typed(page, words)
     from plimsoll.recipes.own.files import short_name
 
@@ -130,16 +135,16 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
     )
 
 
-def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe, list[str]]:
-    """Returns the name that stands first, its recipe with the parts that --swap exchanges, and the words after it.
+def take_name(words: Sequence[str], preset: str | None, *, command: str) -> tuple[str, list[str]]:
+    """Returns the name of the recipe, which stands first, and the words after it.
 
     A preset may also be named by --preset, and both together: `longcontext --preset nano`.
     """
-    words, taken = without(arguments, {"--preset": True, "--swap": True})
-    names = [taken["--preset"]] if "--preset" in taken else []
-    if words and not words[0].startswith("-"):
-        names.insert(0, words.pop(0))
-    elif not names and {"-h", "--help"} & {*words}:
+    rest = [*words]
+    names = [] if preset is None else [preset]
+    if rest and not rest[0].startswith("-"):
+        names.insert(0, rest.pop(0))
+    elif not names and {"-h", "--help"} & {*rest}:
         print("RECIPE is one of `plimsoll recipes`, or a file of yours, like my_recipe.py.")
         print("With the defaults of stories:\n")
         names = ["stories"]
@@ -150,19 +155,20 @@ def take_recipe(arguments: Sequence[str], *, command: str) -> tuple[str, Recipe,
             f"plimsoll {command} needs a recipe first, like `plimsoll {command} code`: {names_in_words(presets())}"
             " (`plimsoll recipes` lists them), or a file of yours, like my_recipe.py"
         )
-    name = "-".join(names)
-    recipe = recipe_named(name)
-    if "--swap" not in taken:
-        return name, recipe, words
+    return "-".join(names), rest
 
-    # Parts are typed like data=text,optimizer=adamw.
+
+def with_parts(recipe: Recipe, swap: str) -> Recipe:
+    """Returns a recipe with other parts, typed like data=text,optimizer=adamw."""
     from plimsoll.recipes.registry import swapped
 
     parts: dict[str, str] = {}
-    for word in taken["--swap"].split(","):
+    for word in swap.split(","):
         role, _, part = word.partition("=")
+        if role in parts:
+            raise RecipeError(f"--swap {swap} names two parts for {role}: leave one of them out")
         parts[role] = part
-    return name, swapped(recipe, parts), words
+    return swapped(recipe, parts)
 
 
 def recipe_named(name: str) -> Recipe:

@@ -108,8 +108,9 @@ class SessionLog:
             print(note, flush=True)
         self.bar = Progress(schedule.stop_at, start_step=first, quiet=session.quiet)
         if resumed is not None:
-            over = ": all of them are taken, nothing is trained" if resumed >= schedule.stop_at else ""
-            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}{over}")
+            self.say(f"continuing from step {resumed:,} of {schedule.steps:,}")
+            if resumed >= schedule.stop_at:
+                self.say(f"step {schedule.stop_at:,} is past: nothing is trained")
         self.started = self.epoch_started = self.step_ended = time.monotonic()
 
     def say(self, text: str, *, important: bool = False) -> None:
