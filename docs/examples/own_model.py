@@ -47,9 +47,9 @@ class BigramTask:
         ids, labels = batch["input_ids"], batch["labels"]
         weights = params["trainable"]
         logits = weights["embedding"][ids] @ weights["head"]
-        counts = labels >= 0  # rows that only fill up a batch have labels below
+        counts = (labels >= 0).astype(jnp.float32)  # rows that only fill up a batch have labels below
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
-        return LossSum(jnp.sum(losses * counts), jnp.sum(counts).astype(jnp.float32)), carry, {}
+        return LossSum(jnp.sum(losses * counts), jnp.sum(counts)), carry, {}
 
 
 recipe = plimsoll.preset("stories").replace(model=Bigrams(), steps=500)
