@@ -77,6 +77,16 @@ def test_a_run_of_other_parts_is_named_by_them(run, capsys):
     assert "is a run of stories, and this is eigen+text: " in error
 
 
+def test_data_that_is_gone_is_refused_with_the_command_that_names_its_new_place(runs, run, capsys, tmp_path):
+    recipe = json.loads((run / "recipe.json").read_text())
+    recipe["fields"]["dataset_id"] = str(tmp_path / "gone.txt")
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    RunFolder(run).seal()
+    error = refused(capsys, "resume", run)
+    assert "gone.txt' is no file or folder here" in error
+    assert f"`plimsoll resume {run} --dataset-id PLACE`" in error
+
+
 def test_the_folder_of_the_data_is_no_folder_for_the_run(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     error = refused(capsys, "train", "stories", "--dataset-id", tmp_path / "texts", "--run", tmp_path / "texts")

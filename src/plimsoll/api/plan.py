@@ -154,8 +154,8 @@ def plan(
     held, advice = _host_memory(recipe, target, prepared, pins)
     problem = dataclasses.replace(problem, host_bytes=held, data_advice=advice)
     if prepared is None:
-        for option, name in absent_data(recipe).items():
-            say(f"{option} {name} is not here: this plan needs none, and training will refuse it")
+        for flag, problem_of_data in absent_data(recipe).items():
+            say(f"{flag}: {problem_of_data} This plan needs none, and training will refuse it")
     about = {"recipe": to_dict(recipe), "steps": (prepared or recipe.length).steps or UNKNOWN_STEPS}
     command = _compile_process(target, card, budget, about, say, measure=measure)
     with ExitStack() as stack:

@@ -32,7 +32,7 @@ from plimsoll.planned import Plan, Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
-from plimsoll.recipes.flat import rows
+from plimsoll.recipes.flat import absent_data, rows
 from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
@@ -57,6 +57,7 @@ def prepare_run(
     require_levers(options.pins)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
     _require_own_folder(recipe, folder)
+    _require_data_here(recipe, folder)
     made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         folder.create()
@@ -119,6 +120,14 @@ def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
             raise RunError(
                 f"--run {folder.path} is what {option.flag} names: a run has a folder of its own, name another --run"
             )
+
+
+def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
+    """Raises DataError if files of texts or chats are not here, before a model is fetched or anything is planned."""
+    for flag, problem in absent_data(recipe).items():
+        if not folder.has("recipe.json"):
+            raise problem
+        raise DataError(f"{problem} If it lies elsewhere now: `plimsoll resume {folder.path} {flag} PLACE`")
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -105,20 +105,20 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
     }
 
 
-def absent_data(recipe: Recipe) -> dict[str, str]:
-    """Returns options with the data that they name, of data that is neither here nor an id of the Hugging Face hub."""
+def absent_data(recipe: Recipe) -> dict[str, DataError]:
+    """Returns options with why the data that they name is neither here nor on the Hugging Face hub, by its name."""
     from plimsoll.data import STANDARD_LIBRARY
     from plimsoll.data.text.opening import require_named
 
-    absent: dict[str, str] = {}
+    absent: dict[str, DataError] = {}
     for name in ("dataset_id", "validation_id"):
         value = recipe.options.get(name)
         if not value or value == STANDARD_LIBRARY:
             continue
         try:
             require_named(value)
-        except DataError:
-            absent[flag_of(name)] = value
+        except DataError as problem:
+            absent[flag_of(name)] = problem
     return absent
 
 

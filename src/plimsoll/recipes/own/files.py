@@ -88,8 +88,9 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     if recipe.origin is not None and (recipe.origin.in_no_file or file is None):
         return pickled.describe(recipe)
     if module is None or file is None:
+        called = "an optax transformation" if cls.__module__.startswith("plimsoll.") else cls.__name__
         raise RecipeError(
-            f"{cls.__name__} is a part in no file, and the processes that compile and train look for it in one: write"
+            f"{called} is a part in no file, and the processes that compile and train look for it in one: write"
             " it into a Python file, with the recipe at its top level"
         )
     names = [name for name, offered in _recipes_in(module).items() if own_class(offered) is cls]
