@@ -22,7 +22,8 @@ from tuning_files import write_model
 SMALL = {
     "stories": "--target-params 60k --vocab-size 300 --seq-len 32 --batch-size 4",
     "control": "--width 32 --layers 1 --heads 1 --batch-size 8",
-    "puzzles": "--width 32 --heads 1 --low-cycles 1 --batch-size 8",
+    "puzzles": "--width 32 --heads 1 --high-cycles 1 --low-cycles 1 --halt-max-steps 2 --validation-examples 8"
+    " --batch-size 8",
     "longcontext": "--width 32 --layers 2 --states 8 --seq-len 32 --batch-size 4",
     "recommend": "--batch-size 4 --gradient-accumulation-steps 1",
     "finetune": "--seq-len 128 --batch-size 4",
