@@ -24,7 +24,7 @@ def test_parts_are_exchanged_before_options_are_read():
     recipe = typed("longcontext", "--swap", "data=text,optimizer=adam-atan2", "--stride", "64", "--beta2", "0.9")
     assert recipe.kind == "eigen+text"
     assert (recipe.data.stride, recipe.optimizer.beta2) == (64, 0.9)
-    with pytest.raises(RecipeError, match=r"there is no option --workers"):
+    with pytest.raises(RecipeError, match=r"the recipe longcontext --swap data=text has no option --workers"):
         typed("longcontext", "--swap", "data=text", "--workers", "3")
     with pytest.raises(RecipeError, match=r"--swap text=\.\.\.: a recipe has the parts model, data, optimizer"):
         typed("longcontext", "--swap", "text")
