@@ -24,13 +24,13 @@ from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import options_of
 from plimsoll.recipes.flat import overridden, rows
 from plimsoll.recipes.longcontext.model import Eigen
-from plimsoll.recipes.parts import Length, Prepared
+from plimsoll.recipes.parts import Length, Model, Prepared
 from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.recipe import Recipe, with_spec
 from plimsoll.recipes.registered import PRESETS, installed, part_class, parts, reference_of
 from plimsoll.recipes.registry import preset, swapped
 from plimsoll.recipes.saved import differences, from_dict, to_dict
-from plimsoll.recipes.specs import spec_of
+from plimsoll.recipes.specs import TokenSpec, spec_of
 from plimsoll.recipes.text.data import Text
 from plimsoll.recipes.text.model import Decoder
 from plimsoll.training.checkpoints import Checkpoints
@@ -171,6 +171,16 @@ def test_any_optax_transformation_is_an_optimizer():
     recipe = Recipe(model=Decoder(), data=Text(), optimizer=optax.sgd(0.1))
     assert recipe.update_rule(5).init({"w": 1.0}) == optax.sgd(0.1).init({"w": 1.0})
     assert "learning_rate" not in recipe.options
+
+
+def test_a_model_without_a_task_is_refused():
+    class Blank(Model):
+        name = "blank"
+        reads = TokenSpec
+
+    recipe = Recipe(model=Blank(), data=Text(), optimizer=optax.sgd(0.1))
+    with pytest.raises(RecipeError, match="the model Blank has no method `task`"):
+        recipe.task(Compute())
 
 
 def test_an_option_of_two_parts_is_refused():

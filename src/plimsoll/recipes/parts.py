@@ -323,10 +323,12 @@ class Model(Part):
             compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
 
         Raises:
-            RecipeError: The examples are none that the model can read.
+            RecipeError: The model says no task, or the examples are none that it can read.
         """
         if not self.implementation:
-            raise NotImplementedError(f"{type(self).__name__} needs a method `task`, which returns the model's task")
+            raise RecipeError(
+                f"the model {type(self).__name__} has no method `task`: it returns first weights and loss"
+            )
         return resolved(self.implementation)(self, spec, compute)
 
     def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule | None:
