@@ -15,6 +15,7 @@ from plimsoll.data.packed import shards
 from plimsoll.data.packed.kept import tokenised
 from plimsoll.data.text.loader import load_tokens
 from plimsoll.data.text.opening import open_documents, worth_keeping
+from plimsoll.data.text.survey import collect_held_out
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.errors import DataError
 from plimsoll.files import facts
@@ -65,6 +66,17 @@ def test_the_ids_are_those_of_the_stream_and_are_made_once(text, byte_tokenizer,
     assert kept(packed.folder.name) == packed.folder
     assert made == [packed.folder.name]
     assert {entry.name for entry in packed.folder.parent.iterdir()} == {packed.folder.name}
+
+
+def test_the_tokens_to_evaluate_on_are_those_of_the_text(text, byte_tokenizer):
+    packed = tokens_of(text, byte_tokenizer)
+    every = collect_held_out(open_documents(str(text)), byte_tokenizer, seq_len=8)
+    assert len(every) == packed.validation_tokens > 20
+    for limits in ({"max_tokens": 10**6}, {"max_tokens": 20}, {"max_tokens": 0}):
+        held_out = collect_held_out(open_documents(str(text)), byte_tokenizer, seq_len=8, **limits)
+        np.testing.assert_array_equal(packed.held_out(seq_len=8, **limits), held_out)
+        assert packed.held_out(seq_len=8, **limits).dtype == held_out.dtype
+    assert not len(packed.held_out(seq_len=len(every), max_tokens=10**6))
 
 
 @pytest.mark.parametrize("what", ["a letter", "another file", "another tokenizer", "fewer documents"])

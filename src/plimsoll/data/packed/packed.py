@@ -97,6 +97,12 @@ class Packed:
         self.fill(ids, name, first)
         return ids.astype(self.dtype, copy=False)
 
+    def held_out(self, *, seq_len: int, max_tokens: int) -> np.ndarray:
+        """Returns the tokens of the held-out documents: int32, at most `max_tokens`; none where a window has more."""
+        if self.validation_tokens < seq_len + 1:
+            return np.empty(0, np.int32)
+        return self.read(VALIDATION, 0, max_tokens).astype(np.int32)
+
     def rows(self, indices: np.ndarray, *, length: int, stride: int, workers: int = 0) -> np.ndarray:
         """Returns windows of `length` ids to train on, (windows, length), the first of which begin `stride` apart.
 

@@ -21,16 +21,14 @@ from plimsoll.data.packed.packed import TOKENIZER, id_type, open_packed
 from plimsoll.data.packed.shards import Packing, Progress
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.extent import expected_bytes
-from plimsoll.data.text.formats import File
+from plimsoll.data.text.kept import trained_tokenizer
 from plimsoll.data.text.options import DEFAULT_VOCABULARY, TextSet
-from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer, train_byte_bpe
+from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.files.folder import free_bytes, made, partial_of
 from plimsoll.units import format_bytes
 
-METHOD = 3
-"""Version of splitting, holding out and packing, and of what a folder says of itself."""
 CONFIG = "tokenizer_config.json"
 """Says which token ends a text, where `transformers` looks for it."""
 Say = Callable[[str], None]
@@ -58,8 +56,7 @@ def build(
     documents = options.documents
     say(f"data: {documents.describe()}")
     if tokenizer is None:
-        tokenizer = train_byte_bpe(documents, options.vocab_size or DEFAULT_VOCABULARY)
-        say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
+        tokenizer = trained_tokenizer(documents, options.vocab_size or DEFAULT_VOCABULARY, say)
     made_with = tokens_of(documents, tokenizer, options=options)
 
     # What is not there yet.
@@ -81,15 +78,11 @@ def tokens_of(
 ) -> Facts:
     """Returns all that the ids of a text follow from: the key of a tokenised text."""
     named = {} if options is None else asdict(replace(options, tokenizer=None))
-    formats = {f"{file.format} {file.column}" for file in documents.files if isinstance(file, File)}
-    return facts_of(
-        documents.paths or [],
+    return documents.facts(
         exact=exact,
-        method=METHOD,
         tokenizer_sha256=_sha256(tokenizer),
         end_of_text=tokenizer.end_of_text,
-        formats=sorted(formats),
-        **{"max_examples": documents.max_examples, **named},
+        **named,
     )
 
 

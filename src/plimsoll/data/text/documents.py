@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plimsoll.data.hub import HubStream
 from plimsoll.data.text.formats import File
 from plimsoll.errors import DataError
+from plimsoll.files.facts import Facts, facts_of
 
 HELD_OUT_SHARE = 0.01
+METHOD = 3
+"""Version of splitting, holding out and packing, and of what a packed folder says of itself."""
 
 
 class Piece(NamedTuple):
@@ -52,6 +55,17 @@ class Documents:
         """Paths of the files; None for a stream."""
         self.digest = hashlib.blake2b(contents.encode(), digest_size=4).hexdigest()
         """Digest of the names and sizes of the files."""
+
+    def facts(self, *, exact: bool = False, **options: Any) -> Facts:
+        """Returns all that the pieces follow from, with further options. The arguments are those of `facts_of`."""
+        formats = {f"{file.format} {file.column}" for file in self.files if isinstance(file, File)}
+        return facts_of(
+            self.paths or [],
+            exact=exact,
+            method=METHOD,
+            formats=sorted(formats),
+            **{"max_examples": self.max_examples, **options},
+        )
 
     def imports(self) -> tuple[str, ...]:
         """Returns the modules that reading brings into the process: some are large."""

@@ -13,12 +13,14 @@ from plimsoll.data.text.options import NamedText
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import IS_PATH, FilePath, Metavar, NonNegativeCount, PositiveCount, PositiveInt
-from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
+from plimsoll.recipes.parts import Batch, Data, HostMemory, Length, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import TokenSpec
 from plimsoll.types import Source
 
 if TYPE_CHECKING:
+    from plimsoll.data.packed.packed import Packed as PackedFolder
     from plimsoll.data.text.documents import Documents
+    from plimsoll.data.text.tokenizer import TextTokenizer
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
@@ -116,62 +118,71 @@ class Text(NamedText, Data):
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         import numpy as np
 
-        from plimsoll.data.kept import NotKept
-        from plimsoll.data.packed.kept import tokenised
+        from plimsoll.data.text.kept import trained_tokenizer
         from plimsoll.data.text.survey import collect_held_out, count_windows, survey
-        from plimsoll.data.text.tokenizer import load_tokenizer, train_byte_bpe
+        from plimsoll.data.text.tokenizer import load_tokenizer
 
         length = reading.length
         if self.is_stream:
-            if length.steps is None and self.max_examples is None:
-                raise RecipeError(
-                    f"--dataset-id {self.dataset_id} is read over the network while training, so the length of an epoch"
-                    " is unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
-                    " --max-examples 100000 use and count so many documents"
-                )
+            self._require_known_length(length)
             say(f"data: asking huggingface.co for {self.dataset_id}")
 
-        # The tokenizer, and the text to evaluate on.
+        # The tokenizer, and the tokens where they are worth keeping.
         documents = self.documents
         say(f"data: {documents.describe()}")
-        if self.tokenizer is not None:
-            tokenizer = load_tokenizer(self.tokenizer)
+        if self.tokenizer is None:
+            tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
         else:
-            tokenizer = train_byte_bpe(documents, self.vocab(reading.needs))
-            say(f"tokenizer: byte-level BPE of {tokenizer.size:,} tokens, trained on the beginning of the text")
+            tokenizer = load_tokenizer(self.tokenizer)
         tokenizer.save(reading.folder / TOKENIZER)
-        held_out = collect_held_out(documents, tokenizer, seq_len=self.seq_len, max_tokens=self.validation_tokens)
+        packed = self._kept_tokens(documents, tokenizer, reading, say)
+
+        # The tokens to evaluate on.
+        limits = {"seq_len": self.seq_len, "max_tokens": self.validation_tokens}
+        held_out = packed.held_out(**limits) if packed else collect_held_out(documents, tokenizer, **limits)
         np.save(reading.folder / VALIDATION, held_out, allow_pickle=False)
         if not len(held_out):
             say("validation: none, no document is held out of a set this small")
         facts: dict[str, Any] = {"description": documents.describe(), "validation_tokens": len(held_out)}
-
-        # The tokens, where they are worth keeping.
-        text = None
-        if self._is_kept(documents, reading):
-            try:
-                text = tokenised(documents, tokenizer, say)
-                facts[KEPT] = text.folder.name
-            except NotKept as problem:
-                say(f"tokens: the text is tokenised as training reads it, and again by every run: {problem}")
+        if packed is not None:
+            facts[KEPT] = packed.folder.name
 
         # Their number. Where steps are the length of the run, a batch is enough.
         needs_all = length.steps is None or not self.use_streaming
         sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
-        is_whole = text is not None or needs_all
-        if text is None:
-            text = survey(documents, tokenizer, **sizes, enough=None if needs_all else reading.batch_size)
+        enough = None if needs_all else reading.batch_size
+        text = packed or survey(documents, tokenizer, **sizes, enough=enough)
         windows = count_windows(text.tokens, **sizes)
-        if is_whole:
+        if packed is not None or needs_all:
             counts = f"{text.documents:,} documents, {text.tokens:,} tokens, {windows:,} windows"
             facts |= {"description": f"{counts} in {self.dataset_id}", "tokens": text.tokens, WINDOWS: windows}
-        prepared = length.prepared_for(
-            windows,
-            data=f"{self.dataset_id} of {text.tokens:,} tokens",
-            facts=facts,
-            seq_len=self.seq_len,
-        )
+        data = f"{self.dataset_id} of {text.tokens:,} tokens"
+        prepared = length.prepared_for(windows, data=data, facts=facts, seq_len=self.seq_len)
         return prepared if needs_all else replace(prepared, steps_per_epoch=None)
+
+    def _require_known_length(self, length: Length) -> None:
+        """Raises RecipeError for a stream whose run would be as long as the stream, which nobody knows."""
+        if length.steps is None and self.max_examples is None:
+            raise RecipeError(
+                f"--dataset-id {self.dataset_id} is read over the network while training, so the length of an epoch"
+                " is unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
+                " --max-examples 100000 use and count so many documents"
+            )
+
+    def _kept_tokens(
+        self, documents: Documents, tokenizer: TextTokenizer, reading: Reading, say: Say
+    ) -> PackedFolder | None:
+        """Returns the tokens that the cache has of the text from now on; None where it is tokenised as it is read."""
+        from plimsoll.data.kept import NotKept
+        from plimsoll.data.packed.kept import tokenised
+
+        if not self._is_kept(documents, reading):
+            return None
+        try:
+            return tokenised(documents, tokenizer, say)
+        except NotKept as problem:
+            say(f"tokens: the text is tokenised as training reads it, and again by every run: {problem}")
+            return None
 
     def source(self, reading: Reading, *, prefetch: int) -> Source:
         from plimsoll.data.kept import kept
