@@ -11,9 +11,10 @@ import pytest
 from compiled_bytes import temporary_bytes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, kernel
-from plimsoll.levers.records.blocks import without_cudnn
+from plimsoll.levers.lever import Problem
+from plimsoll.levers.records.blocks import ATTENTION_CHUNK, attention_blocks_of, without_cudnn
 from plimsoll.planner import liveness
-from plimsoll.planner.flops import dot_flops
+from plimsoll.planner.flops import dot_flops, inner_jaxprs
 from plimsoll.types import Compute
 
 CPU = Compute(platform="cpu")
@@ -79,6 +80,39 @@ def test_a_window_hides_what_lies_before_it(window, chunk):
     arrays = heads(100)
     attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=window)
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, window=window), arrays), 2e-6)
+
+
+def test_only_what_belongs_to_a_block_goes_through_a_branch():
+    """A GPU's compiler copies it in every round: of whole queries that made a step cubic in its length."""
+    length, chunk = 512, 32
+    arrays = heads(length)
+    segments = np.sort(np.random.default_rng(0).integers(0, 5, (2, length)), axis=1).astype(np.int32)
+    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), segments=segments)
+
+    def of_branches(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "cond":
+                yield from (variable.aval.size for variable in equation.outvars)
+            for inner in inner_jaxprs(equation):
+                yield from of_branches(inner)
+
+    sizes = [*of_branches(jax.jit(partial(with_gradients, attend)).trace(arrays).jaxpr.jaxpr)]
+    assert max(sizes) == arrays[0].size * chunk // length
+
+
+def test_the_planner_tries_blocks_that_fill_a_card_and_on_a_cpu_those_that_fit_its_cache():
+    def tried(platform, length):
+        blocks = attention_blocks_of(length)
+        supported = ("attention_chunk",)
+        problem = Problem(
+            recipe="text", chip="t4", platform=platform, effective_batch=8, numerics="mixed", supported=supported,
+            loss_chunks=(), attention_chunks=blocks,
+        )  # fmt: skip
+        return ATTENTION_CHUNK.tried(problem, None)
+
+    assert [tried("cuda", length) for length in (512, 2_048, 4_096)] == [[0], [0, 256], [0, 1_024, 256]]
+    assert [tried("cpu", length) for length in (512, 2_048, 4_096)] == [[0], [256], [256]]
+    assert tried("tpu", 4_096) == [0, 256]
 
 
 def test_blocks_outside_a_window_are_not_computed():

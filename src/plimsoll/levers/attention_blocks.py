@@ -112,28 +112,34 @@ def _forward(
     form, chunk = blocks.form, blocks.chunk
     rows, group, length, width = query.shape
 
-    def add_block(sums: Any, pair: Any):
-        (result, log_totals), of_queries = sums
-        i, j, first = pair
-        highest, total, mixed = (jnp.where(first, begun, x) for begun, x in zip(BEGUN, of_queries, strict=True))
+    def add_block(of_queries: Any, pair: Any):
+        highest, total, mixed = of_queries
+        i, j, _ = pair
         queries = _block(query, i, chunk=chunk)
         scores, _ = _scores(queries, _block(key, j, chunk=chunk), segments, (i, j), blocks, seen)
         now = jnp.maximum(highest, jnp.max(scores, axis=-1))
         weights, before = jnp.exp(scores - now[..., None]), jnp.exp(highest - now)
         total = total * before + jnp.sum(weights, axis=-1)
         more = form.contract(form.operand(weights), _block(value, j, chunk=chunk), b_axis=-2)
-        mixed = mixed * before[..., None] + more
+        return now, total, mixed * before[..., None] + more
+
+    def step(sums: Any, pair: Any):
+        result, log_totals, of_queries = sums
+        i, _, first = pair
+        begun = tuple(jnp.where(first, begun, x) for begun, x in zip(BEGUN, of_queries, strict=True))
+        highest, total, mixed = _where_shared(add_block, begun, segments, pair, chunk)
         result = _put(result, (mixed / total[..., None]).astype(result.dtype), i, chunk=chunk)
-        log_totals = _put(log_totals, (now + jnp.log(total))[..., None], i, chunk=chunk)
-        return (result, log_totals), (now, total, mixed)
+        log_totals = _put(log_totals, (highest + jnp.log(total))[..., None], i, chunk=chunk)
+        return (result, log_totals, (highest, total, mixed)), None
 
     zeros = jnp.zeros((rows, group * chunk))
     start = (
-        (jnp.zeros(query.shape, blocks.dtype), jnp.zeros((rows, group, length, 1))),
+        jnp.zeros(query.shape, blocks.dtype),
+        jnp.zeros((rows, group, length, 1)),
         (zeros, zeros, jnp.zeros((rows, group * chunk, width))),
     )
     query, segments, pairs = _tied(query, segments, blocks, seen)
-    (result, log_totals), _ = _over_pairs(add_block, start, segments, pairs, chunk)
+    (result, log_totals, _), _ = jax.lax.scan(step, start, pairs)
     return result, log_totals[..., 0]
 
 
@@ -155,9 +161,8 @@ def _backward(
     log_total, weighed = log_total[..., None], weighed[..., None]
     at = partial(_block, chunk=chunk)
 
-    def add_block(sums: Any, pair: Any):
-        to_queries, to_query, to_key, to_value = sums
-        i, j, first = pair
+    def of_block(_: Any, pair: Any):
+        i, j, _ = pair
         scores, slope = _scores(at(query, i), at(key, j), segments, (i, j), blocks, seen)
         weights = jnp.exp(scores - at(log_total, i))
         to_weights = form.contract(at(towards, i), at(value, j), b_axis=-1)
@@ -165,10 +170,18 @@ def _backward(
         more_value = form.contract(form.transposed(form.operand(weights)), at(towards, i), b_axis=-2)
         more_query = form.contract(to_scores, at(key, j), b_axis=-2)
         more_key = form.contract(form.transposed(to_scores), at(query, i), b_axis=-2)
+        return more_query, more_key, more_value
+
+    def step(sums: Any, pair: Any):
+        to_queries, to_query, to_key, to_value = sums
+        i, j, first = pair
+        more_query, more_key, more_value = _where_shared(of_block, nothing, segments, pair, chunk)
         to_query = jnp.where(first, 0.0, to_query) + more_query
         to_queries = _put(to_queries, (to_query * blocks.scale).astype(to_queries.dtype), i, chunk=chunk)
-        return to_queries, to_query, _add(to_key, more_key, j), _add(to_value, more_value, j)
+        return (to_queries, to_query, _add(to_key, more_key, j), _add(to_value, more_value, j)), None
 
+    to_block = jnp.zeros((rows, chunk, width))
+    nothing = jnp.zeros((rows, group * chunk, width)), to_block, to_block
     start = (
         jnp.zeros(query.shape, blocks.dtype),
         jnp.zeros((rows, group * chunk, width)),
@@ -176,7 +189,7 @@ def _backward(
         jnp.zeros(value.shape),
     )
     query, segments, pairs = _tied(query, segments, blocks, seen)
-    to_query, _, to_key, to_value = _over_pairs(add_block, start, segments, pairs, chunk)
+    (to_query, _, to_key, to_value), _ = jax.lax.scan(step, start, pairs)
     return to_query, to_key.astype(blocks.dtype), to_value.astype(blocks.dtype)
 
 
@@ -190,19 +203,18 @@ def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) ->
     return jax.lax.optimization_barrier((query, segments, pairs))
 
 
-def _over_pairs(add_block: Callable[[Any, Any], Any], sums: Any, segments: Array | None, pairs: Any, chunk: int) -> Any:
-    """Returns the sums over all pairs of blocks; those that share no document are passed over."""
+def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments: Array | None, pair: Any, chunk: int):
+    """Returns `add_block(otherwise, pair)`; of two blocks that share no document, `otherwise` as it is.
 
-    def step(sums: Any, pair: Any) -> tuple[Any, None]:
-        if segments is None:
-            return add_block(sums, pair), None
-        i, j, _ = pair
-        queries = _block(segments[..., None], i, chunk=chunk)[:, :, 0]
-        keys = _block(segments[..., None], j, chunk=chunk)[:, :, 0]
-        may_share = jnp.any(_ranges_meet(queries, keys))
-        return jax.lax.cond(may_share, add_block, lambda sums, pair: sums, sums, pair), None
-
-    return jax.lax.scan(step, sums, pairs)[0]
+    Only what belongs to one block goes in: a GPU's compiler copies what goes through a branch, in every round.
+    """
+    if segments is None:
+        return add_block(otherwise, pair)
+    i, j, _ = pair
+    queries = _block(segments[..., None], i, chunk=chunk)[:, :, 0]
+    keys = _block(segments[..., None], j, chunk=chunk)[:, :, 0]
+    may_share = jnp.any(_ranges_meet(queries, keys))
+    return jax.lax.cond(may_share, add_block, lambda otherwise, _: otherwise, otherwise, pair)
 
 
 def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chunk"]) -> Bool[Array, " batch"]:

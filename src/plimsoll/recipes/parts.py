@@ -260,8 +260,8 @@ class Hints:
     loss_rows: int | None = None
     """Rows of logits per example, which a chunked loss splits: tokens of a language model. None if unknown."""
     attention_chunks: tuple[int, ...] = ()
-    """Block sizes that the planner tries for blockwise attention, in tokens, like (256,). Empty if it should only try
-    the fastest attention kernel."""
+    """Block sizes that the planner tries for blockwise attention, in tokens, like (1024, 256); the smallest alone on a
+    CPU or TPU. Empty if it should only try the fastest attention kernel."""
     mlp_chunks: tuple[int, ...] = ()
     """Chunk sizes that the planner tries for feed-forward (MLP) layers, in tokens of a sequence, like (2048, 512).
     Empty if it should only try the whole sequence at once."""

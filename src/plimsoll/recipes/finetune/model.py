@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import facts_of, require_same
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
+from plimsoll.levers.records.blocks import attention_blocks_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import HUB_ID, find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
@@ -127,8 +128,7 @@ class Pretrained(Model):
         return Hints(
             levers=(*LEVERS, *further),
             loss_chunks=(512, 128),
-            # Scores of fewer positions are small beside the rest (notes, "Attention in blocks").
-            attention_chunks=(256,) if spec.length > 512 else (),
+            attention_chunks=attention_blocks_of(spec.length),
             mlp_chunks=chunks_of(spec.length),
             head_width=self.shape.head_width,
             begins_with="--pretrained" if self.init_from is None else "--pretrained, --init-from",

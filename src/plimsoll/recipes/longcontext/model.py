@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from plimsoll.errors import RecipeError
+from plimsoll.levers.records.blocks import attention_blocks_of
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width, usual_heads, usual_vocabulary
 from plimsoll.options import Interval, NonNegativeCount, NonNegativeInt, PositiveInt, Share
@@ -152,5 +153,5 @@ class Eigen(Model):
             levers=(*LEVERS, "attention_chunk") if attends else LEVERS,
             loss_chunks=(2048, 256),
             loss_whole=False,
-            attention_chunks=(256,) if attends and spec.length > 512 else (),
+            attention_chunks=attention_blocks_of(spec.length) if attends else (),
         )

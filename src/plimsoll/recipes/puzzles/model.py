@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from plimsoll.levers.records.blocks import attention_blocks_of
 from plimsoll.models.shape import require_pairs
 from plimsoll.optimizers.settings import Optimizer, Rates
 from plimsoll.options import Fraction, NonNegativeFloat, PositiveInt
@@ -22,8 +23,6 @@ from plimsoll.recipes.verbs import Shown, Verb
 if TYPE_CHECKING:
     from plimsoll.optimizers.sign_sgd import RowRule
 
-LONG = 512
-"""Positions beyond which attention in blocks needs fewer bytes and is no slower (levers/attention.py)."""
 LEVERS = ("precision", "activations", "unroll", "remat")
 
 
@@ -100,10 +99,9 @@ class Trm(Model):
     def hints(self, spec: PuzzleSpec) -> Hints:
         if self.variant != "attention":
             return Hints(levers=LEVERS)
-        is_long = self.puzzle_positions + spec.length > LONG
         return Hints(
             levers=(*LEVERS, "attention_chunk"),
-            attention_chunks=(256,) if is_long else (),
+            attention_chunks=attention_blocks_of(self.puzzle_positions + spec.length),
             head_width=self.width // self.heads,
         )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.facts import Facts, require_same
+from plimsoll.levers.records.blocks import attention_blocks_of
 from plimsoll.levers.records.mlp_chunk import chunks_of
 from plimsoll.models.pretrained.find import find_folder, find_shape
 from plimsoll.models.shape import DecoderShape
@@ -163,8 +164,7 @@ class Items(Model):
             loss_chunks=(256, 32),
             loss_whole=False,
             loss_rows=spec.length,
-            # Scores of fewer positions are small beside the rest (notes, "Attention in blocks").
-            attention_chunks=(256,) if spec.length > 512 else (),
+            attention_chunks=attention_blocks_of(spec.length),
             # Chunks of a published model's feed-forward part; the small reader's is computed whole.
             mlp_chunks=chunks_of(spec.length) if is_published else (),
             begins_with="--data, --pretrained" if is_published else "--data",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plimsoll.errors import RecipeError
+from plimsoll.levers.records.blocks import attention_blocks_of
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import inner_width, sized, usual_vocabulary
 from plimsoll.options import PositiveCount, PositiveInt
@@ -103,8 +104,7 @@ class Decoder(Model):
         return Hints(
             levers=LEVERS,
             loss_chunks=(256,),
-            # Scores of fewer positions are small beside the rest (notes, "Attention in blocks").
-            attention_chunks=(256,) if spec.length > 512 else (),
+            attention_chunks=attention_blocks_of(spec.length),
             head_width=self.shape(spec).head_width,
         )
 
