@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from making import made
-from plimsoll.api.pins import levers_of
+from plimsoll.api.planning.pins import levers_of
 from plimsoll.api.train import prepare_data
 from plimsoll.cli.main import main
 from plimsoll.data.examples import Examples

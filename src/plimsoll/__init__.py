@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from plimsoll.api.finetune import finetune as finetune
     from plimsoll.api.launch import train as train
     from plimsoll.api.loader import loader as loader
-    from plimsoll.api.planning import FunctionPlan as FunctionPlan
-    from plimsoll.api.planning import RecipePlan as RecipePlan
-    from plimsoll.api.planning import plan as plan
+    from plimsoll.api.plan import FunctionPlan as FunctionPlan
+    from plimsoll.api.plan import RecipePlan as RecipePlan
+    from plimsoll.api.plan import plan as plan
     from plimsoll.api.run import Run as Run
     from plimsoll.api.run import load as load
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
-    "plan": "api.planning",
-    "RecipePlan": "api.planning",
-    "FunctionPlan": "api.planning",
+    "plan": "api.plan",
+    "RecipePlan": "api.plan",
+    "FunctionPlan": "api.plan",
     "train": "api.launch",
     "load": "api.run",
     "Run": "api.run",

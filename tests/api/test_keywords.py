@@ -6,8 +6,7 @@ import inspect
 import pytest
 
 import plimsoll
-from plimsoll.api import follow
-from plimsoll.api import plan as planning
+from plimsoll.api import follow, plan
 from plimsoll.api.finetune import Tune
 from plimsoll.api.keywords import options_of
 from plimsoll.cli.options import PlanOptions
@@ -26,11 +25,14 @@ class Reached(Exception):
 def recipe_of(monkeypatch):
     """The recipe that a call plans or trains: as far as it is understood, nothing is done."""
 
-    def reached(*given, **_):
-        raise Reached(next(each for each in given if isinstance(each, plimsoll.Recipe)))
+    def planned(question, say):
+        raise Reached(question.recipe)
 
-    monkeypatch.setattr(planning, "over_devices", reached)
-    monkeypatch.setattr(follow, "prepare_run", reached)
+    def trained(recipe, options, say):
+        raise Reached(recipe)
+
+    monkeypatch.setattr(plan, "ask", planned)
+    monkeypatch.setattr(follow, "prepare_run", trained)
 
     def call(function, *arguments, **options):
         with pytest.raises(Reached) as stopped:
@@ -141,7 +143,6 @@ def test_no_option_of_plan_or_train_hides_a_field_of_a_recipe():
     ("function", "options"),
     [
         (plimsoll.plan, PlanOptions),
-        (planning.plan, PlanOptions),
         (plimsoll.train, TrainOptions),
         (plimsoll.Run.train, TrainOptions),
         (Tune.train, TrainOptions),
@@ -158,9 +159,6 @@ def test_keywords_that_are_options_have_their_defaults(function, options):
 
 def test_keywords_of_train_that_are_no_options_are_called_and_not_kept():
     assert {*options_of(plimsoll.train)} - {*TrainOptions.__dataclass_fields__} == {"on_log", "say"}
-    of_plan = {*options_of(planning.plan)} - {*PlanOptions.__dataclass_fields__}
-    of_library = {"name", "card", "processes", "pins", "pinned_by", "prepared", "margin_bytes", "say"}
-    assert of_plan == of_library | {"smallest"}, "which is called --floor on the command line"
 
 
 @pytest.mark.parametrize(("options", "printed"), [({}, "said\n"), ({"quiet": True}, "")])

@@ -75,8 +75,9 @@ def world(monkeypatch, tmp_path):
     """What was asked, in order; `refuse` holds errors by the name of a rung."""
     asked = SimpleNamespace(plans=[], sessions=[], refuse={}, folders=set(), steps={})
 
-    def plan(recipe, *, name, chip, memory, numerics, pins, prepared):
-        assert chip == "cpu"
+    def find_plan(question, place, prepared):
+        assert place.chip.name == "cpu"
+        pins = question.pins
         asked.plans.append((pins["micro_batch"], pins["async_save"]))
         return found(pins)
 
@@ -92,7 +93,7 @@ def world(monkeypatch, tmp_path):
         trained(folder, planned["plan"], asked.steps.get(folder, 0) + 1, options.max_steps)
         asked.steps[folder] = options.max_steps
 
-    monkeypatch.setattr(ladder, "plan", plan)
+    monkeypatch.setattr(ladder, "find_plan", find_plan)
     monkeypatch.setattr(ladder, "_train", train)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -157,14 +158,14 @@ def test_a_rung_that_fails_is_a_row_with_its_reason_and_not_the_end(world):
 
 @pytest.mark.parametrize("none", [False, True])
 def test_a_rung_that_cannot_be_planned_is_a_row_too_and_where_none_can_the_reason_is_raised(world, monkeypatch, none):
-    whole = ladder.plan
+    whole = ladder.find_plan
 
-    def plan(recipe, *, pins, **options):
-        if none or pins["micro_batch"] == 4:
+    def find_plan(question, place, prepared):
+        if none or question.pins["micro_batch"] == 4:
             raise BudgetError("stories does not compile for cpu", budget_bytes=1, floor_bytes=None)
-        return whole(recipe, pins=pins, **options)
+        return whole(question, place, prepared)
 
-    monkeypatch.setattr(ladder, "plan", plan)
+    monkeypatch.setattr(ladder, "find_plan", find_plan)
     if none:
         with pytest.raises(PlimsollError, match="stories does not compile for cpu"):
             climbed()
@@ -220,16 +221,16 @@ def test_what_a_process_said_last_is_the_reason(code, said, words):
 def test_a_ladder_for_a_chip_is_planned_and_nothing_is_trained_or_prepared(monkeypatch):
     asked = []
 
-    def planned(recipe, **how):
-        asked.append((recipe, how))
-        if how["pins"]["async_save"]:
+    def find_smallest(question, place):
+        asked.append(place)
+        if question.pins["async_save"]:
             raise PlimsollError("too large by far")
-        return found(**how)
+        return found(question.pins)
 
-    monkeypatch.setattr(ladder, "plan", planned)
+    monkeypatch.setattr(ladder, "find_smallest", find_smallest)
     told = ladder.predict(RECIPE, name="stories", chip="t4", memory="2GiB", chosen=["save", "micro-batch"])
     assert [row["outcome"] for row in told["rungs"]] == ["failed", "predicted", "predicted"]
-    assert all(how["chip"] == "t4" and how["smallest"] and how["memory"] == "2GiB" for _, how in asked)
+    assert all((place.chip.name, place.budget_bytes) == ("t4", 2048 * MIB) for place in asked)
     _, save, micro = told["rungs"]
     assert (save["predicted_peak_bytes"], micro["predicted_peak_bytes"]) == (800 * MIB, 300 * MIB)
     assert (micro["state_bytes"], micro["step_seconds"], micro["why_not"]) == (STATE, 1.0, None)

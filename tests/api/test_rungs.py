@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.api.pins import require_supported
+from plimsoll.api.planning.pins import require_supported
 from plimsoll.api.rungs import FIRST, rungs
 from plimsoll.errors import RecipeError
 from plimsoll.levers import registry

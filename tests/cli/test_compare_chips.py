@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll.api import compare
+from plimsoll.api.planning import compare
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
 from plimsoll.units import GIB, MIB
@@ -17,15 +17,16 @@ def asked(monkeypatch):
     """What the planner is asked for; nothing fits a T4."""
     questions = []
 
-    def plan(recipe, *, chip, memory, host_memory, pins, **_):
-        questions.append((chip, memory, host_memory, dict(pins)))
+    def find_plan(question, place, data, say):
+        chip = question.chip
+        questions.append((chip, question.memory, question.host_memory, dict(question.pins)))
         if chip == "t4":
             raise BudgetError(
                 "no plan for stories fits in 14.6 GiB on t4\n  more", budget_bytes=GIB, floor_bytes=2 * GIB
             )
         return replace(PLANNED, plan=replace(PLANNED.plan, chip=chip))
 
-    monkeypatch.setattr(compare, "plan", plan)
+    monkeypatch.setattr(compare, "find_plan", find_plan)
     return questions
 
 

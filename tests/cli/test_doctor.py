@@ -5,7 +5,7 @@ import json
 import pytest
 
 from commands import plimsoll
-from plimsoll.api import accelerator
+from plimsoll.api.planning import place
 from plimsoll.cli import doctor
 from plimsoll.errors import RecipeError
 from plimsoll.files.folder import locked
@@ -117,7 +117,7 @@ def test_an_accelerator_that_cannot_be_used_is_to_be_mended(monkeypatch, capsys)
     def broken(*_, **__):
         raise RecipeError("an NVIDIA GPU and JAX's plug-in for it are in this machine, and JAX cannot use it: too old")
 
-    monkeypatch.setattr(accelerator, "chip_here", broken)
+    monkeypatch.setattr(place, "chip_here", broken)
     assert doctor.doctor([]) == 2
     assert "to mend: JAX does not work here: an NVIDIA GPU and JAX's plug-in" in capsys.readouterr().out
 

@@ -68,7 +68,7 @@ def test_the_data_of_an_example_is_prepared_and_a_plan_is_searched(name, place, 
         raise PlimsollError(PLANNED)
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(preparing, "plan_for_training", planned)
+    monkeypatch.setattr(preparing, "find_plan", planned)
     words, small = example(name)
     assert main([*words, *small, "--chip", "cpu", "--run", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.endswith(f"error: {PLANNED}\n")

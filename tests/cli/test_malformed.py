@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import plimsoll.api.plan as planning
 from control_files import write_control
 from packed_files import write_packed
+from plimsoll.api.planning import ask
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.recipes.registry import preset
@@ -66,7 +66,7 @@ def option_words(draw):
 def test_options_of_any_form_are_taken_or_refused(words):
     """Planning compiles: what comes before it is what reads options."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planning, "plan", read_and_nothing_is_wrong)
+        patched.setattr(ask, "ask", read_and_nothing_is_wrong)
         require_done_or_refused(words)
 
 

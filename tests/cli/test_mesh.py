@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from commands import plimsoll
-from plimsoll.api.mesh import over_devices
+from plimsoll.api.planning.place import place_of
+from plimsoll.api.planning.question import Question
 from plimsoll.cli.main import main
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
-from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset
@@ -106,5 +106,6 @@ def test_a_mesh_that_does_not_fit_is_refused(text_file, tmp_path, devices, count
 )
 def test_devices_are_advised_that_all_processes_can_have(devices, mesh, words):
     devices(1)
+    question = Question(recipe=preset("code"), name="code", pins={"micro_batch": 12}, chip="cpu", mesh=mesh)
     with pytest.raises(RecipeError, match=words):
-        over_devices(chip("cpu"), preset("code"), {"micro_batch": 12}, mesh, processes=2)
+        place_of(question, processes=2)

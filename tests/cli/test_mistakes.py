@@ -92,7 +92,7 @@ def place(tmp_path, monkeypatch):
     """An empty folder with a file that is no text, in which nothing is planned or downloaded."""
     (tmp_path / "noise.txt").write_bytes(bytes(range(256)) * 20)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preparing, "plan_for_training", lambda *_, **__: pytest.fail("it was planned first"))
+    monkeypatch.setattr(preparing, "find_plan", lambda *_, **__: pytest.fail("it was planned first"))
     return tmp_path
 
 

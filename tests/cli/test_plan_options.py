@@ -7,10 +7,9 @@ import pytest
 
 from commands import TINY, plimsoll
 from planner_examples import STATIC
-from plimsoll.api import plan as api_plan
+from plimsoll.api.planning import find
 from plimsoll.cli.main import main
 from plimsoll.planned import Point
-from plimsoll.planner.child import Pool
 from plimsoll.units import GIB, MIB
 from report_examples import PLAN, PLANNED
 
@@ -30,8 +29,8 @@ def asked(monkeypatch):
         found.update(how)
         return replace(PLANNED, frontier=POINTS)
 
-    monkeypatch.setattr(api_plan, "search", search)
-    monkeypatch.setattr(Pool, "static", lambda self: STATIC)
+    monkeypatch.setattr(find, "search", search)
+    monkeypatch.setattr(find.SpokenPool, "static", lambda self: STATIC)
     return found
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.api.pins import require_levers
+from plimsoll.api.planning.pins import require_levers
 from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import Packed, columns, packed, widened
 from plimsoll.levers.registry import LEVERS

@@ -10,7 +10,7 @@ import pytest
 
 import toy_lever
 from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
-from plimsoll.api.pins import require_levers, require_supported
+from plimsoll.api.planning.pins import require_levers, require_supported
 from plimsoll.api.rungs import rungs
 from plimsoll.cli.options import TrainOptions
 from plimsoll.cli.parse import parse_with_recipe

@@ -6,7 +6,8 @@ import pytest
 
 from for_cuda import answer_for_cuda
 from planner_examples import FakeCompiler, problem
-from plimsoll.api.plan import plan as find_plan
+from plimsoll.api.planning.ask import ask
+from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planner.search import SMALL, search
 from plimsoll.recipes.registry import preset
@@ -125,7 +126,7 @@ def test_where_nothing_is_frozen_it_is_refused(offload):
     with pytest.raises(RecipeError, match=words):
         on_a_card(GIB, FakeCard(), supported=ABLE, pins={"offload": offload})
     with pytest.raises(RecipeError, match=f"--offload {offload} would change nothing: the loss of"):
-        find_plan(preset("stories"), name="stories", pins={"offload": offload}, chip="h200")
+        ask(Question(recipe=preset("stories"), name="stories", pins={"offload": offload}, chip="h200"))
 
 
 ALL_FLOPS = {"float32": 1e9, "bfloat16": 2e9, "float16": 2e9}

@@ -15,7 +15,8 @@ import jax
 import numpy
 import pytest
 
-from plimsoll.api.plan import _compile_process
+from plimsoll.api.planning.find import compile_process
+from plimsoll.api.planning.place import Place
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.planner.chips import chip
@@ -162,7 +163,7 @@ def test_where_its_interpreter_has_gone_a_plan_says_why_it_is_only_estimated(ins
     assert broken == "broken, its interpreter /nowhere/python3 is gone"
 
     messages, about = [], {}
-    command, _ = _compile_process(chip("h200"), None, GIB, about, messages.append)
+    command, _ = compile_process(Place(chip=chip("h200"), budget_bytes=GIB), about, messages.append)
     assert command[0] == sys.executable
     assert about["compiled"] is False
     (message,) = messages
@@ -177,7 +178,7 @@ def test_what_a_compile_environment_answered_is_asked_again_of_another_version(i
     asked = []
     for version in ("9.1", "9.2"):
         (packages / f"nvidia_cudnn-{version}.dist-info").mkdir()
-        _compile_process(chip("h200"), None, GIB, about := {}, lambda _: None)
+        compile_process(Place(chip=chip("h200"), budget_bytes=GIB), about := {}, lambda _: None)
         asked.append(about["compiler"])
     assert asked == [["nvidia_cudnn-9.1"], ["nvidia_cudnn-9.1", "nvidia_cudnn-9.2"]]
 

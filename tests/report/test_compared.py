@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from plimsoll.api.compare import chips_named, prices_named
+from plimsoll.api.planning.compare import chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.report.compared import ComparedChip, compared_table
 from plimsoll.units import GIB

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from page_examples import full_plan
-from plimsoll.api import plan as api_plan
+from plimsoll.api.planning import ask
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.report.picture import figure_of, frontier_chart, require_place, save_picture, waterfall
@@ -63,7 +63,7 @@ def test_a_plan_is_printed_even_where_the_disk_is_full(tmp_path, monkeypatch, ca
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(api_plan, "plan", lambda *_, **__: PLANNED)
+    monkeypatch.setattr(ask, "ask", lambda *_, **__: PLANNED)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     path = tmp_path / "plan.png"
     assert main(["plan", "code", "--picture", str(path)]) == 2

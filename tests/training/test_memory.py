@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from plimsoll.api import train as api_train
-from plimsoll.api.accelerator import training_environment
+from plimsoll.api.planning.card import training_environment
 from plimsoll.planner.chips import chip
 from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes, for_several, on_card
 from plimsoll.training import memory

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll.api.accelerator import chip_named, pinned_at_most
+from plimsoll.api.planning.card import pinned_at_most
+from plimsoll.api.planning.place import chip_named
 from plimsoll.errors import (
     DataError,
     PlimsollError,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from plimsoll.api.keywords import read_request
 from plimsoll.api.launch import train
-from plimsoll.api.plan import Say
-from plimsoll.api.planning import RecipePlan, plan
+from plimsoll.api.messages import Say
+from plimsoll.api.plan import RecipePlan, plan
 from plimsoll.api.run import Run, load
 from plimsoll.api.use import Place
 from plimsoll.recipes.recipe import Pinned

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.api import notebook
 from plimsoll.api.keywords import read_request
-from plimsoll.api.plan import Say, printing
+from plimsoll.api.messages import Say, printing
 from plimsoll.api.train import prepare_run
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph, ended_by_kill

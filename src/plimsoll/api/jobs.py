@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plimsoll.api.accelerator import chip_named
 from plimsoll.api.cluster import require_shared_folder
-from plimsoll.api.plan import Say, budget_bytes
-from plimsoll.api.train import plan_for_training
+from plimsoll.api.messages import Say
+from plimsoll.api.planning.find import find_plan
+from plimsoll.api.planning.place import budget_bytes, chip_named, place_of
+from plimsoll.api.train import question_of
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
@@ -110,6 +111,7 @@ def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int
     """Returns a plan that is made here for as many processes, as in plan.json."""
     from plimsoll.report.tables import plan_table
 
-    planned = plan_for_training(recipe, options, target, processes, say)
+    question = question_of(recipe, options, target)
+    planned = find_plan(question, place_of(question, say, processes=processes), None, say)
     say(plan_table(planned))
     return planned.to_dict()

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.api import train
-from plimsoll.api.accelerator import chip_named
-from plimsoll.api.plan import budget_bytes, plan
+from plimsoll.api.planning.find import find_plan, find_smallest
+from plimsoll.api.planning.place import budget_bytes, place_of
+from plimsoll.api.planning.question import Question
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
@@ -129,14 +130,14 @@ def predict(
     Raises:
         RecipeError: No rung can be made of the recipe, or the chip is not known.
     """
-    target = chip_named(chip)
-    ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=target.platform)
+    place = place_of(Question(recipe=recipe, name=name, chip=chip, memory=memory))
+    ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=place.chip.platform)
     rows: list[dict[str, Any]] = []
     for rung in ladder:
         say(f"{rung.name}: planning")
-        how: dict[str, Any] = {"numerics": rung.numerics, "pins": rung.pins, "memory": memory, "chip": chip}
+        question = Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
         try:
-            planned, problem = plan(rung.recipe, name=name, smallest=True, **how), None
+            planned, problem = find_smallest(question, place), None
         except (PlimsollError, DoesNotCompile) as failure:
             planned, problem = None, str(failure)
             say(f"{rung.name}: {problem}")
@@ -149,7 +150,7 @@ def predict(
         "parameters": next(row["parameters"] for row in rows if row["parameters"]),
         "effective_batch": recipe.effective_batch,
         "rate_unit": recipe.spec.rate_unit,
-        "budget_bytes": budget_bytes(memory, target),
+        "budget_bytes": place.budget_bytes,
         "rungs": rows,
         "left_out": left_out,
     }
@@ -239,15 +240,15 @@ class _Climbed:
     def plan(self, prepared: Prepared, limit: int, say: Say) -> None:
         say(f"{self.rung.name}: planning")
         try:
-            planned = plan(
-                self.recipe,
+            question = Question(
+                recipe=self.recipe,
                 name=self.name,
                 chip="cpu",  # whose resident set is measured
                 memory=WITHOUT_LIMIT,
                 numerics=self.rung.numerics,
                 pins=self.rung.pins,
-                prepared=prepared,
             )
+            planned = find_plan(question, place_of(question), prepared)
         except (PlimsollError, DoesNotCompile) as problem:
             self._fail(problem, say)
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll.api import follow
 from plimsoll.api.follow import OnLog
-from plimsoll.api.plan import Say
+from plimsoll.api.messages import Say
 from plimsoll.api.run import Run
 from plimsoll.recipes.recipe import Pinned, Recipe
 

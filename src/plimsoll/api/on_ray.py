@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.api.jobs import Job
-from plimsoll.api.plan import Say
+from plimsoll.api.messages import Say
 from plimsoll.errors import PlimsollError, StoppedError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.interruption import Interruption

@@ -1,394 +1,474 @@
-"""Finds the fastest plan for a recipe whose predicted peak fits a memory budget: `plimsoll.plan`.
+"""`plimsoll.plan`: the plan of a recipe, or of a user's own functions, as an object that answers further questions.
 
-It does not import JAX: compiling happens in a child."""
+A plan of a loss gives back a step for a loop of one's own, or trains in a process of its own. Nothing here imports JAX
+where a recipe is planned; where functions are, they are traced in this process, which starts no device.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
-from plimsoll.api import accelerator, notebook
-from plimsoll.api import largest as largest_option
-from plimsoll.api.accelerator import Card
-from plimsoll.api.keywords import read_request
-from plimsoll.api.mesh import over_devices
-from plimsoll.api.option_values import steps_of
-from plimsoll.api.pins import require_levers, require_supported
-from plimsoll.engine.options import TrainOptions
-from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.levers.lever import CLASSES
-from plimsoll.levers.records.batch import PREFETCH
-from plimsoll.levers.records.blocks import without_cudnn
-from plimsoll.levers.registry import LEVERS
-from plimsoll.planned import Planned
-from plimsoll.planner import chips, host
-from plimsoll.planner.child import LONGEST_ANSWER, Child, Pool
-from plimsoll.planner.chips import Chip
-from plimsoll.planner.estimate import estimate_band, estimates_compared
-from plimsoll.planner.search import search
-from plimsoll.planner.space import micro_batches
-from plimsoll.planner.types import Problem, Rates
-from plimsoll.processes import environment, toolchains
-from plimsoll.processes.cache import cache_folder, limit_bytes, prune
-from plimsoll.recipes.flat import absent_data
-from plimsoll.recipes.parts import Prepared
+from plimsoll.api import launch
+from plimsoll.api.keywords import options_of, read_request, require_options
+from plimsoll.api.messages import Say, quiet
+from plimsoll.api.planning.ask import ask
+from plimsoll.api.planning.compare import compare
+from plimsoll.api.planning.find import UNKNOWN_STEPS
+from plimsoll.api.planning.question import Question
+from plimsoll.api.run import Run
+from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
+from plimsoll.files.bucket import is_address
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Largest, Ledger, Plan, Planned, Verdict
+from plimsoll.planner import chips
+from plimsoll.processes.request import ask as ask_worker
+from plimsoll.recipes.flat import giving_way, overridden
+from plimsoll.recipes.own.recipe import OwnRecipe, recipe_of
 from plimsoll.recipes.recipe import Pinned, Recipe
-from plimsoll.recipes.saved import name_of, to_dict
-from plimsoll.training import disk
-from plimsoll.types import Precision
-from plimsoll.units import as_read, format_bytes, parse_budget, parse_seconds
+from plimsoll.recipes.saved import to_dict
+from plimsoll.report.compared import ComparedChip, compared_table
+from plimsoll.report.tables import plan_table
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from plimsoll.engine.own_loop import OwnLoop
+    from plimsoll.recipes.own.functions import Given, Reduction
 
-WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
-"""Seconds that planning may take, by platform."""
-PATIENCE = 10
-"""Times what planning may take that a single answer may: then it counts as failed, and the next candidate is asked."""
-MOST_SECONDS = 24 * 3600.0
-"""Seconds that planning may be given at most: clocks and timers take no number of any size."""
-UNMEASURED = Rates(
-    flops=dict.fromkeys(get_args(Precision), 1.0),
-    copy_bytes=1.0,
-    first_touch_bytes=1.0,
-    loop_seconds=0.0,
-    source="none",
-    host_link_bytes=1.0,
-)
-"""Rates of a chip before they are measured, by which no lever is refused."""
-UNKNOWN_STEPS = 10_000
-"""Length of the schedule where nobody has said or counted it: changes no byte."""
+OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "pins", "within", "measure")
+"""Options that a question has."""
+OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
+"""Those that training by a plan has, too."""
 
 
-def printing(*, quiet: bool) -> Say:
-    """Returns the function that prints messages at once, also into a file; nothing if `quiet`."""
-    return (lambda text: None) if quiet else (lambda text: print(text, flush=True))
+class Comparison(list[ComparedChip]):
+    """List of chips, each with its plan or the reason why there is none. Prints as a table."""
+
+    def __repr__(self) -> str:
+        return compared_table(self)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecipePlan:
+    """Plan that `plimsoll.plan` returns for a recipe: how a training step is computed within a memory budget.
+
+    It prints as a table, and is not meant to be constructed by hand. `fits` says whether the predicted peak,
+    `peak_bytes`, is within the budget. `step_seconds` are the predicted seconds per optimizer step. `levers` has the
+    value of each memory-saving option by name, and `ledger` the predicted bytes by part.
+
+    Example:
+        >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP
+        >>> plan.fits, plan.peak_bytes, plan.step_seconds, plan.levers["micro_batch"]  # doctest: +SKIP
+        >>> plan.largest("seq_len")  # doctest: +SKIP
+    """
+
+    planned: Planned
+    """Everything that was planned."""
+    question: Question = field(compare=False)
+    """What was asked."""
+    by_name: bool = field(compare=False, default=False)
+    """Whether the recipe was named as a preset, so that `largest` may reset options that conflict with its own."""
+    say: Say = field(compare=False, default=quiet)
+    """Function that is called with messages."""
+
+    def __repr__(self) -> str:
+        return plan_table(self.planned)
+
+    @property
+    def fits(self) -> bool:
+        """True if the predicted peak is within the budget, on the device and on its host."""
+        return self.planned.fits
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it fits: "fits", "does not fit", or "uncertain" where no compiler has seen it."""
+        return self.planned.verdict
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak in bytes: of the process on a CPU, else of one device."""
+        return self.planned.peak_bytes
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Time of one optimizer step; None where the chip's rate is unknown."""
+        return self.planned.step_seconds
+
+    @property
+    def levers(self) -> dict[str, Any]:
+        """Dict from the name of each lever (memory-saving option) to the value that the plan chose for it.
+
+        Like {"micro_batch": 4, "remat": "block", ...}; levers that are off are in it, too.
+        """
+        return self.planned.levers
+
+    @property
+    def ledger(self) -> Ledger:
+        """Bytes of one device, by part."""
+        return self.planned.ledger
+
+    @property
+    def plan(self) -> Plan:
+        """The levers, the chip and its devices."""
+        return self.planned.plan
+
+    @property
+    def largest_found(self) -> Largest | None:
+        """The value that was looked for, and how it was found; None where none was."""
+        return self.planned.largest_found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the object that `plan --json` prints."""
+        return self.planned.to_dict()
+
+    def largest(self, option: str, **options: Any) -> LargestValue[Self]:
+        """Returns the largest value of an option that fits into memory, with its plan.
+
+        Args:
+            option: "batch_size", "seq_len", "lora_rank" or "target_params", if the recipe has it.
+            options: Options of `plimsoll.plan` that differ from those of this plan, like `memory="12GiB"`.
+
+        Returns:
+            An integer. Its attribute `plan` is the plan with that value, whose `largest_found` says how it was found.
+
+        Raises:
+            BudgetError: Not even the smallest value fits.
+            RecipeError: The recipe has no such option.
+
+        Example:
+            >>> rows = plan.largest("batch_size")
+            >>> print(rows, rows.plan)
+        """
+        recipe = self.question.recipe
+        if self.by_name:
+            recipe = _without_what_gives_way(recipe, option)
+        question = self._changed(options, verb="a plan's largest", recipe=recipe, measure=False)
+        planned = ask(question, options.get("say", self.say), largest=option)
+        return LargestValue(self._of_found(planned, question))
+
+    def compare(self, *others: str, prices: Mapping[str, float] | None = None, **options: Any) -> Comparison:
+        """Plans the same recipe for other chips, each with all of its memory, and returns a table that compares them.
+
+        Args:
+            others: Names of chips, as `plimsoll chips` lists them.
+            prices: Price per hour by name of the chip, to compare costs, like {"h100": 2.5}.
+            options: Further options of `plimsoll.plan`. `memory` is then the budget on each of the chips.
+
+        Returns:
+            A list with this plan first, which prints as a table.
+
+        Raises:
+            RecipeError: A name is not that of a chip.
+
+        Example:
+            >>> plan.compare("rtx4090", "tpu-v5e-8")
+        """
+        if not others:
+            raise RecipeError('compare needs chips to compare with, like plan.compare("rtx4090", "tpu-v5e-8")')
+        elsewhere = {"memory": None, "host_memory": None, "mesh": None, "measure": False}
+        question = self._changed(options, verb="a plan's compare", others=["prices"], **elsewhere)
+        price_of = prices or {}
+        rows = compare(question, others, price_of, options.get("say", self.say))
+        chip = self.plan.chip
+        own = ComparedChip(
+            chip=chip,
+            rate_unit=question.recipe.spec.rate_unit,
+            planned=self.planned,
+            price_per_hour=price_of.get(chip),
+        )
+        return Comparison([own, *rows])
+
+    def _changed(
+        self, options: Mapping[str, Any], *, verb: str, others: tuple[str, ...] | list[str] = (), **fields: Any
+    ) -> Question:
+        """Returns this plan's question with other fields, and with a user's options before those."""
+        require_options(options, [*others, "say", *OF_QUESTION], verb=verb)
+        chosen = {name: value for name, value in options.items() if name in OF_QUESTION}
+        return replace(self.question, **fields | chosen)
+
+    def _of_found(self, planned: Planned, question: Question) -> Self:
+        """Returns the plan of the value that was found."""
+        assert planned.largest_found is not None
+        value = {planned.largest_found.option.replace("-", "_"): planned.largest_found.value}
+        question = replace(question, recipe=overridden(question.recipe, value))
+        return replace(self, planned=planned, question=question)
+
+    if not TYPE_CHECKING:  # to a type checker a plan has its attributes and nothing else
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if name in ("train", "start", "step"):  # which the plan of a loss has
+                message = f"the plan of a recipe has no {name!r}: plimsoll.train(recipe, memory=...) trains the recipe"
+                raise as_paragraph(AttributeError(message))
+            raise unknown_attribute("a plan", name, dir(self))
+
+
+SomePlan = TypeVar("SomePlan", bound=RecipePlan)
+
+
+class LargestValue(int, Generic[SomePlan]):
+    """Largest value of an option that fits into memory: a number, beside its plan."""
+
+    plan: SomePlan
+    """Plan with that value."""
+
+    def __new__(cls, plan: SomePlan) -> Self:
+        assert plan.largest_found is not None
+        value = super().__new__(cls, plan.largest_found.value)
+        value.plan = plan
+        return value
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FunctionPlan(RecipePlan):
+    """Plan of your own loss function: trains in a separate process, or returns the step for your own training loop.
+
+    Example:
+        >>> plan = plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
+        >>> run = plan.train(init, data, steps=1000, run="runs/mine", patience=3)  # doctest: +SKIP
+        >>> state, step = plan.start(init), plan.step  # doctest: +SKIP
+        >>> state, metrics = step(state, batch)  # doctest: +SKIP
+    """
+
+    given: Given = field(compare=False)
+    """The functions and shapes that were planned for."""
+
+    def start(self, init: Callable[[Any], Any], *, seed: int | None = None) -> Any:
+        """Returns the initial training state (parameters, optimizer state, step, random key) on this process's device.
+
+        Args:
+            init: Function of a JAX random key that returns the parameters.
+            seed: Seed of the random key. By default the seed that was planned with, 42 unless you set it.
+
+        Raises:
+            RecipeError: `init` returns other shapes than were planned for, or JAX runs on another kind of chip here.
+        """
+        return self._loop.start(self.given.recipe(init), self.question.recipe.length.seed if seed is None else seed)
+
+    @property
+    def step(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
+        """Training step for your own loop: `state, metrics = step(state, batch)`.
+
+        It is jitted, accumulates gradients over micro-batches as planned, and donates the state, so do not use the old
+        one again. `metrics` is a dict of scalars, like {"loss": ...}. A batch of another shape raises an error.
+
+        Raises:
+            RecipeError: JAX runs on another kind of chip here.
+        """
+        return self._loop.step
+
+    def params(self, state: Any) -> Any:
+        """Returns the parameters, as the loss reads them, from a training state.
+
+        Args:
+            state: State that `start` or `step` returned.
+        """
+        return self._loop.params(state)
+
+    def train(
+        self,
+        init: Callable[[Any], Any],
+        data: Any,
+        *,
+        steps: int | None = None,
+        run: str | os.PathLike[str] | None = None,
+        validation_data: Any = None,
+        **options: Any,
+    ) -> Run:
+        """Trains within the budget, in a separate process. If the run exists, continues from its last checkpoint.
+
+        It plans again first, since this plan did not know `init` and the data.
+
+        Args:
+            init: Function of a JAX random key that returns the parameters.
+            data: Arrays in the same pytree as the batch, whose first axis counts all examples; an object with `len()`
+                and `[index]`; or a function that returns one of these. It is shuffled anew in each epoch.
+            steps: Optimizer steps of the whole run. Its length can also be given as `epochs`.
+            run: Folder of the run, for checkpoints and logs. By default runs/NAME.
+            validation_data: Examples that are never trained on, in the form of `data`. By default there are none.
+            options: Options of `plimsoll.train`: `max_steps`, `patience`, `log_every`, `eval_every`, `on_log`, ...
+
+        Returns:
+            The run, with metrics, parameters and checkpoints.
+
+        Raises:
+            RecipeError: The loss is not a sum (or mean) over examples, or the run has other functions or data.
+            BudgetError: With the data, no plan fits the memory.
+            PlimsollError: The request is invalid, or the training process fails. Saved checkpoints stay intact.
+            KeyboardInterrupt: Training was interrupted. It has saved a checkpoint, and the same call continues.
+        """
+        if data is None:
+            raise DataError("train needs examples, and data is None: give arrays in the pytree of the batch")
+        if validation_data is None and options.get("patience") is not None:
+            raise RecipeError("patience counts evaluations, and there is nothing to evaluate on: give validation_data=")
+        length = {"steps": steps, "epochs": options.pop("epochs", None)}
+        length = {name: value for name, value in length.items() if value is not None}
+        recipe = self.given.recipe(init, data, validation_data, **length)
+        if recipe.length.steps is None and recipe.length.epochs is None:
+            raise RecipeError("nothing says how long to train: give train steps=, or epochs=")
+        name = self.question.name
+        folder = os.fspath(run) if run else f"runs/{name}"
+        if is_address(folder) or not RunFolder(folder).has("plan.json"):
+            ask_worker("require_sound", {"recipe": to_dict(recipe)})
+        how: dict[str, Any] = {option: getattr(self.question, option) for option in OF_TRAINING}
+        how |= {"name": name, **options}
+        return launch.train(recipe, run=folder, **how)
+
+    def _of_found(self, planned: Planned, question: Question) -> Self:
+        found = super()._of_found(planned, question)
+        assert planned.largest_found is not None
+        value = {planned.largest_found.option.replace("-", "_"): planned.largest_found.value}
+        return replace(found, given=replace(self.given, fields={**self.given.fields, **value}))
+
+    @cached_property
+    def _loop(self) -> OwnLoop:
+        from plimsoll.engine.own_loop import OwnLoop
+
+        recipe = self.question.recipe
+        steps = recipe.length.steps
+        if steps is None and recipe.optimizer.schedule(UNKNOWN_STEPS) is not None:
+            raise RecipeError(
+                "plimsoll.AdamW has a schedule over the whole run: say how long it is, plimsoll.plan(..., steps=1000)"
+            )
+        platform = chips.chip(self.plan.chip).platform
+        return OwnLoop(recipe, self.plan, self.given.form, platform=platform, steps=steps or UNKNOWN_STEPS)
+
+
+@overload
 def plan(
     recipe: Recipe | Pinned | str,
     *,
-    name: str | None = None,
     memory: str | float | None = None,
-    host_memory: str | float | None = None,
     chip: str | None = None,
-    card: Card | None = None,
-    mesh: str | None = None,
-    processes: int = 1,
     numerics: str = "mixed",
     pins: Mapping[str, Any] | None = None,
-    measure: bool = False,
-    pinned_by: str | None = None,
-    prepared: Prepared | None = None,
-    margin_bytes: int = 0,
-    within: str | float | None = None,
-    smallest: bool = False,
-    largest: str | None = None,
-    say: Say = lambda text: None,
-) -> Planned:
-    """Returns the fastest plan for `recipe` whose predicted peak fits `memory`; allocates nothing unless `measure`.
-
-    With `smallest` it is the plan that needs least, whatever `memory` is. With `largest`, the name of an option like
-    "seq_len", it is the plan of the largest value that fits, which stands in `largest_found` (api/largest.py).
-
-    `chip` is one of `plimsoll chips`; without it the accelerator that is here, else the CPU. A `card` of that kind that
-    is in this machine compiles the plans itself, and times them if `measure`; one that nobody passed is looked for.
-    `mesh` says how many devices share the work and the state, like "data=4,fsdp=2"; without it all that are there do.
-    `processes` of a CPU have as many each. `memory` is per device; `host_memory` is each host's beside its
-    accelerators. `prepared` says what is known of the data; without it nothing of the data is read. `pinned_by` is
-    where `pins` come from, if nobody typed them. `measure` times the best few, on the chip at hand only.
-    `margin_bytes` stay free, beyond the prediction, in the phases that a plan decides about: what a run that went over
-    its budget has learned. `within` are the seconds that planning may take: after them the best plan that is confirmed
-    is taken, or the first one that is; by default as many as `WITHIN` has.
-    Raises BudgetError, with the smallest peak found and what would fit, if nothing does; and RecipeError where driver
-    and plug-in of an accelerator are here, and JAX cannot use it.
-    """
-    request = read_request(recipe, verb="plan", name=name, pins=pins)
-    recipe, name = request.recipe, request.name
-    given = pins = request.pins
-    require_levers({name: value for name, value in pins.items() if value is not None})  # before any counts with one
-    _require_one_question(smallest=smallest, largest=largest, measure=measure)
-    if chip is None:
-        found = accelerator.chip_here(say, batch=pins.get("micro_batch") or recipe.effective_batch, mesh=mesh)
-    else:
-        found = accelerator.chip_named(chip)
-    target, pins = over_devices(found, recipe, pins, mesh, processes=processes)
-    card = card or (accelerator.card_here(target) if processes == 1 else None)
-    _require_plannable(target, card, measure=measure)
-    seconds = _seconds_for(target, within, largest=largest is not None)
-    budget = budget_bytes(memory, target, card, say)
-    if measure:
-        accelerator.require_free(card, target, budget)
-    cache = cache_folder()
-    cache_limit = limit_bytes()
-    question = {
-        "recipe": name,
-        "budget_bytes": budget,
-        "host_budget_bytes": _host_budget(host_memory, target, say),
-        "numerics": numerics,
-        "pins": pins,
-        "pinned_by": pinned_by,
-        "measure": measure,
-        "steps": (prepared or recipe.length).steps if measure else None,
-        "margin_bytes": margin_bytes,
-    }
-    if largest is not None:
-        again = {"name": name, "memory": budget, "host_memory": host_memory, "mesh": mesh, "processes": processes}
-        again |= {"chip": "cpu" if target.platform == "cpu" else chip, "card": card, "numerics": numerics}
-        again |= {"prepared": prepared, "margin_bytes": margin_bytes, "say": say}
-        return largest_option.find_largest(
-            recipe,
-            steps_of(recipe, largest, devices=target.devices),
-            partial(plan, **again),
-            pins=given,
-            budget_bytes=budget,
-            within=seconds,
-            say=say,
-        )
-    problem = _possible_problem(recipe, target, **question)
-    held, advice = _host_memory(recipe, target, prepared, pins)
-    problem = dataclasses.replace(problem, host_bytes=held, data_advice=advice)
-    if prepared is None:
-        for flag, problem_of_data in absent_data(recipe).items():
-            say(f"{flag}: {problem_of_data} This plan needs none, and training will refuse it")
-    about = {"recipe": to_dict(recipe), "steps": (prepared or recipe.length).steps or UNKNOWN_STEPS}
-    command = _compile_process(target, card, budget, about, say, measure=measure)
-    with ExitStack() as stack:
-        prune(cache, cache_limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
-        stack.callback(prune, cache, cache_limit)  # after a refusal, too
-        number = 1 if card is not None else host.compilers()
-        compiler = stack.enter_context(_compilers(number, command, about, cache, seconds))
-        planned = _searched(problem, compiler, say, within=seconds, smallest=smallest, patient=within is None)
-        further: dict[str, Any] = {
-            "margin_bytes": margin_bytes,
-            "estimate_band": estimate_band(planned.ledger, devices=planned.devices),
-            "disk": disk.needed(compiler.static().state_bytes - compiler.static().given_bytes),
-        }
-    head_width = recipe.hints.head_width
-    if target.platform == "cuda" and head_width is not None:
-        chosen = planned.plan
-        further["without_cudnn"] = without_cudnn(
-            precision=chosen.precision, chunk=chosen.attention_chunk, width=head_width
-        )
-    return notebook.ShownPlan(**vars(planned) | further)
+    name: str | None = None,
+    say: Say = ...,
+    **options: Any,
+) -> RecipePlan: ...
 
 
-def _require_one_question(*, smallest: bool, largest: str | None, measure: bool) -> None:
-    """Raises RecipeError where two things are looked for at once."""
-    if largest is not None and (smallest or measure):
-        raise RecipeError(
-            f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
-            " --measure"
-        )
+@overload
+def plan(
+    recipe: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    *,
+    optimizer: Any,
+    reduction: Reduction = "sum",
+    memory: str | float | None = None,
+    chip: str | None = None,
+    numerics: str = "mixed",
+    pins: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    say: Say = ...,
+    **options: Any,
+) -> FunctionPlan: ...
 
 
-def _require_plannable(target: Chip, card: Card | None, *, measure: bool) -> None:
-    """Raises RecipeError where plans cannot be timed though they are to be, or the chip's rates are not known."""
-    if measure and target.platform != "cpu" and card is None:
-        raise RecipeError(f"--measure times plans on the chip at hand, and {target.name} is not: leave it out")
-    if card is None and target.platform != "cpu" and not target.flops:
-        raise RecipeError(
-            f"{target.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
-            " Add it to a chip file (docs/chips.md)"
-        )
+def plan(
+    recipe: Recipe | Pinned | str | Callable[..., Any],
+    params: Any = None,
+    batch: Any = None,
+    *,
+    optimizer: Any = None,
+    reduction: Reduction = "sum",
+    memory: str | float | None = None,
+    chip: str | None = None,
+    numerics: str = "mixed",
+    pins: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    say: Say = quiet,
+    **options: Any,
+) -> RecipePlan:
+    """Finds the fastest way to train a recipe, or your own loss function, within a memory budget.
 
-
-def _seconds_for(target: Chip, within: str | float | None, *, largest: bool) -> float:
-    """Returns the seconds that planning may take."""
-    usual = largest_option.WITHIN if largest else WITHIN
-    seconds = usual[target.platform] if within is None else parse_seconds(within)
-    if not 0 < seconds <= MOST_SECONDS:
-        raise RecipeError(
-            f"--within must be above 0 and at most 24h, got {within}: planning takes seconds. 10s is often enough"
-        )
-    return seconds
-
-
-def _compilers(
-    number: int, command: tuple[list[str], dict[str, str]], about: Mapping[str, Any], cache: Path, seconds: float
-) -> Pool:
-    """Returns compile processes whose answers are kept, each of which may take PATIENCE times what planning may."""
-    longest = max(LONGEST_ANSWER, PATIENCE * seconds)
-    return Pool([Child(*command, about=about, answers=cache / "answers", longest=longest) for _ in range(number)])
-
-
-def _searched(problem: Problem, compiler: Pool, say: Say, *, within: float, smallest: bool, patient: bool) -> Planned:
-    """Returns what the search finds. A refusal whose bytes are estimated may be wrong, and is `uncertain` then."""
-    try:
-        return search(problem, compiler, say, within=within, smallest=smallest, patient=patient, clock=compiler.clock)
-    except BudgetError as refusal:
-        estimated, floor = compiler.doing == "estimating", refusal.floor_bytes
-        _, (least, _) = estimates_compared(problem.devices)
-        if floor is None or (estimated and least * floor <= problem.budget_bytes):
-            refusal.verdict = "uncertain"
-        raise
-
-
-def _compile_process(
-    target: Chip, card: Card | None, budget: int, about: dict[str, Any], say: Say, *, measure: bool = False
-) -> tuple[list[str], dict[str, str]]:
-    """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
-    if card is not None and target.platform == "cuda":
-        about |= {"chip": dataclasses.asdict(target), "compiled": True, "card": dataclasses.asdict(card)}
-        about |= {"compiler": toolchains.packages(sys.executable)}
-        command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
-        return command, accelerator.compile_environment(target, card, budget, measure=measure)
-    if target.platform == "cpu":
-        command = [sys.executable, "-m", "plimsoll.worker", "compile"]
-        about |= {"devices": target.devices} if target.devices > 1 else {}
-    else:
-        python = toolchains.python_for(target.platform)
-        if python is None:
-            say(
-                f"the compiler for {target.name} is {toolchains.missing(target.platform)}. Its bytes are estimated"
-                f" until `plimsoll chips --install {target.platform}` has made it"
-            )
-        about |= {"chip": dataclasses.asdict(target), "compiled": python is not None}
-        about |= {} if python is None else {"compiler": toolchains.packages(python)}
-        command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile"]
-    devices = target.devices if target.platform == "cpu" else None  # of all processes: one child compiles for them
-    return [*command, json.dumps(about)], environment.for_processes(target.platform, devices=devices, one_heap=False)
-
-
-def budget_bytes(
-    memory: str | float | None, target: Chip | None = None, card: Card | None = None, say: Say = lambda text: None
-) -> int:
-    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
+    It predicts the peak memory and speed of many plans, which differ in micro-batch size, rematerialisation, precision
+    and other options. Nothing is allocated on a device, and the chip need not be in this machine.
 
     Args:
-        memory: Budget that was requested.
-        target: Chip that is planned for; this machine if left out.
-        card: That chip, where it is in this machine: by default no more than what is free of it.
-        say: Called with who holds the rest, if that is a tenth of it or more.
+        recipe: A recipe (training problem), the name of a preset like "code", or the path of a Python file with a
+            recipe. Or a loss function `loss(params, batch)`, described by the next four arguments.
+        params: The loss function's parameters or their shapes, like `jax.eval_shape(init, jax.random.key(0))`.
+        batch: The loss function's batch for one optimizer step: a pytree of arrays or shapes, whose first axis counts
+            the examples.
+        optimizer: Optimizer of the loss function: an optax transformation, or `plimsoll.AdamW(...)`, whose state can
+            also be stored in 16 or 8 bits.
+        reduction: "sum" if the loss function returns (sum over the examples, weight to divide by); "mean" if it returns
+            the mean over the examples.
+        memory: Memory budget per device: bytes, or text like "8GiB". By default the free memory of this machine's chip,
+            or all memory of a chip that is not here.
+        chip: Name of the chip to plan for, as `plimsoll chips` lists them. By default this machine's GPU or TPU, else
+            its CPU.
+        numerics: How far a plan may change the arithmetic. "exact": float32 throughout. "mixed": matrix products in
+            bfloat16. "compressed": also fewer bits for weights and optimizer state.
+        pins: Memory-saving options ("levers") to fix, by name, like {"micro_batch": 8}. The planner chooses the rest.
+        name: Name of the recipe in messages and in the printed table.
+        say: Function that is called with progress messages, each a string. By default they are dropped.
+        options: Fields of the recipe (`steps`, `batch_size`, ...), and `host_memory`, `mesh`, `measure` and `within` as
+            `plimsoll plan --help` describes them. `smallest=True` finds the plan that needs least memory, and
+            `largest="seq_len"` the largest value of an option. A loss function also has `supported`, as in
+            `plimsoll.recipe`.
+
+    Returns:
+        The plan, which prints as a table. Among its attributes are `peak_bytes`, `step_seconds` and `levers` (a value
+        for each memory-saving option). The plan of a loss function also has `train`, `start` and `step`.
 
     Raises:
-        RecipeError: `memory` cannot be read, or is more than the chip has.
+        BudgetError: No plan fits the memory. Its `floor_bytes` is the smallest budget that would.
+        RecipeError: An option is unknown, or the loss function, parameters or optimizer are unsuitable.
+        DataError: The arrays of the batch have different numbers of examples.
+
+    Example:
+        >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
+        >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    chip = None if target is None or target.platform == "cpu" else target
-    on_card = card if chip is not None and chip.platform == "cuda" else None
-    most = None if chip is None else chip.memory_bytes
-    if on_card is not None and most is not None:
-        most = min(most, on_card.memory_bytes)
+    recipe = cast(Any, recipe_of(recipe))
+    asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics}
+    asked |= {option: options.pop(option) for option in OF_QUESTION if option in options}
+    wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
+    if not isinstance(recipe, Recipe | Pinned | str):
+        of_loss = {"params": params, "batch": batch, "optimizer": optimizer, "reduction": reduction}
+        functions = _functions(recipe, options, of_loss)
+        request = read_request(functions.recipe(), verb="plan", name=name, pins=pins)
+        question = Question(recipe=request.recipe, name=request.name, pins=request.pins, **asked)
+        return FunctionPlan(planned=ask(question, say, **wanted), question=question, given=functions, say=say)
 
-    # What was requested.
-    if memory is not None:
-        budget = parse_budget(memory)
-        if read := as_read(memory):
-            say(f"--memory {read}")
-        if chip is not None and most is not None and budget > most:
-            raise RecipeError(
-                f"--memory {memory} is {format_bytes(budget)} per device, and a device of {chip.name} has"
-                f" {format_bytes(most)} that a run can use: ask for at most that"
-            )
-        return budget
-
-    # What is there.
-    if chip is None or most is None:
-        available = host.available_bytes()
-        return available - host.margin_bytes(available)
-    if on_card is None:
-        return most
-    free = accelerator.free_bytes(on_card, chip)
-    if free < 0.9 * most:
-        who = accelerator.held(on_card, chip) or "processes that the driver does not name"
-        say(f"{format_bytes(free)} of the {on_card.kind} can be used now: {who} hold the rest")
-    return min(most, free)
+    if optimizer is not None:
+        options["optimizer"] = optimizer
+    unwanted = [each for each, value in {"params": params, "batch": batch}.items() if value is not None]
+    if unwanted:
+        raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
+    request = read_request(recipe, options, verb="plan", options=OPTIONS, name=name, pins=pins)
+    whole, by_name = request.recipe, isinstance(recipe, str)
+    if by_name and wanted.get("largest"):
+        whole = _without_what_gives_way(whole, wanted["largest"])
+    question = Question(recipe=whole, name=request.name, pins=request.pins, **asked)
+    return RecipePlan(planned=ask(question, say, **wanted), question=question, by_name=by_name, say=say)
 
 
-def _host_budget(host_memory: str | float | None, target: Chip, say: Say) -> int | None:
-    if target.platform == "cpu":
-        if host_memory is not None:
-            raise RecipeError(
-                "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
-            )
-        return None
-    if host_memory is None:
-        return target.host_memory_bytes
-    budget = parse_budget(host_memory, option="--host-memory")
-    if read := as_read(host_memory):
-        say(f"--host-memory {read}")
-    return budget
+OPTIONS = [*options_of(plan), *OF_QUESTION, "smallest", "largest"]
+"""Names of the options of `plan`."""
 
 
-def refuse_impossible(
-    recipe: Recipe, options: TrainOptions, target: Chip, card: Card | None, pins: Mapping[str, Any]
-) -> None:
-    """Raises PlimsollError for options that no data makes possible: before data is opened, or the network asked.
+def _functions(loss: Any, options: Mapping[str, Any], of_loss: Mapping[str, Any]) -> Given:
+    """Returns a user's own functions. Raises RecipeError where they are none, or an option is unknown."""
+    if not callable(loss):
+        raise RecipeError(
+            f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(loss).__name__}: plan(loss, params,"
+            " batch, optimizer=...)"
+        )
+    from plimsoll.recipes.own.functions import given  # imports JAX
 
-    Args:
-        recipe: The recipe.
-        options: Options of training. What `memory` is read as, planning says.
-        target: Chip to train on, with the devices that are used.
-        card: The accelerator of this machine that is trained on.
-        pins: Levers that are pinned.
-    """
-    _seconds_for(target, options.within, largest=False)
-    budget = budget_bytes(options.memory, target, card)
-    accelerator.require_free(card, target, budget)
-    requested = {"numerics": options.numerics, "pins": pins, "recipe": options.name or name_of(recipe)}
-    _possible_problem(recipe, target, budget_bytes=budget, **requested)
+    fields = [each.name for each in dataclasses.fields(OwnRecipe)]
+    require_options(options, [*OPTIONS, "supported", *fields], verb="plimsoll.plan of a loss")
+    return given(loss, **of_loss, **options)
 
 
-def _host_memory(
-    recipe: Recipe, target: Chip, prepared: Prepared | None, pins: Mapping[str, Any]
-) -> tuple[dict[int, dict[str, int]], str]:
-    """Returns the host's bytes of the data by component, for each depth of prefetching, and what would need less."""
-    by_depth: dict[int, dict[str, int]] = {}
-    advice = ""
-    for depth in [pins["prefetch"]] if "prefetch" in pins else PREFETCH:
-        memory = recipe.data.memory(prepared, recipe.reading, prefetch=depth)
-        by_depth[depth] = {"data": memory.bytes}
-        if target.platform != "cpu" and memory.beside_accelerator:
-            by_depth[depth]["encoding threads"] = memory.beside_accelerator
-        advice = memory.advice
-    return by_depth, advice
-
-
-def _possible_problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
-    """Returns what the search has to know, but for the bytes of the data: what the user, the recipe and the chip say.
-
-    Raises:
-        RecipeError: A pinned lever is impossible. A precision of a chip whose rates are still to be measured is not
-            refused here.
-    """
-    pins = requested["pins"]
-    if requested["numerics"] not in CLASSES:
-        raise RecipeError(f"--numerics {requested['numerics']} is not one of {', '.join(CLASSES)}")
-    require_supported(described, pins)
-    problem = _problem(described, target, **requested)
-    micro_batches(problem)
-    rates = chips.rates(target) if target.flops else UNMEASURED
-    for lever in LEVERS.values():
-        if lever.name in pins:
-            lever.tried(problem, rates)
-    return problem
-
-
-def _problem(described: Recipe, target: Chip, **requested: Any) -> Problem:
-    """Returns the problem without the bytes of the data."""
-    hints, spec = described.hints, described.spec
-    return Problem(
-        chip=target.name,
-        platform=target.platform,
-        devices=target.devices,
-        hosts=target.hosts,
-        effective_batch=described.effective_batch,
-        normalised_together=hints.normalised_together,
-        rate_per_example=spec.rate_per_example,
-        rate_unit=spec.rate_unit,
-        supported=hints.levers,
-        loss_chunks=hints.loss_chunks,
-        loss_rows=hints.loss_rows,
-        loss_whole=hints.loss_whole,
-        attention_chunks=hints.attention_chunks,
-        mlp_chunks=hints.mlp_chunks,
-        layerwise=hints.layerwise,
-        host_bytes={},
-        data_advice="",
-        **requested,
-    )
+def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
+    """Returns the recipe without what gives way to the option whose largest value is looked for."""
+    return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]

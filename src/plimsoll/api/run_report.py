@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plimsoll.api import commands
-from plimsoll.api.pins import read_plan_file
+from plimsoll.api.planning.pins import read_plan_file
 from plimsoll.api.run_facts import ledger_of, optional
 from plimsoll.errors import PlimsollError, as_written
 from plimsoll.files import provenance

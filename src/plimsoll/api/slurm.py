@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from plimsoll.api.jobs import Job
-from plimsoll.api.plan import Say
+from plimsoll.api.messages import Say
 from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.planner.host import COMPILER_BYTES
 from plimsoll.units import MIB, format_bytes

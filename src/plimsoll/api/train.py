@@ -16,19 +16,30 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll.api import accelerator, changes
-from plimsoll.api.accelerator import Card
+from plimsoll.api import changes
 from plimsoll.api.changes import Changes
-from plimsoll.api.mesh import elsewhere, over_devices
-from plimsoll.api.pins import levers_of, require_levers
-from plimsoll.api.plan import Say, budget_bytes, plan, printing, refuse_impossible
+from plimsoll.api.messages import Say, printing
+from plimsoll.api.planning.card import training_environment
+from plimsoll.api.planning.find import find_plan, problem_of, seconds_for
+from plimsoll.api.planning.pins import levers_of, require_levers
+from plimsoll.api.planning.place import (
+    Place,
+    budget_bytes,
+    chip_here,
+    chip_named,
+    elsewhere,
+    parse_mesh,
+    place_of,
+    require_free,
+)
+from plimsoll.api.planning.question import Question
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, DataError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.options import IS_PATH, notes_of
-from plimsoll.planned import Plan, Planned
+from plimsoll.planned import Plan
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
@@ -67,24 +78,25 @@ def prepare_run(
     lock = folder.lock() if lock is None else lock
     try:
         target = _target(folder, recipe, options, say, processes)
-        used, pins = over_devices(target, recipe, options.pins, options.mesh, processes=processes)
-        if options.debug_nans and used.devices > 1:
+        has_plan = folder.has("plan.json") and not options.replan
+        asked = dataclasses.replace(options, plan=None) if has_plan else options
+        question = question_of(recipe, asked, target)
+        place = place_of(question, processes=processes, trains=True)
+        if options.debug_nans and place.chip.devices > 1:
             raise RecipeError(
                 "--debug-nans takes a step again, one operation at a time on one device, and this run has"
-                f" {used.devices}: add --mesh data=1, or leave it out"
+                f" {place.chip.devices}: add --mesh data=1, or leave it out"
             )
-        card = accelerator.card_for(target) if processes == 1 else None
 
         # What is impossible is refused before data is prepared.
-        if options.replan or not folder.has("plan.json"):
-            if options.plan is not None:
-                pins = levers_of(options.plan, recipe, options.pins)
-            refuse_impossible(recipe, options, used, card, pins)
+        if not has_plan:
+            seconds_for(question, place)
+            problem_of(question, place, None)
             disk.require_room(folder.checkpoints, disk.needed(0))
         prepared = prepare_data(folder, recipe, say, on_purpose=options.on_purpose)
         trained_by = folder.trained_by()
-        budget = _settle_plan(folder, recipe, options, prepared, target, card, say, processes)
-        accelerator.require_free(card, target, budget)
+        budget = _settle_plan(folder, recipe, options, prepared, place, say, processes)
+        require_free(place.card, place.chip, budget)
         planned = folder.planned()
         levers = planned["plan"]
         how: dict[str, Any] = {
@@ -92,7 +104,7 @@ def prepare_run(
             "one_heap": not in_heap(planned),
             "planned_host": planned["host"],
         }
-        variables = accelerator.training_environment(target, card, budget, say, **how)
+        variables = training_environment(place.chip, place.card, budget, say, **how)
         notes = (*_notes_of_changes(folder, trained_by, levers), *prepared.changes)
         note_session(folder, notes, options.kept)
     except BaseException as problem:
@@ -180,16 +192,16 @@ def _target(folder: RunFolder, recipe: Recipe, options: TrainOptions, say: Say, 
     """
     there = _plan_there(folder, options)
     theirs = there["plan"]["chip"] if there is not None else None
-    given = None if options.chip is None else accelerator.chip_named(options.chip).name
+    given = None if options.chip is None else chip_named(options.chip).name
     if theirs is not None and given not in (None, theirs) and not options.replan:
         raise RunError(
             f"{folder.path} is planned for {theirs}, and --chip says {options.chip}: add --replan to go on there, leave"
             " --chip out, or name another --run"
         )
     if name := given or theirs or ("cpu" if processes > 1 else None):
-        return accelerator.chip_named(name)
+        return chip_named(name)
     batch = options.pins.get("micro_batch") or recipe.effective_batch
-    return accelerator.chip_here(say, batch=batch, mesh=options.mesh)
+    return chip_here(say, batch=batch, mesh=parse_mesh(options.mesh))
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
@@ -239,8 +251,7 @@ def _settle_plan(
     recipe: Recipe,
     options: TrainOptions,
     prepared: Prepared,
-    target: Chip,
-    card: Card | None,
+    place: Place,
     say: Say,
     processes: int,
 ) -> int:
@@ -254,10 +265,10 @@ def _settle_plan(
     set_by_user = None if options.plan is not None else {*options.pins}
     if folder.has("plan.json") and not options.replan:
         planned = folder.planned()
-        moved = elsewhere(planned, options.mesh, target, processes=processes)
+        moved = elsewhere(planned, options.mesh, place.chip, processes=processes)
         is_changed = folder.has(changes.PENDING)
         if moved is None and not is_changed and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
-            return _keep_plan(folder, planned, options, target, card, say)
+            return _keep_plan(folder, planned, options, place, say)
         why = moved or ("has changed" if is_changed else "")
         why = why or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
@@ -271,18 +282,11 @@ def _settle_plan(
             pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
             set_by_user = {*options.pins, *planned["plan"]["pinned"]} & pins.keys()
             options = dataclasses.replace(options, pins=pins)
+    measure = options.plan is None and place.chip.platform in ("cpu", "cuda") and processes == 1
+    question = question_of(recipe, options, place.chip, measure=measure)
+    place = dataclasses.replace(place_of(question, say, processes=processes, trains=True), reserve_bytes=margin)
     try:
-        planned = plan_for_training(
-            recipe,
-            options,
-            target,
-            processes,
-            say,
-            card=card,
-            measure=options.plan is None and target.platform in ("cpu", "cuda") and processes == 1,
-            prepared=prepared,
-            margin_bytes=margin,
-        )
+        planned = find_plan(question, place, prepared, say)
     except BudgetError as refusal:
         if not went_over:
             raise
@@ -304,28 +308,31 @@ def _settle_plan(
     return planned.ledger.budget_bytes
 
 
-def plan_for_training(
-    recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say, **more: Any
-) -> Planned:
-    """Returns a plan by the options of training. `more` are further options of `plan`."""
+def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: bool = False) -> Question:
+    """Returns the question that options of training ask.
+
+    Args:
+        recipe: What is trained.
+        options: Options of training.
+        chip: Chip to train on.
+        measure: Whether the best few plans are timed.
+    """
     pins = options.pins
     pinned_by = None
     if options.plan is not None:
         pins = levers_of(options.plan, recipe, options.pins)
         pinned_by = f"--plan {options.plan}"
-    return plan(
-        recipe,
-        name=options.name,
+    return Question(
+        recipe=recipe,
+        name=options.name or name_of(recipe),
         memory=options.memory,
-        chip=target.name,
+        chip=chip.name,
         mesh=options.mesh,
-        processes=processes,
         numerics=options.numerics,
         pins=pins,
         pinned_by=pinned_by,
         within=options.within,
-        say=say,
-        **more,
+        measure=measure,
     )
 
 
@@ -333,8 +340,7 @@ def _keep_plan(
     folder: RunFolder,
     planned: Mapping[str, Any],
     options: TrainOptions,
-    target: Chip,
-    card: Card | None,
+    place: Place,
     say: Say,
 ) -> int:
     """Returns the budget of a run that keeps its plan. Raises BudgetError if the plan needs more."""
@@ -344,7 +350,7 @@ def _keep_plan(
     if options.memory is None:
         return planned["budget_bytes"]
     needed = planned["predicted_peak_bytes"] + planned["spare_bytes"]
-    budget = budget_bytes(options.memory, target, card)
+    budget = budget_bytes(options.memory, place.chip, place.card)
     if needed > budget:
         raise BudgetError(
             f"the plan of {folder.path} needs {format_budget(needed)}, and --memory allows {format_bytes(budget)}: add"

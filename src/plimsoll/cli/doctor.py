@@ -69,7 +69,8 @@ def doctor(arguments: list[str]) -> int:
 
 def examine(options: DoctorOptions) -> dict[str, Any]:
     """Returns what JAX finds, or `failed` with the reason."""
-    from plimsoll.api import accelerator, cluster
+    from plimsoll.api import cluster
+    from plimsoll.api.planning.place import chip_here, chip_named
     from plimsoll.processes import environment
     from plimsoll.processes.request import ask
 
@@ -77,12 +78,12 @@ def examine(options: DoctorOptions) -> dict[str, Any]:
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     backend = "cpu"
     if options.chip is not None:
-        backend = accelerator.chip_named(options.chip).platform
+        backend = chip_named(options.chip).platform
 
     # What cannot be used is something to mend. JAX has a process of its own.
     try:
         if options.chip is None and member is None:
-            backend = accelerator.chip_here(say, batch=0).platform
+            backend = chip_here(say, batch=0).platform
         question = {} if member is None else {"together": dataclasses.asdict(member)}
         under = None if backend == "cpu" and member is None else environment.for_several(backend)
         examined = ask("doctor", question, under=under)

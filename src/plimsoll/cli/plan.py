@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from plimsoll.cli.options import PlanOptions
 from plimsoll.cli.parse import parse_with_recipe, print_answer, say
 from plimsoll.errors import BudgetError
-from plimsoll.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from plimsoll.api.planning.question import Question
 
 
 def plan(arguments: list[str]) -> int:
     """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
     typed = parse_with_recipe(PlanOptions, arguments, command="plan")
     options = typed.options
-    shared: dict[str, Any] = {
-        "name": typed.name,
-        "memory": options.memory,
-        "host_memory": options.host_memory,
-        "within": options.within,
-        "numerics": options.numerics,
-        "pins": typed.pins,
-        "say": say,
-    }
-    if options.compare is not None:
-        return _compare(typed.recipe, options, options.compare, shared)
-    from plimsoll.api.plan import plan as find_plan
+    from plimsoll.api.planning.ask import ask
+    from plimsoll.api.planning.question import Question
     from plimsoll.report import picture, tables
 
+    question = Question(
+        recipe=typed.recipe,
+        name=typed.name,
+        memory=options.memory,
+        host_memory=options.host_memory,
+        chip=options.chip,
+        mesh=options.mesh,
+        numerics=options.numerics,
+        pins=typed.pins,
+        within=options.within,
+        measure=options.measure,
+    )
+    if options.compare is not None:
+        return _compare(question, options, options.compare)
     if options.picture is not None:
         picture.require_place(options.picture)
     try:
-        planned = find_plan(
-            typed.recipe,
-            chip=options.chip,
-            mesh=options.mesh,
-            measure=options.measure,
-            smallest=options.floor,
-            largest=options.largest,
-            **shared,
-        )
+        planned = ask(question, say, smallest=options.floor, largest=options.largest)
     except BudgetError as problem:
         if options.json:
             refusal = {
@@ -68,13 +65,12 @@ def plan(arguments: list[str]) -> int:
     return 0
 
 
-def _compare(recipe: Recipe, options: PlanOptions, names: str, shared: Mapping[str, Any]) -> int:
-    """Prints a plan for each of several chips. `shared` are the arguments of `plan` that are the same for all."""
-    from plimsoll.api.compare import chips_named, compared, prices_named
+def _compare(question: Question, options: PlanOptions, names: str) -> int:
+    """Prints a plan for each of several chips."""
+    from plimsoll.api.planning.compare import chips_named, compare, prices_named
     from plimsoll.report.compared import compared_table
 
     chips = chips_named(names)
-    prices = prices_named(options.price, chips)
-    rows = compared(recipe, chips, prices=prices, **shared)
+    rows = compare(question, chips, prices_named(options.price, chips), say)
     print_answer(options, {"compared": [row.to_dict() for row in rows]}, lambda _: compared_table(rows))
     return 0 if any(row.planned is not None for row in rows) else 2

@@ -96,7 +96,7 @@ def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str,
         on_purpose: Options of the recipe that are changed in a run that goes on.
     """
     from plimsoll.api import cluster
-    from plimsoll.api.plan import printing
+    from plimsoll.api.messages import printing
     from plimsoll.api.train import prepare_run
     from plimsoll.files.bucket import is_address
     from plimsoll.processes.handover import become
@@ -120,7 +120,7 @@ def _on_scheduler(
 ) -> int:
     """Has a scheduler start the run, and returns the exit code."""
     from plimsoll.api import jobs, on_ray, slurm
-    from plimsoll.api.plan import printing
+    from plimsoll.api.messages import printing
 
     # What is missing is refused before anything is planned.
     if on == "ray":

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from plimsoll.api import plan as api_plan
+from plimsoll.api.planning import find
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError
 from plimsoll.planned import verdict_of
@@ -19,7 +19,7 @@ def test_a_refusal_has_its_verdict_and_is_uncertain_only_where_nothing_was_compi
             compiler.doing = "compiling" if compiled else "estimating"
             raise BudgetError("no plan fits", budget_bytes=problem.budget_bytes, floor_bytes=floor)
 
-        monkeypatch.setattr(api_plan, "search", search)
+        monkeypatch.setattr(find, "search", search)
         assert main([*WORDS, "--chip", "rtx4090", "--memory", "10GiB", "--json"]) == 2
         answer = json.loads(capsys.readouterr().out)
         assert answer["fits"] is False

@@ -14,8 +14,11 @@ import pytest
 
 from commands import workers_here
 from making import made
-from plimsoll.api import accelerator, train
-from plimsoll.api.plan import _compile_process, budget_bytes, plan
+from plimsoll.api import train
+from plimsoll.api.planning import card, place
+from plimsoll.api.planning.find import compile_process, find_plan
+from plimsoll.api.planning.place import Place, budget_bytes, chip_named, place_of, require_card, require_free
+from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner.child import Child
@@ -26,7 +29,7 @@ from plimsoll.recipes.registry import preset
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
-CARD = accelerator.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
+CARD = card.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
 
 
 def silently(text):
@@ -36,15 +39,15 @@ def silently(text):
 def sees(monkeypatch, devices, *, kind=CARD.kind, backend="gpu", memory_bytes=CARD.memory_bytes):
     """Makes JAX's process list so many devices of a kind."""
     listed = {"backend": backend, "devices": devices * [{"kind": kind, "memory_bytes": memory_bytes}]}
-    accelerator._listed.cache_clear()
-    monkeypatch.setattr(accelerator, "ask", lambda *_, **__: listed)
+    card._listed.cache_clear()
+    monkeypatch.setattr(card, "ask", lambda *_, **__: listed)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known_before_or_after():
-    accelerator._listed.cache_clear()
+    card._listed.cache_clear()
     yield
-    accelerator._listed.cache_clear()
+    card._listed.cache_clear()
 
 
 @pytest.fixture
@@ -66,12 +69,12 @@ def machine(tmp_path, monkeypatch):
 
 
 def installed(monkeypatch, *plugins):
-    monkeypatch.setattr(accelerator.metadata, "distributions", lambda name: [name] if name in plugins else [])
+    monkeypatch.setattr(card.metadata, "distributions", lambda name: [name] if name in plugins else [])
 
 
 def chosen(root, batch=8, mesh=None):
     said = []
-    target = accelerator.chip_here(said.append, batch=batch, mesh=mesh, root=root)
+    target = place.chip_here(said.append, batch=batch, mesh=place.parse_mesh(mesh), root=root)
     return target, *said
 
 
@@ -90,7 +93,7 @@ PLUGIN = "jax-cuda13-plugin"
 def test_where_no_card_can_be_used_it_is_the_cpu_and_no_process_is_started(
     machine, monkeypatch, has_driver, plugins, variables, why
 ):
-    monkeypatch.setattr(accelerator, "ask", silently)
+    monkeypatch.setattr(card, "ask", silently)
     monkeypatch.setattr(subprocess, "Popen", silently)
     installed(monkeypatch, *plugins)
     for name, value in variables.items():
@@ -126,10 +129,10 @@ def test_a_card_of_no_list_has_the_drivers_memory_and_a_name_that_is_found_again
     assert not target.flops
     assert "one of them is used: how fast they reach one another is not known" in why
     assert "its memory is the driver's, its rates are measured" in why
-    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
-    assert accelerator.chip_named("nvidia-rtx-5000-ada") == target
+    monkeypatch.setattr(card, "platform_here", lambda root=None: ("cuda", ""))
+    assert chip_named("nvidia-rtx-5000-ada") == target
     with pytest.raises(RecipeError, match="there is no chip called 'nvidia-rtx-6000'"):
-        accelerator.chip_named("nvidia-rtx-6000")
+        chip_named("nvidia-rtx-6000")
 
 
 def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
@@ -138,7 +141,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
     (device / "vendor").write_text("0x1ae0\n")
     (device / "device").write_text("0x0042\n")  # Google's network card, of a virtual machine without a TPU
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(accelerator.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(card.util, "find_spec", lambda name: name)
     assert chosen(tmp_path)[0].name == "cpu"
     (device / "device").write_text("0x0063\n")
     sees(monkeypatch, 8, kind="TPU v5 lite", backend="tpu")
@@ -158,7 +161,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
 def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeypatch, problem):
     """A driver too old for the plug-in, or the plug-in's own error: training on the CPU instead would hide it."""
 
-    monkeypatch.setattr(accelerator, "ask", Mock(side_effect=problem))
+    monkeypatch.setattr(card, "ask", Mock(side_effect=problem))
     with pytest.raises(RecipeError) as refusal:
         chosen(machine)
     assert refusal.value.exit_code == 2
@@ -169,9 +172,9 @@ def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeyp
 
 def test_a_look_that_takes_too_long_is_refused(machine, monkeypatch):
     """One host of a TPU slice waits for the others, and a driver that hangs for ever."""
-    slow = subprocess.TimeoutExpired("a look", accelerator.LOOK_SECONDS)
+    slow = subprocess.TimeoutExpired("a look", card.LOOK_SECONDS)
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=slow))
-    with pytest.raises(RecipeError, match=f"had no answer after {accelerator.LOOK_SECONDS} s and was ended"):
+    with pytest.raises(RecipeError, match=f"had no answer after {card.LOOK_SECONDS} s and was ended"):
         chosen(machine)
 
 
@@ -203,24 +206,24 @@ def test_what_others_hold_of_a_card_is_said_with_the_budget_that_would_do(machin
     (machine / "gpus").write_text(GPUS)
     (machine / "holders").write_text(HOLDERS)
     h200 = chip("h200")
-    accelerator.require_free(CARD, h200, 130 * GIB)  # the first card is free
+    require_free(CARD, h200, 130 * GIB)  # the first card is free
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(BudgetError) as refusal:
-        accelerator.require_free(CARD, h200, 30 * GIB)
+        require_free(CARD, h200, 30 * GIB)
     for part in ("python, a.py (process 4242) with 120.1 GiB", "[Not Found] (process 77)", "at most --memory 18976MiB"):
         assert part in str(refusal.value)
     assert refusal.value.exit_code == 2
-    accelerator.require_free(CARD, h200, 18976 * MIB)
+    require_free(CARD, h200, 18976 * MIB)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")
-    accelerator.require_free(CARD, h200, 30 * GIB)
+    require_free(CARD, h200, 30 * GIB)
     with pytest.raises(BudgetError, match="process 4242"):  # of two cards the fuller one counts
-        accelerator.require_free(CARD, chip("h200x2"), 30 * GIB)
+        require_free(CARD, chip("h200x2"), 30 * GIB)
 
 
 def test_without_nvidia_smi_nothing_is_known_to_be_held(machine):
-    accelerator.require_free(CARD, chip("h200"), CARD.memory_bytes - GIB)
+    require_free(CARD, chip("h200"), CARD.memory_bytes - GIB)
     with pytest.raises(BudgetError, match="the driver names none"):
-        accelerator.require_free(CARD, chip("h200"), CARD.memory_bytes)
+        require_free(CARD, chip("h200"), CARD.memory_bytes)
 
 
 def test_the_default_budget_is_no_more_than_the_card_has_and_what_is_free_of_it(machine):
@@ -242,19 +245,19 @@ def test_a_plan_of_one_card_leaves_the_others_alone(monkeypatch):
     monkeypatch.delenv("JAX_CUDA_VISIBLE_DEVICES", raising=False)
     four = dataclasses.replace(CARD, devices=4)
     for variables in (
-        accelerator.training_environment(chip("h200x2"), four, 35 * GIB, silently),
-        accelerator.compile_environment(chip("h200x2"), four, 35 * GIB, measure=True),
+        card.training_environment(chip("h200x2"), four, 35 * GIB, silently),
+        card.compile_environment(chip("h200x2"), four, 35 * GIB, measure=True),
     ):
         assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "0,1"
     monkeypatch.setenv("JAX_CUDA_VISIBLE_DEVICES", "3,1,0,2")
-    variables = accelerator.training_environment(chip("h200"), four, 35 * GIB, silently)
+    variables = card.training_environment(chip("h200"), four, 35 * GIB, silently)
     assert variables["JAX_CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_a_process_on_a_card_has_the_budget_and_no_more_and_only_compiling_does_not_take_it_at_once():
-    training = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently)
+    training = card.training_environment(chip("h200"), CARD, 35 * GIB, silently)
     timing, compiling = (
-        accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure) for measure in (True, False)
+        card.compile_environment(chip("h200"), CARD, 35 * GIB, measure=measure) for measure in (True, False)
     )
     for variables, at_once in ((training, "true"), (timing, "true"), (compiling, "false")):
         assert float(variables["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.25)
@@ -262,14 +265,18 @@ def test_a_process_on_a_card_has_the_budget_and_no_more_and_only_compiling_does_
     assert training["JAX_PLATFORMS"] == "cuda,cpu"
 
 
+def with_card(card):
+    return Place(chip=chip("h200"), card=card, budget_bytes=GIB)
+
+
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
     about, other = {}, {}
-    command, variables = _compile_process(chip("h200"), dataclasses.replace(CARD, driver="580.1"), GIB, about, silently)
+    command, variables = compile_process(with_card(dataclasses.replace(CARD, driver="580.1")), about, silently)
     assert command[3] == "card-compile"
     assert "cuda" in variables["JAX_PLATFORMS"]
-    _compile_process(chip("h200"), dataclasses.replace(CARD, driver="590.2"), GIB, other, silently)
+    compile_process(with_card(dataclasses.replace(CARD, driver="590.2")), other, silently)
     assert about != other
-    assert _compile_process(chip("h200"), None, GIB, {}, lambda text: None)[0][3] == "cross-compile"
+    assert compile_process(with_card(None), {}, lambda text: None)[0][3] == "cross-compile"
 
 
 def test_a_unit_of_one_letter_is_said_as_it_is_read():
@@ -282,7 +289,7 @@ def test_a_unit_of_one_letter_is_said_as_it_is_read():
 
 def test_what_is_not_here_is_not_timed():
     with pytest.raises(RecipeError, match="--measure times plans on the chip at hand, and h200 is not"):
-        plan("stories", chip="h200", measure=True)
+        place_of(Question(recipe=preset("stories"), name="stories", chip="h200", measure=True))
 
 
 def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
@@ -312,52 +319,52 @@ def test_what_xla_may_pin_of_the_host_is_its_budget_without_the_rest_of_the_proc
 ):
     """By itself it pins 64 GiB at most, and a row of 262,144 tokens alone has as much of Llama-3.1-8B's inputs."""
     monkeypatch.delenv(environment.PINNED_LIMIT, raising=False)
-    monkeypatch.setattr(accelerator.host, "available_bytes", lambda: 119 * GIB)
-    variables = accelerator.training_environment(chip("h200"), CARD, 35 * GIB, silently, planned_host=planned_host)
+    monkeypatch.setattr(card.host, "available_bytes", lambda: 119 * GIB)
+    variables = card.training_environment(chip("h200"), CARD, 35 * GIB, silently, planned_host=planned_host)
     assert variables["XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"] == gibibytes
 
 
 def test_plans_are_timed_with_what_the_machine_can_pin_and_a_users_own_limit_is_kept(monkeypatch):
     monkeypatch.delenv(environment.PINNED_LIMIT, raising=False)
-    monkeypatch.setattr(accelerator.host, "available_bytes", lambda: 119 * GIB)
-    timing = accelerator.compile_environment(chip("h200"), CARD, 35 * GIB, measure=True)
+    monkeypatch.setattr(card.host, "available_bytes", lambda: 119 * GIB)
+    timing = card.compile_environment(chip("h200"), CARD, 35 * GIB, measure=True)
     assert timing[environment.PINNED_LIMIT] == "117"
     assert environment.for_several("cuda", pinned_bytes=3 * GIB)[environment.PINNED_LIMIT] == "3"
     assert environment.PINNED_LIMIT not in environment.for_several("cuda")
     monkeypatch.setenv(environment.PINNED_LIMIT, "7")
-    assert accelerator.training_environment(chip("h200"), CARD, GIB, silently)[environment.PINNED_LIMIT] == "7"
-    assert accelerator.compile_environment(chip("h200"), CARD, GIB, measure=False)[environment.PINNED_LIMIT] == "7"
+    assert card.training_environment(chip("h200"), CARD, GIB, silently)[environment.PINNED_LIMIT] == "7"
+    assert card.compile_environment(chip("h200"), CARD, GIB, measure=False)[environment.PINNED_LIMIT] == "7"
 
 
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
     with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):
-        accelerator.training_environment(chip("h200"), small, 35 * GIB, silently)
+        require_free(small, chip("h200"), 35 * GIB)
     messages = []
-    accelerator.training_environment(chip("h200"), small, 10 * GIB, messages.append)
+    card.training_environment(chip("h200"), small, 10 * GIB, messages.append)
     assert "has a NVIDIA L4" in messages[0]
 
 
 def test_what_is_several_machines_is_not_trained_on_by_one_command():
     with pytest.raises(RecipeError, match=r"tpu-v4-64 is 32 devices in 8 machines, .* start it on each of them"):
-        accelerator.card_for(chip("tpu-v4-64"))
+        require_card(chip("tpu-v4-64"))
 
 
 def test_a_card_and_as_many_devices_as_the_chip_has_must_be_here_before_anything_is_made(monkeypatch):
     sees(monkeypatch, 1, kind="cpu", backend="cpu", memory_bytes=None)
     with pytest.raises(RecipeError, match=r"--chip h200 needs an NVIDIA GPU in this machine .* JAX finds a cpu alone"):
-        accelerator.card_for(chip("h200"))
+        require_card(chip("h200"))
     sees(monkeypatch, 4)
-    assert accelerator.card_for(chip("h200x4")) == dataclasses.replace(CARD, devices=4)
+    assert require_card(chip("h200x4")) == dataclasses.replace(CARD, devices=4)
     with pytest.raises(RecipeError, match=r"needs 8 devices in this machine .* JAX finds 4 of its 8"):
-        accelerator.card_for(chip("h200x8"))
+        require_card(chip("h200x8"))
 
 
 def test_a_run_is_on_what_is_here_where_nothing_names_its_chip_and_stays_there_until_planned_again(
     tmp_path, machine, monkeypatch
 ):
     sees(monkeypatch, 2)
-    monkeypatch.setattr(accelerator, "_platform_here", lambda root: ("cuda", ""))
+    monkeypatch.setattr(card, "platform_here", lambda root=None: ("cuda", ""))
     folder, said = RunFolder(tmp_path / "run"), []
     folder.create()
 
@@ -427,18 +434,19 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
 def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
     """The whole way, with this CPU in the card's place: a child compiles and times; a second plan asks for nothing."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
-    monkeypatch.setattr(accelerator, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
+    monkeypatch.setattr(card, "compile_environment", lambda *_, **__: environment.for_processes("cpu"))
     recipe = made(
         "stories", dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2
     )
     pins = {"remat": "none", "loss_chunk": 0, "offload": "none", "prefetch": 0}
-    options = {"chip": "h200", "card": dataclasses.replace(CARD, kind="cpu"), "measure": True, "numerics": "exact"}
-    options |= {"pins": pins, "memory": "1GiB"}
-    planned = plan(recipe, **options)
+    question = Question(recipe=recipe, name="stories", numerics="exact", pins=pins, measure=True)
+    here = dataclasses.replace(CARD, kind="cpu")
+    at = Place(chip=chip("h200"), card=here, budget_bytes=GIB, host_budget_bytes=chip("h200").host_memory_bytes)
+    planned = find_plan(question, at)
     assert planned.step_seconds_source == "measured"
     assert planned.ledger.source == "compiled"
     assert planned.ledger.budget_bytes == GIB
     assert planned.ledger.host.predicted_peak_bytes > 50 * MIB
 
     monkeypatch.setattr(Child, "_start", lambda child: silently("a child was started"))
-    assert plan(recipe, **options) == dataclasses.replace(planned, compiles=0)
+    assert find_plan(question, at) == dataclasses.replace(planned, compiles=0)

@@ -8,9 +8,12 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.parts import MOST_EXAMPLES
 from plimsoll.recipes.recipe import Recipe
 
+STEPS = {"target_params": 0, "batch_size": 1, "seq_len": 128, "lora_rank": 1}
+"""Options whose largest value can be looked for, to the distance of two values; 0 for numbers of two digits."""
+
 
 @dataclass(frozen=True)
-class Steps:
+class Values:
     """Values that an option may have, by their number from 0."""
 
     option: str
@@ -21,8 +24,14 @@ class Steps:
     why_most: str = "what is tried at most"
 
     @property
+    def flag(self) -> str:
+        """Name of the option, with hyphens."""
+        return self.option.replace("_", "-")
+
+    @property
     def last(self) -> int:
-        return self.number(self.most) + (self.value(self.number(self.most)) < self.most)
+        number = self.number(self.most)
+        return number if self.value(number) == self.most else number + 1
 
     def value(self, number: int) -> int:
         value = self.step * (number + 1) if self.step else (10 + number % 90) * 10 ** (number // 90)
@@ -37,7 +46,12 @@ class Steps:
         return max(0, 90 * beyond + value // 10**beyond - 10)
 
 
-def steps_of(recipe: Recipe, option: str, *, devices: int = 1) -> Steps:
+def options_with_values(recipe: Recipe) -> list[str]:
+    """Returns the recipe's options whose largest value can be looked for, with hyphens."""
+    return [name.replace("_", "-") for name in STEPS if name in recipe.options]
+
+
+def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
     """Returns the values to try of an option.
 
     Args:
@@ -48,15 +62,15 @@ def steps_of(recipe: Recipe, option: str, *, devices: int = 1) -> Steps:
     Raises:
         RecipeError: It is none of these options, or the recipe does not have it.
     """
-    name = option.replace("-", "_")
-    every = {"seq_len": 128, "batch_size": devices, "lora_rank": 1, "target_params": 0}
-    grid = {name: step for name, step in every.items() if name in recipe.options}
-    if name not in grid:
+    name = option.replace("_", "-")
+    if name not in options_with_values(recipe):
         raise RecipeError(
             f"--largest {option}: this recipe has no such option whose largest value could be looked for, it has"
-            f" {', '.join(grid).replace('_', '-')}: name one of these"
+            f" {', '.join(options_with_values(recipe))}: name one of these"
         )
+    name = name.replace("-", "_")
+    step = devices if name == "batch_size" else STEPS[name]
     limit = recipe.model.most(name)
     if name == "batch_size":
         limit = limit or (MOST_EXAMPLES, "the most examples that a step counts")
-    return Steps(name, grid[name]) if limit is None else Steps(name, grid[name], *limit)
+    return Values(name, step) if limit is None else Values(name, step, *limit)

@@ -1,4 +1,4 @@
-"""One recipe planned for several chips: `plimsoll plan --compare`.
+"""One question put for several chips: `plimsoll plan --compare`.
 
 The recipe stays what it is, with its effective batch: what differs is how fast a step is, and what is left of the
 memory. Prices are the user's own: nobody else's are known here.
@@ -7,61 +7,48 @@ memory. Prices are the user's own: nobody else's are known here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from plimsoll.api.plan import plan
-from plimsoll.errors import PlimsollError, RecipeError
-from plimsoll.planned import Planned
+from plimsoll.api.messages import Say, quiet
+from plimsoll.api.planning.find import find_plan
+from plimsoll.api.planning.place import place_of
+from plimsoll.api.planning.question import Question
+from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planner import chips
-from plimsoll.recipes.recipe import Recipe
 from plimsoll.report.compared import ComparedChip
 
-Say = Callable[[str], None]
 
-
-def compared(
-    recipe: Recipe,
-    names: Sequence[str],
-    *,
-    prices: Mapping[str, float],
-    host_memory: str | None = None,
-    say: Say,
-    **options: Any,
+def compare(
+    question: Question, names: Sequence[str], prices: Mapping[str, float], say: Say = quiet
 ) -> list[ComparedChip]:
-    """Plans for the chips in `names`, in their order. A name that is no chip is refused before anything is planned.
+    """Returns the plan for each chip, or why there is none. A name of no chip is refused before anything is planned.
 
     Args:
-        recipe: The recipe.
+        question: What the user wants a plan for, on another chip.
         names: Names of chips.
         prices: Prices per hour, by the name of the chip.
-        host_memory: Budget of a host beside its accelerators; this machine has none if it is the chip.
-        say: Called with a message before each chip.
-        options: Of `plan`.
+        say: Called with what is being done.
     """
+    platforms = {name: chips.chip(name).platform for name in names}
     rows: list[ComparedChip] = []
-    for chip, target in {chip: chips.chip(chip) for chip in names}.items():
-        say(f"planning for {chip}")
-        host = None if target.platform == "cpu" else host_memory
-        planned, why_not, floor_bytes = _planned(recipe, chip=chip, host_memory=host, say=say, **options)
-        row = ComparedChip(
-            chip=chip,
-            rate_unit=recipe.spec.rate_unit,
-            planned=planned,
-            why_not=why_not,
-            floor_bytes=floor_bytes,
-            price_per_hour=prices.get(chip),
-        )
-        rows.append(row)
+    for name, platform in platforms.items():
+        say(f"planning for {name}")
+        host_memory = None if platform == "cpu" else question.host_memory
+        row = row_of(replace(question, chip=name, host_memory=host_memory), say)
+        rows.append(replace(row, price_per_hour=prices.get(name)))
     return rows
 
 
-def _planned(recipe: Recipe, **options: Any) -> tuple[Planned | None, str, int | None]:
-    """Returns the plan; or None, why there is none in a line, and the smallest peak that was found."""
+def row_of(question: Question, say: Say) -> ComparedChip:
+    """Returns the plan for the question's chip, or why there is none."""
+    assert question.chip is not None
+    row = ComparedChip(chip=question.chip, rate_unit=question.recipe.spec.rate_unit)
     try:
-        return plan(recipe, **options), "", None
+        return replace(row, planned=find_plan(question, place_of(question, say), None, say))
     except PlimsollError as refusal:
-        return None, str(refusal).splitlines()[0], getattr(refusal, "floor_bytes", None)
+        floor = refusal.floor_bytes if isinstance(refusal, BudgetError) else None
+        return replace(row, why_not=str(refusal).splitlines()[0], floor_bytes=floor)
 
 
 def chips_named(text: str) -> list[str]:

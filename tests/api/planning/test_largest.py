@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from making import made
 from planner_examples import STATIC
-from plimsoll.api import largest as module
-from plimsoll.api import plan as api_plan
-from plimsoll.api.largest import find_largest
-from plimsoll.api.option_values import Steps, steps_of
+from plimsoll.api.planning import find, largest
+from plimsoll.api.planning.largest import find_largest
+from plimsoll.api.planning.place import Place
+from plimsoll.api.planning.question import Question
+from plimsoll.api.planning.values import Values, values_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planned import Ledger
+from plimsoll.planner.chips import chip
 from plimsoll.recipes.registry import preset
 from plimsoll.units import MIB
 from report_examples import PLAN, PLANNED
@@ -34,7 +36,13 @@ class Planner:
         self.asked = []
         self.now = 0.0
 
-    def __call__(self, recipe, *, pins, within, smallest=False):
+    def smallest(self, question, place, data, say):
+        return self.planned(question.recipe, question.pins, smallest=True)
+
+    def fastest(self, question, place, data, say):
+        return self.planned(question.recipe, question.pins, smallest=False)
+
+    def planned(self, recipe, pins, *, smallest):
         self.asked.append((recipe, dict(pins), smallest))
         self.now += 1
         if self.fails(recipe):
@@ -49,15 +57,12 @@ class Planner:
 
 
 def found(planner, option="seq_len", recipe=RECIPE, *, pins=None, within=1000.0):
-    return find_largest(
-        recipe,
-        steps_of(recipe, option),
-        planner,
-        pins=pins or {},
-        budget_bytes=planner.budget,
-        within=within,
-        clock=lambda: planner.now,
-    )
+    question = Question(recipe=recipe, name="stories", pins=pins or {}, within=within)
+    place = Place(chip=chip("cpu"), budget_bytes=planner.budget)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(largest, "find_smallest", planner.smallest)
+        patched.setattr(largest, "find_plan", planner.fastest)
+        return find_largest(question, place, option, clock=lambda: planner.now)
 
 
 def by_length(base, slope, curve=0.0):
@@ -78,7 +83,7 @@ def test_the_largest_fits_and_the_next_does_not_whatever_the_bytes_are(base, slo
     assert needed(RECIPE.replace(seq_len=answer.value)) <= budget < needed(RECIPE.replace(seq_len=answer.value + 128))
     assert (answer.next_value, answer.bounded_by) == (answer.value + 128, "bytes")
     assert answer.next_needed_bytes == needed(RECIPE.replace(seq_len=answer.next_value))
-    assert len(planner.asked) <= 20 if curve else 9
+    assert len(planner.asked) <= (17 if curve else 12)
 
 
 def test_the_next_value_is_planned_with_all_levers_free_and_the_others_with_those_of_the_smallest_plan():
@@ -122,7 +127,7 @@ def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken
 
 def test_a_rank_ends_at_the_narrowest_side_of_the_kernels():
     recipe = made("finetune", pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
-    assert steps_of(recipe, "lora-rank").most == 1024
+    assert values_of(recipe, "lora-rank").most == 1024
     planner = Planner(lambda recipe: 10**9 * (3 + recipe.options["lora_rank"]), 20 * 10**9)
     answer = found(planner, "lora_rank", recipe).largest_found
     assert (answer.option, answer.value, answer.next_value) == ("lora-rank", 17, 18)
@@ -136,7 +141,7 @@ def test_a_batch_goes_through_at_once():
     assert "15 at once would need 205.0 MiB" in planned.largest_found.reason
     with pytest.raises(RecipeError, match=r"and --micro-batch 2 splits it: leave --micro-batch out"):
         found(planner, "batch_size", pins={"micro_batch": 2})
-    assert steps_of(RECIPE, "batch-size", devices=8).value(0) == 8
+    assert values_of(RECIPE, "batch-size", devices=8).value(0) == 8
 
 
 def test_parameters_are_numbers_of_two_digits():
@@ -147,12 +152,12 @@ def test_parameters_are_numbers_of_two_digits():
 
 @given(st.integers(0, 900))
 def test_the_values_of_an_option_grow_and_each_has_its_number(number):
-    for steps in (Steps("seq_len", 128, most=100_000), Steps("batch_size", 3), Steps("target_params", 0)):
-        number = min(number, steps.last)
-        assert steps.number(steps.value(number)) == number or steps.value(number) == steps.most
-        if number < steps.last:
-            assert steps.value(number) < steps.value(number + 1) <= steps.most
-    assert Steps("seq_len", 128, most=1000).value(Steps("seq_len", 128, most=1000).last) == 1000
+    for values in (Values("seq_len", 128, most=100_000), Values("batch_size", 3), Values("target_params", 0)):
+        number = min(number, values.last)
+        assert values.number(values.value(number)) == number or values.value(number) == values.most
+        if number < values.last:
+            assert values.value(number) < values.value(number + 1) <= values.most
+    assert Values("seq_len", 128, most=1000).value(Values("seq_len", 128, most=1000).last) == 1000
 
 
 def test_where_not_even_the_least_fits_the_floor_is_said():
@@ -181,8 +186,8 @@ def test_what_the_recipe_refuses_bounds_it_too():
     code = preset("code")  # which says its shape
     with pytest.raises(RecipeError, match=r"--target-params .* beside a shape"):
         found(planner, "target_params", code)
-    with pytest.raises(RecipeError, match=r"--largest lora-rank: .* it has seq-len, batch-size, target-params"):
-        steps_of(RECIPE, "lora-rank")
+    with pytest.raises(RecipeError, match=r"--largest lora-rank: .* it has target-params, batch-size, seq-len"):
+        values_of(RECIPE, "lora-rank")
 
 
 def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
@@ -190,10 +195,10 @@ def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
 
     def search(problem, compiler, say, *, within, smallest, patient, clock):
         assert not patient  # of all plans together the caller says how long they may take
-        return planner(RECIPE.replace(seq_len=problem.rate_per_example), pins=problem.pins, within=within)
+        return planner.planned(RECIPE.replace(seq_len=problem.rate_per_example), problem.pins, smallest=smallest)
 
-    monkeypatch.setattr(api_plan, "search", search)
-    monkeypatch.setattr(api_plan.Pool, "static", lambda self: STATIC)
+    monkeypatch.setattr(find, "search", search)
+    monkeypatch.setattr(find.SpokenPool, "static", lambda self: STATIC)
     words = ["plan", "stories", "--chip", "cpu", "--memory", "200MiB", "--largest", "seq-len"]
     assert main([*words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -207,4 +212,4 @@ def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
 
 
 def test_its_time_is_its_own():
-    assert all(module.WITHIN[platform] > seconds for platform, seconds in api_plan.WITHIN.items())
+    assert all(largest.WITHIN[platform] > seconds for platform, seconds in find.WITHIN.items())

@@ -1,4 +1,4 @@
-"""Accelerator of this machine: what is trained on by default, who holds its memory, its processes' environment.
+"""The accelerators of this machine: what JAX sees of them, who holds their memory, and the environment of processes.
 
 Only JAX knows which devices it can use. A process of its own imports it and lists them, and only where files of a
 driver are here: a machine without an accelerator pays nothing.
@@ -7,24 +7,21 @@ driver are here: a machine without an accelerator pays nothing.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from plimsoll.api.mesh import parse_mesh
-from plimsoll.errors import BudgetError, PlimsollError, RecipeError
-from plimsoll.planner import chips, host
-from plimsoll.planner.chips import BACKEND, GPUS_IN_A_MACHINE, Chip
+from plimsoll.api.messages import Say
+from plimsoll.errors import PlimsollError
+from plimsoll.planner import host
+from plimsoll.planner.chips import BACKEND, Chip
 from plimsoll.processes import environment, nvidia
 from plimsoll.processes.request import ask
 from plimsoll.processes.toolchains import KITS
-from plimsoll.units import GIB, MIB, format_bytes
-
-Say = Callable[[str], None]
+from plimsoll.units import GIB
 
 TPU_FAMILIES = {
     "TPU v3": "tpu-v3",
@@ -48,6 +45,9 @@ HIDDEN = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES by which a user hides every GPU."""
 JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
 """Variable by which JAX takes only some of the GPUs that CUDA sees."""
+WORDS = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}
+EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
+"""JAX's extra for a platform."""
 
 
 @dataclass(frozen=True)
@@ -63,38 +63,7 @@ class Card:
     """Version of NVIDIA's driver; empty where nobody says."""
 
 
-def chip_here(say: Say, *, batch: int, mesh: str | None = None, root: Path = Path("/")) -> Chip:
-    """Returns what is trained on where no chip is named: the accelerator that JAX sees here, else the CPU.
-
-    Of several equal GPUs it takes as many as share a batch equally, all of them if they do.
-
-    Args:
-        say: Called with the choice and its reason.
-        batch: Examples that several devices share: the pinned micro-batch, else the effective batch.
-        mesh: Mesh that was requested, as text. It says how many devices are used.
-        root: Root of the file system in which drivers are looked for.
-
-    Raises:
-        RecipeError: A driver and JAX's plug-in are here, and JAX cannot use the accelerator.
-    """
-    platform, why_not = _platform_here(root)
-    if platform is None:
-        say(f"on the CPU: {why_not}")
-        return chips.chip("cpu")
-    try:
-        card = _card(platform)
-    except (PlimsollError, RuntimeError) as problem:
-        words = str(problem).rstrip(".")
-        raise RecipeError(
-            f"{_WHAT[platform][0]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {words}. Mend"
-            " that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
-        ) from None
-    target, why = _named_by(card, platform, batch, mesh)
-    say(f"on {target.name}: JAX sees {f'{card.devices} x ' if card.devices > 1 else ''}{card.kind}{why}")
-    return target
-
-
-def _platform_here(root: Path) -> tuple[str | None, str]:
+def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
     """Returns the platform that JAX is to be asked for; None for the CPU alone, and why."""
     allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
     if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
@@ -122,107 +91,7 @@ def _tpu_is_here(root: Path) -> bool:
     return False
 
 
-def _named_by(card: Card, platform: str, batch: int, mesh: str | None) -> tuple[Chip, str]:
-    """Returns the chip of a card that is here, with as many devices as are used; and words for what is left out."""
-    requested = parse_mesh(mesh)
-    if platform == "tpu":
-        family = TPU_FAMILIES.get(card.kind)
-        for each in chips.chips():
-            if family and each.name.rpartition("-")[0] == family and (each.devices, each.hosts) == (card.devices, 1):
-                return each, ""
-        raise RecipeError(
-            f"JAX sees {card.devices} x {card.kind}, and no slice of one host that `plimsoll chips` lists is that: name"
-            " the slice with --chip, or train on the CPU with --chip cpu"
-        )
-    alone = _gpu(card)
-    counts = [count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0]
-    listed = chips.chip_called(card.kind)
-    if listed is None or not listed.link_bandwidth:
-        unlinked = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
-        return alone, unlinked + _source(alone)
-    devices = requested.devices if requested else max(counts, default=1)
-    target = chips.chip(alone.name if devices == 1 else f"{alone.name}x{devices}")
-    if devices == card.devices:
-        return target, ""
-    if devices == 1 and requested is None:
-        return target, f", one of them is used: a batch of {batch} is not shared equally"
-    return target, f", {devices} of them {'is' if devices == 1 else 'are'} used"
-
-
-def _source(chip: Chip) -> str:
-    return "" if chip.flops else ", which no list of chips has: its memory is the driver's, its rates are measured"
-
-
-def _gpu(card: Card) -> Chip:
-    """Returns the catalogue's chip of this card; else one with the driver's memory, whose rates are to be measured."""
-    if (listed := chips.chip_called(card.kind)) is not None:
-        return chips.chip(listed.name)
-    return Chip(
-        name=re.sub(r"[^a-z0-9]+", "-", card.kind.lower()).strip("-"),
-        platform="cuda",
-        devices=1,
-        hosts=1,
-        memory_bytes=card.memory_bytes - BESIDE_BYTES,
-        flops={},
-        memory_bandwidth=0.0,
-        link_bandwidth=0.0,
-        host_link_bandwidth=0.0,
-        host_memory_bytes=None,
-        compiler={"description": card.kind},
-        sources={"memory_bytes": "the driver's total, less 1 GiB for what lies beside XLA's pool"},
-    )
-
-
-def chip_named(name: str) -> Chip:
-    """Returns a chip by its name: one of `plimsoll chips`, or the card that is here and in no list."""
-    try:
-        return chips.chip(name)
-    except RecipeError as refusal:
-        here, why_none = _platform_here(Path("/"))
-        card = _gpu(_card("cuda")) if here == "cuda" else None
-        if card is not None and card.name == name:
-            return card
-        if str(name).lower() not in chips.KINDS:
-            raise
-        default = f"the CPU ({why_none})" if here is None else "its TPU" if card is None else card.name
-        raise RecipeError(f"{refusal}. Without --chip it is this machine's: {default}") from None
-
-
-def card_here(target: Chip) -> Card | None:
-    """Returns the GPU of this machine if it is of the kind that `target` is, and as many as it has; else None."""
-    if target.platform != "cuda" or _platform_here(Path("/"))[0] != "cuda":
-        return None
-    try:
-        card = _card("cuda")
-    except (PlimsollError, RuntimeError):  # a plan for it needs none: training will say what is wrong
-        return None
-    return card if card.kind == target.compiler.get("description") and card.devices >= target.devices else None
-
-
-def card_for(target: Chip) -> Card | None:
-    """Returns the accelerator that is to be trained on; None for the CPU. It is called before anything is planned.
-
-    Raises:
-        RecipeError: JAX finds no such accelerator here, or the chip has several hosts.
-    """
-    if target.platform == "cpu":
-        return None
-    if target.hosts > 1:
-        raise RecipeError(
-            f"--chip {target.name} is {target.devices} devices in {target.hosts} machines, and this command was started"
-            " by itself: start it on each of them, by their cluster or with --coordinator, --processes and --process"
-            " (docs/scale.md)"
-        )
-    try:
-        card = _card(target.platform)
-    except (PlimsollError, RuntimeError) as problem:
-        raise RecipeError(_missing(target, str(problem))) from None
-    if card.devices < target.devices:
-        raise RecipeError(_missing(target, f"JAX finds {card.devices} of its {target.devices} devices"))
-    return card
-
-
-def _card(platform: str) -> Card:
+def seen(platform: str) -> Card:
     """Returns the accelerator that JAX sees first. Raises PlimsollError if it sees none."""
     listed = _listed(platform)
     first = listed["devices"][0]  # a plan for one device trains on one
@@ -240,20 +109,6 @@ def _listed(platform: str) -> dict[str, Any]:
     return ask("accelerators", {}, under=environment.for_several(platform) | quiet, seconds=LOOK_SECONDS)
 
 
-_WHAT = {"cuda": ("an NVIDIA GPU", "cuda13"), "tpu": ("a TPU", "tpu")}
-"""Platform to its words, and to JAX's extra for it."""
-
-
-def _missing(target: Chip, why: str) -> str:
-    what, extra = _WHAT[target.platform]
-    what = what if target.devices == 1 else f"{target.devices} devices"
-    return (
-        f"--chip {target.name} needs {what} in this machine that JAX can use, and there is none: {why}."
-        " `plimsoll plan` plans for it all the same; to train on it, install JAX with its plug-in there"
-        f" (`pip install 'jax[{extra}]'`), or train on the CPU with --chip cpu"
-    )
-
-
 def free_bytes(card: Card, target: Chip) -> int:
     """Returns what a run may have of each device now: what is free, less what lies beside XLA's pool."""
     free = [gpu.free_bytes - BESIDE_BYTES for gpu in _gpus_of(card, target)]
@@ -268,24 +123,6 @@ def _gpus_of(card: Card, target: Chip) -> list[nvidia.Gpu]:
 def held(card: Card, target: Chip) -> str:
     """Returns who holds memory of the devices that are used, in words; empty where nobody is known."""
     return ", ".join(str(holder) for gpu in _gpus_of(card, target) for holder in gpu.holders)
-
-
-def require_free(card: Card | None, target: Chip, budget_bytes: int) -> None:
-    """Raises BudgetError if a GPU has less free memory than the budget, with who holds it and what budget would do."""
-    if card is None or target.platform != "cuda":
-        return
-    free = free_bytes(card, target)
-    if budget_bytes <= free:
-        return
-    who = held(card, target) or "the driver names none: they may be in another container"
-    raise BudgetError(
-        f"the budget is {format_bytes(budget_bytes)} per device, and the {card.kind} of this machine has"
-        f" {format_bytes(free)} that a run can use now, of {format_bytes(card.memory_bytes)}. Processes that hold"
-        f" memory of it: {who}. End them, or ask for at most --memory {free // MIB}MiB, and --replan where the run has"
-        " a plan",
-        budget_bytes=budget_bytes,
-        floor_bytes=None,
-    )
 
 
 def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
@@ -352,18 +189,9 @@ def training_environment(
         devices: Number of devices that the CPU is treated as.
         one_heap: Whether the threads of a process that trains on the CPU share one heap.
         planned_host: The host's ledger in plan.json.
-
-    Raises:
-        RecipeError: The accelerator has less memory than the budget.
     """
     if card is None:  # the CPU, or processes that have their environment already
         return environment.for_processes("cpu", devices=devices, one_heap=one_heap)
-    if card.memory_bytes < budget_bytes:
-        raise RecipeError(
-            f"the {card.kind} of this machine gives a process {format_bytes(card.memory_bytes)}, and the budget for"
-            f" {target.name} is {format_bytes(budget_bytes)}: ask for at most that with --memory, and --replan where"
-            " the run has a plan"
-        )
     if target.platform == "tpu":  # nothing notices if it goes over the budget
         return environment.for_several("tpu")
     planned_for = str(target.compiler.get("description", ""))

@@ -1,0 +1,39 @@
+"""Three kinds of answer: the fastest plan that fits, the smallest plan, or the plan of the largest value."""
+
+from __future__ import annotations
+
+from plimsoll.api.messages import Say, quiet
+from plimsoll.api.planning.find import find_plan, find_smallest
+from plimsoll.api.planning.largest import find_largest
+from plimsoll.api.planning.place import place_of
+from plimsoll.api.planning.question import Question
+from plimsoll.errors import RecipeError
+from plimsoll.planned import Planned
+from plimsoll.recipes.flat import absent_data
+
+
+def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest: str | None = None) -> Planned:
+    """Returns the plan that was asked for. Nothing is read of the data.
+
+    Args:
+        question: What the user wants a plan for.
+        say: Called with what is being done.
+        smallest: Find the plan that needs least, instead of the fastest that fits.
+        largest: Name of an option: find the plan of its largest value that fits.
+
+    Raises:
+        RecipeError: Two things are asked for at once, or something that is impossible.
+        BudgetError: Nothing fits.
+    """
+    if largest is not None and (smallest or question.measure):
+        raise RecipeError(
+            f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
+            " --measure"
+        )
+    place = place_of(question, say)
+    for flag, problem in absent_data(question.recipe).items():
+        say(f"{flag}: {problem} This plan needs none, and training will refuse it")
+    if largest is not None:
+        return find_largest(question, place, largest, say)
+    find = find_smallest if smallest else find_plan
+    return find(question, place, None, say)

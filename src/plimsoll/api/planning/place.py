@@ -1,0 +1,465 @@
+"""Where a plan runs: the chip, the devices of it that are used, and the bytes of each.
+
+Every refusal about chips, meshes and budgets is raised here. JAX is not needed for that: the name of a chip says its
+devices, the environment says how many a CPU is treated as, and the accelerators of this machine are listed by a process
+of their own (card.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from plimsoll.api.messages import Say, quiet
+from plimsoll.api.planning import card as cards
+from plimsoll.api.planning.card import Card
+from plimsoll.api.planning.question import Question
+from plimsoll.errors import BudgetError, PlimsollError, RecipeError
+from plimsoll.planner import chips, host
+from plimsoll.planner.chips import GPUS_IN_A_MACHINE, Chip
+from plimsoll.processes.environment import CPU_DEVICES, FORCED_DEVICES
+from plimsoll.units import MIB, as_read, format_bytes, parse_budget, whole_number
+
+AXES = ("data", "fsdp")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Mesh of devices: each has its own rows of a batch, and `fsdp` neighbours share one copy of the state."""
+
+    data: int
+    fsdp: int
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.data * self.fsdp
+
+    def __str__(self) -> str:
+        return f"data={self.data},fsdp={self.fsdp}" if self.fsdp > 1 else f"data={self.data}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a plan runs."""
+
+    chip: Chip
+    """With as many devices and hosts as are used."""
+    budget_bytes: int
+    """Budget of each device."""
+    host_budget_bytes: int | None = None
+    """Budget of each host beside its accelerators; None where the host is the device, or nobody says."""
+    card: Card | None = None
+    """The accelerator of this machine that plans are compiled and timed on; None where there is none."""
+    mesh: Mesh | None = None
+    """Mesh that was requested; None where the planner chooses how many devices share a copy of the state."""
+    reserve_bytes: int = 0
+    """Bytes that stay free beyond the prediction: what a run that exceeded its budget has learned."""
+
+
+def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
+    """Returns where the plan runs.
+
+    Args:
+        question: What the user wants a plan for.
+        say: Called with each choice and its reason.
+        processes: Processes that train together; each CPU has as many devices.
+        trains: Whether training follows, for which the accelerator has to be here, with the budget free.
+
+    Raises:
+        RecipeError: There is no such chip or mesh, it cannot be planned for, or its devices cannot have equal parts.
+        BudgetError: Others hold too much of the accelerator's memory.
+    """
+    # The chip, and the accelerator of this machine if it is one.
+    mesh = parse_mesh(question.mesh)
+    named = chip_here(say, batch=question.batch, mesh=mesh) if question.chip is None else chip_named(question.chip)
+    chip = with_devices(named, question, mesh, processes)
+    card = None
+    if processes == 1:
+        card = require_card(named) if trains else card_here(named)
+    _require_rates(chip, card, measure=question.measure)
+
+    # Bytes.
+    budget = budget_bytes(question.memory, chip, card, say)
+    if question.measure or trains:
+        require_free(card, chip, budget)
+    return Place(
+        chip=chip,
+        budget_bytes=budget,
+        host_budget_bytes=_host_budget(question.host_memory, chip, say),
+        card=card,
+        mesh=mesh,
+    )
+
+
+# Chips.
+
+
+def chip_named(name: str) -> Chip:
+    """Returns a chip by its name: one of `plimsoll chips`, or the card that is here and in no list."""
+    try:
+        return chips.chip(name)
+    except RecipeError as refusal:
+        platform, why_none = cards.platform_here()
+        default = f"the CPU ({why_none})" if platform is None else "its TPU"
+        if platform == "cuda":
+            here = _chip_of(cards.seen("cuda"))
+            if here.name == name:
+                return here
+            default = here.name
+        if str(name).lower() not in chips.KINDS:
+            raise
+        raise RecipeError(f"{refusal}. Without --chip it is this machine's: {default}") from None
+
+
+def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Path("/")) -> Chip:
+    """Returns the chip where none is named: the accelerator that JAX sees here, else the CPU.
+
+    Of several equal GPUs it takes as many as share a batch equally, all of them if they do.
+
+    Args:
+        say: Called with the choice and its reason.
+        batch: Examples that several devices share.
+        mesh: Mesh that was requested: it says how many devices are used.
+        root: Root of the file system in which drivers are looked for.
+
+    Raises:
+        RecipeError: A driver and JAX's plug-in are here, and JAX cannot use the accelerator.
+    """
+    platform, why_none = cards.platform_here(root)
+    if platform is None:
+        say(f"on the CPU: {why_none}")
+        return chips.chip("cpu")
+    try:
+        card = cards.seen(platform)
+    except (PlimsollError, RuntimeError) as problem:
+        words = str(problem).rstrip(".")
+        raise RecipeError(
+            f"{cards.WORDS[platform]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {words}."
+            " Mend that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
+        ) from None
+    chip, note = _slice_of(card) if platform == "tpu" else _gpus_of(card, batch, mesh)
+    count = f"{card.devices} x " if card.devices > 1 else ""
+    say(f"on {chip.name}: JAX sees {count}{card.kind}{note}")
+    return chip
+
+
+def _slice_of(card: Card) -> tuple[Chip, str]:
+    """Returns the TPU slice of one host that is here."""
+    family = cards.TPU_FAMILIES.get(card.kind)
+    for chip in chips.chips():
+        if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
+            return chip, ""
+    raise RecipeError(
+        f"JAX sees {card.devices} x {card.kind}, and no slice of one host that `plimsoll chips` lists is that: name the"
+        " slice with --chip, or train on the CPU with --chip cpu"
+    )
+
+
+def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> tuple[Chip, str]:
+    """Returns as many of the GPUs that are here as are used, and words for those left out."""
+    one = _chip_of(card)
+    listed = chips.chip_called(card.kind)
+    if listed is None or not listed.link_bandwidth:
+        note = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
+        note += "" if one.flops else ", which no list of chips has: its memory is the driver's, its rates are measured"
+        return one, note
+
+    # As many as the mesh has, or share the batch equally.
+    counts = [count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0]
+    devices = mesh.devices if mesh is not None else max(counts, default=1)
+    chip = chips.chip(one.name if devices == 1 else f"{one.name}x{devices}")
+    if devices == card.devices:
+        return chip, ""
+    if devices == 1 and mesh is None:
+        return chip, f", one of them is used: a batch of {batch} is not shared equally"
+    return chip, f", {devices} of them {'is' if devices == 1 else 'are'} used"
+
+
+def _chip_of(card: Card) -> Chip:
+    """Returns the catalogue's chip of a GPU; else one with the driver's memory, whose rates are to be measured."""
+    listed = chips.chip_called(card.kind)
+    if listed is not None:
+        return chips.chip(listed.name)
+    return Chip(
+        name=re.sub(r"[^a-z0-9]+", "-", card.kind.lower()).strip("-"),
+        platform="cuda",
+        devices=1,
+        hosts=1,
+        memory_bytes=card.memory_bytes - cards.BESIDE_BYTES,
+        flops={},
+        memory_bandwidth=0.0,
+        link_bandwidth=0.0,
+        host_link_bandwidth=0.0,
+        host_memory_bytes=None,
+        compiler={"description": card.kind},
+        sources={"memory_bytes": "the driver's total, less 1 GiB for what lies beside XLA's pool"},
+    )
+
+
+def card_here(chip: Chip) -> Card | None:
+    """Returns the GPU of this machine if it is of the kind that `chip` is, and as many as it has; else None."""
+    if chip.platform != "cuda" or cards.platform_here()[0] != "cuda":
+        return None
+    try:
+        card = cards.seen("cuda")
+    except (PlimsollError, RuntimeError):  # a plan for it needs none: training will say what is wrong
+        return None
+    return card if card.kind == chip.compiler.get("description") and card.devices >= chip.devices else None
+
+
+def require_card(chip: Chip) -> Card | None:
+    """Returns the accelerator that is to be trained on; None for the CPU.
+
+    Raises:
+        RecipeError: JAX finds no such accelerator here, or the chip has several hosts.
+    """
+    if chip.platform == "cpu":
+        return None
+    if chip.hosts > 1:
+        raise RecipeError(
+            f"--chip {chip.name} is {chip.devices} devices in {chip.hosts} machines, and this command was started by"
+            " itself: start it on each of them, by their cluster or with --coordinator, --processes and --process"
+            " (docs/scale.md)"
+        )
+    try:
+        card = cards.seen(chip.platform)
+        if card.devices < chip.devices:
+            raise PlimsollError(f"JAX finds {card.devices} of its {chip.devices} devices")
+    except (PlimsollError, RuntimeError) as problem:
+        what = cards.WORDS[chip.platform] if chip.devices == 1 else f"{chip.devices} devices"
+        raise RecipeError(
+            f"--chip {chip.name} needs {what} in this machine that JAX can use, and there is none: {problem}."
+            " `plimsoll plan` plans for it all the same; to train on it, install JAX with its plug-in there"
+            f" (`pip install 'jax[{cards.EXTRAS[chip.platform]}]'`), or train on the CPU with --chip cpu"
+        ) from None
+    return card
+
+
+def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
+    """Raises RecipeError where plans are to be timed on a chip that is not here, or nobody knows the chip's rates."""
+    if card is not None or chip.platform == "cpu":
+        return
+    if measure:
+        raise RecipeError(f"--measure times plans on the chip at hand, and {chip.name} is not: leave it out")
+    if not chip.flops:
+        raise RecipeError(
+            f"{chip.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
+            " Add it to a chip file (docs/chips.md)"
+        )
+
+
+# Devices.
+
+
+def parse_mesh(text: str | None) -> Mesh | None:
+    """Parses `data=8`, `data=4,fsdp=2` or `fsdp=8`; an axis that is not named is 1. Raises RecipeError otherwise."""
+    if text is None:
+        return None
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.strip().partition("=")
+        devices = whole_number(size)
+        if name not in AXES or name in sizes or not devices:
+            raise RecipeError(
+                f"--mesh {text[:80]} is no mesh: give the number of devices along {' and '.join(AXES)}, each at most"
+                " once, like --mesh data=8 or --mesh data=4,fsdp=2"
+            )
+        sizes[name] = devices
+    return Mesh(sizes.get("data", 1), sizes.get("fsdp", 1))
+
+
+def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: int) -> Chip:
+    """Returns the chip with as many devices and hosts as a run uses.
+
+    The devices of an accelerator are part of its name. Of a CPU the run uses those of the mesh; without one, as many as
+    get equal parts of a micro-batch.
+
+    Raises:
+        RecipeError: The devices are not here, cannot get equal parts, or the mesh contradicts a lever.
+    """
+    if mesh is not None:
+        _require_equal_parts(mesh, question)
+    if chip.platform == "cpu":
+        return replace(chip, devices=_devices_of_cpu(mesh, question, processes), hosts=processes)
+    if mesh is not None and mesh.devices != chip.devices:
+        raise RecipeError(
+            f"--mesh {mesh} is {mesh.devices} devices, and {chip.name} has {chip.devices}: name a mesh of as many, or a"
+            " chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
+        )
+    is_shared = chip.platform == "cuda" and chip.devices % processes == 0  # the hosts of a TPU are part of its name
+    return replace(chip, hosts=processes) if is_shared else chip
+
+
+def _require_equal_parts(mesh: Mesh, question: Question) -> None:
+    """Raises RecipeError where the mesh contradicts --fsdp, or does not share a batch equally."""
+    fsdp = question.pins.get("fsdp", mesh.fsdp)
+    if fsdp != mesh.fsdp:
+        raise RecipeError(
+            f"--mesh {mesh} and --fsdp {fsdp} contradict each other: a mesh says fsdp itself. Give one of them"
+        )
+    if question.batch % mesh.devices:
+        is_pinned = "micro_batch" in question.pins
+        what = "--micro-batch" if is_pinned else "--batch-size x --gradient-accumulation-steps"
+        raise RecipeError(
+            f"--mesh {mesh} gives each of {mesh.devices} devices as many examples of a micro-batch, and"
+            f" {question.batch} examples ({what}) are no multiple of {mesh.devices}: take a multiple of it, or another"
+            " mesh"
+        )
+
+
+def _devices_of_cpu(mesh: Mesh | None, question: Question, processes: int) -> int:
+    """Returns how many devices a run uses, of those that the CPUs of all processes are treated as.
+
+    Raises RecipeError if they are fewer than the mesh has, or the processes cannot have equal parts of it.
+    """
+    each = cpu_devices()
+    here = each * processes
+    if mesh is None:
+        parts = question.batch // question.recipe.hints.normalised_together
+        return max((n for n in range(processes, here + 1, processes) if parts % n == 0), default=processes)
+    if mesh.devices % processes:
+        raise RecipeError(
+            f"--mesh {mesh} is {mesh.devices} devices, which {processes} processes cannot have in equal parts: take a"
+            f" multiple of {processes}"
+        )
+    if mesh.devices > here:
+        local = mesh.devices // processes
+        where = f"{here} here" if processes == 1 else f"{here} in {processes} processes, {each} in each"
+        raise RecipeError(
+            f"--mesh {mesh} needs {mesh.devices} devices, and there {'is' if here == 1 else 'are'} {where}. Take a"
+            f" smaller mesh, a --chip with as many, or let JAX take this CPU for {local}: set {CPU_DEVICES}={local}"
+        )
+    return mesh.devices
+
+
+def cpu_devices() -> int:
+    """Returns how many devices JAX makes of the CPU in one process; 1 by default."""
+    count = whole_number(os.environ.get(CPU_DEVICES, ""))
+    if count is not None:
+        return max(1, count)
+    forced = re.findall(rf"{FORCED_DEVICES}=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return max(1, int(forced[-1])) if forced else 1
+
+
+def elsewhere(planned: Mapping[str, Any], mesh: str | None, target: Chip, *, processes: int = 1) -> str | None:
+    """Returns why a run's plan cannot be kept on the devices that are here now, in words; None if it can.
+
+    Args:
+        planned: The run's plan.json.
+        mesh: Mesh that is requested now, as text.
+        target: Chip to train on.
+        processes: Number of processes that train together now.
+    """
+    if target.platform != "cpu":
+        return None
+    plan = planned["plan"]
+    devices, fsdp, hosts = plan.get("devices", 1), plan["fsdp"], planned.get("hosts", 1)
+    before, requested = Mesh(devices // fsdp, fsdp), parse_mesh(mesh)
+    if requested not in (None, before):
+        return f"was planned for a mesh of {before}, and --mesh says {requested}"
+    here = cpu_devices() * processes
+    if devices <= here and hosts == processes:
+        return None
+    of_hosts, of_processes = ("" if count == 1 else f" of {count} processes" for count in (hosts, processes))
+    planned_for = f"{devices} device{'' if devices == 1 else 's'}{of_hosts}"
+    return f"was planned for {planned_for}, and there are {here}{of_processes} now"
+
+
+# Bytes.
+
+
+def budget_bytes(
+    memory: str | float | None, chip: Chip | None = None, card: Card | None = None, say: Say = quiet
+) -> int:
+    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
+
+    Args:
+        memory: Budget that was requested.
+        chip: Chip that is planned for; this machine if left out.
+        card: That chip, where it is in this machine: by default no more than what is free of it.
+        say: Called with who holds the rest, if that is a tenth of it or more.
+
+    Raises:
+        RecipeError: `memory` cannot be read, or is more than the chip has.
+    """
+    accelerator = None if chip is None or chip.platform == "cpu" else chip
+    here = card if accelerator is not None and accelerator.platform == "cuda" else None
+    most = None if accelerator is None else accelerator.memory_bytes
+    if here is not None and most is not None:
+        most = min(most, here.memory_bytes)
+
+    # What was requested.
+    if memory is not None:
+        budget = parse_budget(memory)
+        if read := as_read(memory):
+            say(f"--memory {read}")
+        if accelerator is not None and most is not None and budget > most:
+            raise RecipeError(
+                f"--memory {memory} is {format_bytes(budget)} per device, and a device of {accelerator.name} has"
+                f" {format_bytes(most)} that a run can use: ask for at most --memory {most // MIB}MiB"
+            )
+        return budget
+
+    # What is there.
+    if accelerator is None or most is None:
+        available = host.available_bytes()
+        return available - host.margin_bytes(available)
+    if here is None:
+        return most
+    free = cards.free_bytes(here, accelerator)
+    if free < 0.9 * most:
+        who = cards.held(here, accelerator) or "processes that the driver does not name"
+        say(f"{format_bytes(free)} of the {here.kind} can be used now: {who} hold the rest")
+    return min(most, free)
+
+
+def _host_budget(host_memory: str | float | None, chip: Chip, say: Say) -> int | None:
+    """Returns the budget of a host beside its accelerators; None where nobody says."""
+    if chip.platform == "cpu":
+        if host_memory is not None:
+            raise RecipeError(
+                "--host-memory is for the host beside an accelerator, and cpu is the host: --memory counts all of it"
+            )
+        return None
+    if host_memory is None:
+        return chip.host_memory_bytes
+    budget = parse_budget(host_memory, option="--host-memory")
+    if read := as_read(host_memory):
+        say(f"--host-memory {read}")
+    return budget
+
+
+def require_free(card: Card | None, chip: Chip, budget: int) -> None:
+    """Raises PlimsollError if the accelerator has less memory, or less that is free, than the budget.
+
+    Args:
+        card: The accelerator; None for the CPU, and for one of several processes.
+        chip: The chip, with the devices that are used.
+        budget: Bytes of each device.
+    """
+    if card is None:
+        return
+    if card.memory_bytes < budget:
+        raise RecipeError(
+            f"the {card.kind} of this machine gives a process {format_bytes(card.memory_bytes)}, and the budget for"
+            f" {chip.name} is {format_bytes(budget)}: ask for at most --memory {card.memory_bytes // MIB}MiB, and"
+            " --replan where the run has a plan"
+        )
+    if chip.platform != "cuda":
+        return
+    free = cards.free_bytes(card, chip)
+    if budget <= free:
+        return
+    who = cards.held(card, chip) or "the driver names none: they may be in another container"
+    raise BudgetError(
+        f"the budget is {format_bytes(budget)} per device, and the {card.kind} of this machine has {format_bytes(free)}"
+        f" that a run can use now, of {format_bytes(card.memory_bytes)}. Processes that hold memory of it: {who}. End"
+        f" them, or ask for at most --memory {free // MIB}MiB, and --replan where the run has a plan",
+        budget_bytes=budget,
+        floor_bytes=None,
+    )
