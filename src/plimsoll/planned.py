@@ -293,11 +293,15 @@ class TriedValue:
     """Whether all levers were free, and not those of the smallest plan of another value."""
     refused: str = ""
     """Why there is no plan of it."""
+    step_seconds: float | None = None
+    """Time of one optimizer step; None where there is no plan, or the chip's rate is unknown."""
+    per_second: float | None = None
+    """Tokens per second, or where a step has none its examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """The largest value of an option that fits, and how it was found (api/largest.py)."""
+    """The largest value of an option that fits, and how it was found (api/planning/largest.py)."""
 
     option: str
     """Name of the option, with hyphens."""
@@ -369,6 +373,8 @@ class Planned:
     """Bytes of the checkpoints that the run keeps (training/disk.py)."""
     without_cudnn: str = ""
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
+    could_grow: tuple[str, ...] = ()
+    """Options of the recipe whose largest value that fits can be looked for, with hyphens."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
 
@@ -434,6 +440,7 @@ class Planned:
             "frontier": tuple(Point(**with_plan(part)) for part in facts["frontier"]),
             "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
             "left_out": tuple(facts["left_out"]),
+            "could_grow": tuple(facts["could_grow"]),
         }
         return cls(**plain | read)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from page_examples import full_plan
-from plimsoll.planned import Buffer, Planned
+from plimsoll.planned import Buffer, Largest, Planned, TriedValue
 from plimsoll.planner.estimate import estimate_band
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
@@ -55,6 +55,56 @@ def test_golden_rates_shares_and_differences():
     assert format_share(3, 4) == "75.0 %"
     assert format_difference_share(150, 200) == "-25.0 %"
     assert format_difference_share(5, 0) == "-"  # no share of nothing
+
+
+def test_the_values_that_were_tried_are_a_table_of_value_bytes_and_speed():
+    """In order of the value; of one that was tried twice the last plan counts, which had all levers free."""
+
+    def tried(value, needed, **more):
+        return TriedValue(value=value, needed_bytes=needed, fits=needed is not None and needed <= 2 * GIB, **more)
+
+    values = (
+        tried(32_768, 3 * GIB, free=False),
+        tried(4_096, GIB, free=True, step_seconds=0.5, per_second=8_192.0),
+        tried(32_768, 2 * GIB, free=True, step_seconds=51_480.0, per_second=5.0),
+        tried(32_896, None, free=True, refused="it has 32,768 positions"),
+    )
+    largest = Largest(
+        option="seq-len",
+        value=32_768,
+        next_value=32_896,
+        next_needed_bytes=None,
+        bounded_by="recipe",
+        reason="--seq-len 32,768: beyond it the recipe refuses",
+        tried=values,
+    )
+    lines = plan_table(replace(PLANNED, largest_found=largest)).splitlines()
+    at = lines.index("values that were tried, each in its smallest plan")
+    words = [" ".join(line.split()) for line in lines[at + 1 : at + 5]]
+    assert words == [
+        "seq-len bytes a step speed",
+        "4,096 1.000 GiB 500 ms 8,192 tokens/s fits",
+        "32,768 2.000 GiB 14.3 h 5 tokens/s fits",
+        "32,896 - - - refused",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(599.0, False), (601.0, True), (None, False)])
+def test_a_step_of_more_than_ten_minutes_is_a_warning(seconds, warned):
+    assert ("warning" in plan_table(replace(PLANNED, step_seconds=seconds))) is warned
+
+
+def test_the_last_line_says_what_would_use_a_third_of_the_budget_or_more():
+    roomy = replace(PLANNED, ledger=replace(PLANNED.ledger, budget_bytes=3 * GIB), could_grow=("batch-size", "seq-len"))
+    last = plan_table(roomy).splitlines()[-2:]
+    assert "1.5 GiB, 50.0 % of the budget" in last[0]
+    assert "`--largest batch-size` or `--largest seq-len`" in " ".join("".join(last).split())
+    for other in (
+        replace(PLANNED, could_grow=roomy.could_grow),  # three quarters are used
+        replace(roomy, could_grow=()),
+        replace(roomy, ledger=replace(roomy.ledger, spare_bytes=GIB)),  # kept free on purpose
+    ):
+        assert "unused" not in plan_table(other)
 
 
 def test_an_estimated_time_is_shown_with_its_range_and_an_unknown_one_without_a_rate():

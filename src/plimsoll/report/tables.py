@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Largest, Plan, Planned, TriedValue
+from plimsoll.planned import Largest, Plan, Planned
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -23,9 +23,14 @@ from plimsoll.report.layout import (
     labelled,
     table,
 )
-from plimsoll.units import MIB, format_bytes, format_count, format_seconds
+from plimsoll.units import GIB, format_bytes, format_count, format_seconds
 
 STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by the chip's rates"}
+SLOW_STEP = 600.0
+"""Seconds of a step above which a plan has a warning."""
+SLOW_ADVICE = "fewer examples, shorter ones or more devices make it shorter"
+UNUSED = 1 / 3
+"""Share of the budget from which on it is said what would use it."""
 
 
 def plan_table(planned: Planned) -> str:
@@ -39,27 +44,37 @@ def plan_table(planned: Planned) -> str:
         *all_labelled([*largest_rows(planned.largest_found), *chosen_rows(planned)]),
         "",
     ]
-    for part in memory_tables(planned):
+    for part in [*tried_tables(planned), *memory_tables(planned)]:
         if part.rows:
             lines += [part.title, *part.lines(), ""]
     lines += all_labelled([*expected_rows(planned), *reason_rows(planned)])
     for plan, peak, seconds, reason in runner_ups(planned).rows:
         lines += [*labelled("runner-up", f"{plan}: {peak}, step {seconds}"), *labelled("", reason)]
+    lines += all_labelled(unused_rows(planned))
     return "\n".join(lines)
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
-    """Returns the value that `--largest` has found, and the values on the way to it; nothing of another plan."""
+    """Returns the value that `--largest` has found; nothing of another plan."""
+    return [] if largest is None else [(f"largest {largest.option}", largest.reason)]
+
+
+def tried_tables(planned: Planned) -> list[Table]:
+    """Returns the values that `--largest` has tried, each with its bytes and its speed; nothing of another plan."""
+    largest = planned.largest_found
     if largest is None:
         return []
-    return [(f"largest {largest.option}", largest.reason), ("found by", ", ".join(map(_tried_words, largest.tried)))]
-
-
-def _tried_words(tried: TriedValue) -> str:
-    """Returns like `12,416 (22,630.5 MiB, too much)`."""
-    if tried.needed_bytes is None:
-        return f"{tried.value:,} (refused)"
-    return f"{tried.value:,} ({tried.needed_bytes / MIB:,.1f} MiB{'' if tried.fits else ', too much'})"
+    tried = {each.value: each for each in largest.tried}  # the last plan of a value had all levers free
+    unit = "tokens" if planned.tokens_per_step else "examples"
+    cells: Cells = {
+        largest.option: ("r", lambda each: f"{each.value:,}"),
+        "bytes": ("r", lambda each: known(each.needed_bytes, lambda size: f"{size / GIB:,.3f} GiB")),
+        "a step": ("r", lambda each: known(each.step_seconds, format_seconds)),
+        "speed": ("r", lambda each: known(each.per_second, lambda rate: format_rate(rate, unit))),
+        "": ("l", lambda each: "fits" if each.fits else "refused" if each.needed_bytes is None else "too large"),
+    }
+    rows = [tried[value] for value in sorted(tried)]
+    return [table(rows, cells, title="values that were tried, each in its smallest plan")]
 
 
 def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
@@ -89,7 +104,10 @@ def expected_rows(planned: Planned) -> list[tuple[str, str]]:
         rows.append(("disk", f"{total} for {disk['kept_at_once']} checkpoints of {size} at once"))
     if planned.sent_bytes:
         rows.append(("sent, as compiled", f"{format_bytes(planned.sent_bytes)} by each device in a step"))
-    return [*rows, ("step", _step_words(planned))]
+    rows.append(("step", _step_words(planned)))
+    if planned.step_seconds is not None and planned.step_seconds > SLOW_STEP:
+        rows.append(("warning", f"a step takes more than {format_seconds(SLOW_STEP)}: {SLOW_ADVICE}"))
+    return rows
 
 
 def _step_words(planned: Planned) -> str:
@@ -112,6 +130,17 @@ def rate_words(planned: Planned) -> str:
     """Returns like `32,768 tokens/s`."""
     unit = "tokens" if planned.tokens_per_step else "examples"
     return known(units_per_second(planned), lambda rate: format_rate(rate, unit))
+
+
+def unused_rows(planned: Planned) -> list[tuple[str, str]]:
+    """Returns what would use the budget, where a third of it or more stays unused."""
+    ledger = planned.ledger
+    unused = ledger.budget_bytes - ledger.needed_bytes
+    if unused < UNUSED * ledger.budget_bytes or not planned.could_grow or planned.largest_found is not None:
+        return []
+    share = format_share(unused, ledger.budget_bytes)
+    options = " or ".join(f"`--largest {option}`" for option in planned.could_grow)
+    return [("unused", f"{format_bytes(unused)}, {share} of the budget: {options} finds the largest that fits")]
 
 
 def reason_rows(planned: Planned) -> list[tuple[str, str]]:

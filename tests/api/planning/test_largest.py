@@ -12,9 +12,9 @@ from making import made
 from planner_examples import STATIC
 from plimsoll.api.planning import find, largest
 from plimsoll.api.planning.largest import find_largest
+from plimsoll.api.planning.option_values import Values, values_of
 from plimsoll.api.planning.place import Place
 from plimsoll.api.planning.question import Question
-from plimsoll.api.planning.values import Values, values_of
 from plimsoll.cli.main import main
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.planned import Ledger
@@ -208,7 +208,9 @@ def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "largest seq-len" in text
     assert "--seq-len 6,400" in text
-    assert "6,528 (202.0 MiB, too much)" in " ".join(text.split())
+    assert "6,400 0.195 GiB" in " ".join(text.split())
+    assert "6,528 0.197 GiB" in " ".join(text.split())
+    assert [each["per_second"] for each in answer["largest_search"]["tried"]][-1] == 32_768
 
 
 def test_its_time_is_its_own():

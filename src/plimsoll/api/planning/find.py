@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning import card as cards
+from plimsoll.api.planning.option_values import options_with_values
 from plimsoll.api.planning.pins import require_supported
 from plimsoll.api.planning.place import Place
 from plimsoll.api.planning.progress import SpokenPool
@@ -95,7 +96,9 @@ def _find(question: Question, place: Place, data: Prepared | None, say: Say, *, 
         except BudgetError as refusal:
             refusal.verdict = "uncertain" if _may_be_wrong(refusal, problem, compiler) else refusal.verdict
             raise
-        return explained(planned, question, place, compiler)
+        planned = explained(planned, question, place, compiler)
+    could_grow = () if smallest else options_with_values(question.recipe)
+    return dataclasses.replace(planned, could_grow=could_grow)
 
 
 def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) -> bool:

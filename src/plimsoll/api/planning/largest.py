@@ -16,12 +16,13 @@ from typing import Literal, NoReturn
 
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning.find import find_plan, find_smallest, seconds_for
+from plimsoll.api.planning.option_values import Values, values_of
 from plimsoll.api.planning.place import Place
 from plimsoll.api.planning.question import Question
-from plimsoll.api.planning.values import Values, values_of
 from plimsoll.errors import BudgetError, RecipeError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Largest, Planned, TriedValue
+from plimsoll.report.tables import units_per_second
 from plimsoll.units import MIB, format_budget, format_bytes, format_count
 
 WITHIN = {"cpu": 240.0, "cuda": 420.0, "tpu": 900.0}
@@ -108,6 +109,8 @@ class Trial:
             fits=self.fits,
             free=self.free,
             refused=self.refusal,
+            step_seconds=None if self.planned is None else self.planned.step_seconds,
+            per_second=None if self.planned is None else units_per_second(self.planned),
         )
 
 

@@ -46,9 +46,9 @@ class Values:
         return max(0, 90 * beyond + value // 10**beyond - 10)
 
 
-def options_with_values(recipe: Recipe) -> list[str]:
+def options_with_values(recipe: Recipe) -> tuple[str, ...]:
     """Returns the recipe's options whose largest value can be looked for, with hyphens."""
-    return [name.replace("_", "-") for name in STEPS if name in recipe.options]
+    return tuple(name.replace("_", "-") for name in STEPS if name in recipe.options)
 
 
 def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
