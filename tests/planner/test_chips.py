@@ -169,6 +169,17 @@ def test_the_example_of_the_page_is_a_chip(file, monkeypatch):
     assert {chips.chip(name).name for name in ("Our-A6000", "our-a6000", "OUR A6000")} == {"Our-A6000"}
 
 
+def test_a_card_may_reach_other_shares_than_those_of_its_file(file):
+    own = "\n[chips.our-a6000.kernels]\nproduct_share = 0.5\n"
+    file.write_text(file.read_text() + own)
+    card = chips.chip("our-a6000", file)
+    assert card.kernels == chips.chip("h100").kernels | {"product_share": 0.5}
+    assert card.sources["product_share"] == f"the file {file}"
+    file.write_text(file.read_text().replace("product_share", "product_shares"))
+    with pytest.raises(RecipeError, match=r"\[chips.our-a6000.kernels\] has no field 'product_shares'"):
+        chips.chip("our-a6000", file)
+
+
 def test_kernels_of_a_file_are_its_own_or_those_of_an_h100(file):
     of_ours = chips.chip("h100").kernels
     assert chips.chip("our-a6000", file).kernels == of_ours

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from plimsoll.planned import Plan
-from plimsoll.planner.speed import host_bytes, sent_bytes, step_seconds
+from plimsoll.planner.chips import chip, rates
+from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH, host_bytes, range_of, sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
 
 RATES = Rates(
@@ -120,6 +121,27 @@ def test_a_gpu_without_its_compiler_starts_kernels_too():
     traced = dataclasses.replace(KERNELS, kernel_seconds=0.0)
     without = step_seconds(plan(), traced, STATIC, RATES)
     assert step_seconds(plan(), traced, STATIC, ON_A_GPU) - without == pytest.approx(40 * 0.01 + 0.125)
+
+
+@pytest.mark.parametrize(("accumulation", "flops", "moved_bytes", "parameters", "measured"), [
+    (1, 67_645_734_912, 0.753e9, 1_279_104, 0.00492),
+    (2, 42_984_032_698_368, 79.41e9, 97_536_768, 0.1363),
+])  # fmt: skip
+def test_the_steps_of_an_h200_are_in_the_range_of_its_rates_alone(
+    accumulation, flops, moved_bytes, parameters, measured
+):
+    """As traced at the commit that was timed (docs/results/device.json): 9.6 and 82 ms by the rates."""
+    traced = dataclasses.replace(
+        WORK, temp_bytes=0, flops=flops, moved_bytes=moved_bytes, dots=0,
+        kernels=KERNELS_OF_A_MICRO_BATCH * accumulation,
+    )  # fmt: skip
+    state = dataclasses.replace(
+        STATIC, parameters=parameters, parameter_bytes=4 * parameters, optimizer_bytes=8 * parameters
+    )
+    of_step = plan(precision="bfloat16", accumulation=accumulation)
+    seconds = step_seconds(of_step, traced, state, rates(chip("h200")))
+    least, most = range_of(seconds, "roofline", platform="cuda")
+    assert least <= measured <= most
 
 
 def test_without_links_one_device_sends_and_fetches_nothing():

@@ -92,7 +92,7 @@ class Catalogue:
     architectures: Mapping[str, Mapping[str, int]]
     """CUDA compute capability to the limits of a multiprocessor."""
     kernels: Mapping[str, float]
-    """The figures of KERNELS, of every GPU of the file."""
+    """The figures of KERNELS, of every GPU of the file that has none of its own."""
     kernel_sources: Mapping[str, str]
     chips: Mapping[str, Chip]
     """GPUs, each alone."""
@@ -163,7 +163,7 @@ def _gpu(
     required = {"platform": one_of("cuda"), "memory_bytes": count, "memory_bandwidth": rate}
     tables = {"flops": table, "compiler": table}
     rates = {"link_bandwidth": rate, "host_link_bandwidth": rate}
-    optional = rates | {"host_memory_bytes": count, "sources": table}
+    optional = rates | {"host_memory_bytes": count, "sources": table, "kernels": table}
     figures = fields_of(values, required | tables, optional, path=path, where=where)
 
     # Its tables.
@@ -188,8 +188,12 @@ def _gpu(
         raise refusal("memory_bytes", wanted, figures["memory_bytes"], path=path, where=where)
 
     figures["compiler"] = {**compiler, **architectures[compiler["compute_capability"]]}
+    own_kernels = fields_of(
+        figures.get("kernels", {}), {}, dict.fromkeys(KERNELS, rate), path=path, where=f"{where}.kernels"
+    )
     chip = _device(name, figures, path)
-    return replace(chip, kernels=kernels, sources={**chip.sources, **kernel_sources})
+    own_sources = {figure: figures.get("sources", {}).get(figure, f"the file {path}") for figure in own_kernels}
+    return replace(chip, kernels={**kernels, **own_kernels}, sources={**chip.sources, **kernel_sources, **own_sources})
 
 
 def _family(name: str, values: Mapping[str, Any], path: Path) -> Family:

@@ -20,12 +20,14 @@ MOVES_PER_OPERAND = 1.5
 """Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
 KERNELS_OF_A_MICRO_BATCH = 1_300
 """Kernels of a micro-batch that no compiler has seen: the median of plimsoll's own four models in
-tests/planner/h100_steps.json, which have 472 to 4,067."""
-ESTIMATED_OVER_MEASURED = (0.75, 1.3)
-"""Least and most of the steps in tests/planner/h100_steps.json whose time the kernels explain (docs/chips.md)."""
-RATED_OVER_MEASURED = (0.37, 1.06)
-"""The same of the rates alone, with no compiler: plimsoll's own six steps (`benchmarks/device.py --offline --rates`).
-No step of a TPU was ever timed."""
+tests/planner/card_steps.json, which have 472 to 4,067."""
+ESTIMATED_OVER_MEASURED = (0.75, 1.47)
+"""Least and most of the steps in tests/planner/card_steps.json whose time the kernels explain (docs/chips.md)."""
+CHUNKED_OVER_MEASURED = 0.44
+"""Least of those with the loss in chunks: one took 2.3 times as long as its kernels and bytes explain."""
+RATED_OVER_MEASURED = (0.37, 1.95)
+"""The same of the rates alone, with no compiler: plimsoll's own six steps on an H100 and two on an H200. No step of a
+TPU was ever timed."""
 UNTIMED = (0.6, 1.6)
 """Seconds by the clock over those by the rates, of a CPU's plan of a model of which nothing was timed yet."""
 
@@ -69,13 +71,14 @@ def _dots_and_moves(
     return arithmetic + moved / rates.copy_bytes + first_touch
 
 
-def range_of(seconds: float, source: str, *, platform: str) -> tuple[float, float] | None:
+def range_of(seconds: float, source: str, *, platform: str, loss_chunk: int = 0) -> tuple[float, float] | None:
     """Returns the least and the most that a step may take, as measured ones did; None for one that was timed.
 
     Args:
         seconds: What is said of the step.
         source: "measured", "kernels" or "roofline" (`Planned.step_seconds_source`).
         platform: Of the chip.
+        loss_chunk: Of the plan.
     """
     if source == "measured":
         return None
@@ -83,6 +86,8 @@ def range_of(seconds: float, source: str, *, platform: str) -> tuple[float, floa
         least, most = UNTIMED
         return seconds * least, seconds * most
     least, most = ESTIMATED_OVER_MEASURED if source == "kernels" else RATED_OVER_MEASURED
+    if loss_chunk:
+        least = min(least, CHUNKED_OVER_MEASURED)
     return seconds / most, seconds / least
 
 
