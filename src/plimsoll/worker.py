@@ -157,7 +157,7 @@ def _host(about: dict[str, Any]) -> int:
 def _rehearse(request: dict[str, Any]) -> int:
     """Does what training does before its first step, and prints what it took: to import, and then all of it.
 
-    The plan comes in a line of standard input, and another line once its functions are in the compile cache.
+    The plan comes in a line of standard input, once its functions are in the cache.
     """
     from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
@@ -171,7 +171,7 @@ def _rehearse(request: dict[str, Any]) -> int:
     plan = sys.stdin.readline()
     if not plan:
         return 1  # the planner is gone
-    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"], wait=sys.stdin.readline)
+    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"])
     print(json.dumps(dataclasses.asdict(result)))
     return 0
 

@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from plimsoll.engine.executables import compiler_of
+from plimsoll.engine.program import load
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan, plain_compute
 from plimsoll.planner import liveness
@@ -70,14 +72,13 @@ class LocalCompiler:
     def __init__(self, about: Mapping[str, Any]) -> None:
         self._about = about
         self.recipe, self.steps = from_dict(about["recipe"]), about["steps"]
+        self._compiled = compiler_of(self.recipe)
         self._devices: int = about.get("devices", 1)
         self._steps: dict[Plan, tuple[Any, Any]] = {}
         self._next: subprocess.Popen[str] | None = None
         """The process of the next rehearsal."""
         self._traced: dict[Plan, jax.stages.Traced] = {}
         """The last steps that were traced, KEPT_TRACES at most: one that is compiled next is not traced again."""
-        self._analysed: set[Plan] = set()
-        """Plans whose step is in the cache."""
         self._compiling_init: Thread | None = None
 
     def answer(
@@ -150,8 +151,7 @@ class LocalCompiler:
             step, jaxpr = traced.lower(), traced.jaxpr
         else:
             step, jaxpr = self.functions(plan).step(self.recipe.spec.batch(self.recipe.effective_batch))
-        counted, compiled = dots(jaxpr), program.compiled(step, deterministic=plan.deterministic)
-        self._analysed.add(plan)
+        counted, compiled = dots(jaxpr), self._compiled(step, deterministic=plan.deterministic)
         analysis = analysis_of(compiled, flops=counted.flops, dots=counted.number)
         if jax.default_backend() != "cpu":
             return analysis
@@ -231,7 +231,7 @@ class LocalCompiler:
             functions = self.functions(plan)
             spec = self.recipe.spec.batch(self.recipe.effective_batch)
             lowered = functions.init(), functions.step(spec)[0]
-            init, step = (program.compiled(each, deterministic=plan.deterministic) for each in lowered)
+            init, step = (self._compiled(each, deterministic=plan.deterministic) for each in lowered)
             memory.trim()
             put = program.Fed(step, functions.put) if plan.devices > 1 else step
             self._steps = dict([*self._steps.items()][-1:]) | {plan: (init, put)}
@@ -264,41 +264,28 @@ class LocalCompiler:
         """Compiles how a run begins, beside the traces, which keep one core busy: the same for most plans."""
         if self._compiling_init is None:
             init, deterministic = self.functions(plan).init(), plan.deterministic
-            self._compiling_init = Thread(
-                target=program.compiled, args=(init,), kwargs={"deterministic": deterministic}
-            )
+            self._compiling_init = Thread(target=self._compiled, args=(init,), kwargs={"deterministic": deterministic})
             self._compiling_init.start()
 
     def _fill_cache(self, plan: Plan) -> None:
-        """Compiles for the cache what a run of the plan loads and this process has not compiled yet."""
-        functions = self.functions(plan)
-        missing = [functions.init(), functions.evaluate(self.recipe.spec.validation_batch(plan.micro_batch))]
-        if plan not in self._analysed:
-            missing.append(functions.step(self.recipe.spec.batch(self.recipe.effective_batch))[0])
+        """Puts into the cache what a run of the plan loads."""
         if self._compiling_init is not None:
             self._compiling_init.join()
-        for each in missing:
-            program.compiled(each, deterministic=plan.deterministic)
+        load(self.recipe, plan, steps=self.steps)
 
     def rehearse(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the rehearsal in a process of its own, which loads what this one has put into the cache.
-
-        That process lowers its functions while this one compiles those that are not in the cache.
-        """
+        """Runs the rehearsal in a process of its own, which loads what this one has put into the cache."""
         self.warm_up()
         process, self._next = self._next, None
         assert process is not None
         assert process.stdin is not None
         with process:
             try:
-                process.stdin.write(json.dumps(dict(plan)) + "\n")
-                process.stdin.flush()
                 self._fill_cache(plan_of(plan))
-                memory.trim()
             except BaseException:
                 process.kill()
                 raise
-            output, errors = process.communicate("compiled\n")
+            output, errors = process.communicate(json.dumps(dict(plan)) + "\n")
         if process.returncode:
             raise RuntimeError(f"a trial run of the plan failed: {errors.strip()[-300:]}")
         return json.loads(output.splitlines()[-1])

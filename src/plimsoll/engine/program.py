@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Callable
 
 import jax
 import numpy as np
 
+from plimsoll.engine.executables import Index, compiler_of
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Rehearsal
@@ -39,28 +39,26 @@ def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
     )
 
 
-def load(recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object] = lambda: None) -> program.Executables:
-    """Loads the executables from the compile cache, and gives back what each stage of starting left behind.
-
-    `wait` is called before they are looked for there.
-    """
+def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
+    """Loads the executables from the cache, or compiles them, and gives back what each stage left behind."""
     memory.trim()
-    program_ = lowered(recipe, plan, steps=steps)
-    wait()
-    memory.trim()
-    executables = program.compile_all(program_)
-    del program_
-    memory.trim()
+    index = Index.of(recipe, plan, steps=steps)
+    executables = None if index is None else index.load()
+    if executables is None:
+        functions = lowered(recipe, plan, steps=steps)
+        memory.trim()
+        executables = program.compile_all(functions, compiler_of(recipe))
+        if index is not None:
+            index.write(functions)
+        del functions
+        memory.trim()
     return executables
 
 
-def rehearse(recipe: Recipe, plan: Plan, *, steps: int, wait: Callable[[], object]) -> Rehearsal:
-    """Does what a training process does up to its first step, but for the state.
-
-    `wait` returns when the executables are in the compile cache.
-    """
+def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
+    """Does what a training process does up to its first step, but for the state. The executables are in the cache."""
     import_everything(recipe)
-    executables = load(recipe, plan, steps=steps, wait=wait)
+    executables = load(recipe, plan, steps=steps)
     starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         checkpoints = Checkpoints(RunFolder(folder), in_background=False)

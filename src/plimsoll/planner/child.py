@@ -56,7 +56,7 @@ class Child:
         longest: float = LONGEST_ANSWER,
     ) -> None:
         self._command, self._environment = list(command), dict(environment)
-        versions = [_versions(), about.get("compiler"), self._environment.get("XLA_FLAGS", "")]
+        versions = [software_digest(), about.get("compiler"), self._environment.get("XLA_FLAGS", "")]
         self._about = json.dumps([about, versions], sort_keys=True)
         self._chip = json.dumps([about.get("chip"), about.get("card"), versions], sort_keys=True)
         self._answers, self._longest = answers, longest
@@ -92,17 +92,17 @@ class Child:
         return Rates(**self._cached("rates", {}, about=self._chip))
 
     def analyse(self, plan: Plan) -> Analysis:
-        answer = self._cached("analyse", {"plan": _compiled_levers(plan)}, compiles=1)
+        answer = self._cached("analyse", {"plan": compiled_levers(plan)}, compiles=1)
         return Analysis(**answer | {"largest": tuple(Buffer(**buffer) for buffer in answer.get("largest", ()))})
 
     def trace(self, plan: Plan) -> Analysis:
-        return Analysis(**self._cached("trace", {"plan": _compiled_levers(plan)}))
+        return Analysis(**self._cached("trace", {"plan": compiled_levers(plan)}))
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        return Rehearsal(**self._cached("rehearse", {"plan": _compiled_levers(plan)}))
+        return Rehearsal(**self._cached("rehearse", {"plan": compiled_levers(plan)}))
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        return self._cached("measure", {"plans": [_compiled_levers(plan) for plan in plans]})["seconds"]
+        return self._cached("measure", {"plans": [compiled_levers(plan) for plan in plans]})["seconds"]
 
     def _cached(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
         question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
@@ -260,7 +260,7 @@ class Pool:
             self._idle.put(child)
 
 
-def _compiled_levers(plan: Plan) -> dict[str, Any]:
+def compiled_levers(plan: Plan) -> dict[str, Any]:
     """Returns what the compiler reads of a plan: neither when a checkpoint is written nor the prefetch depth."""
     left_out = {"pinned", *(name for name, lever in LEVERS.items() if not lever.compiled)}
     return {name: value for name, value in plan.to_dict().items() if name not in left_out}
@@ -272,7 +272,7 @@ def plan_of(computed: Mapping[str, Any]) -> Plan:
 
 
 @cache
-def _versions() -> str:
+def software_digest() -> str:
     """Returns a digest of what an answer depends on: libraries, our own source, the processor."""
     digest = hashlib.sha256(sys.version.encode())
     required = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")

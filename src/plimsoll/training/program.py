@@ -224,19 +224,32 @@ def lower(
     )
 
 
-def compile_all(program: Program) -> Executables:
-    """Compiles the functions, or loads them from the cache."""
-    init = compiled(program.init, deterministic=program.deterministic)
+def compile_all(program: Program, compile: Callable[..., jax.stages.Compiled] | None = None) -> Executables:
+    """Compiles the functions, or loads them from the cache; by `compiled` where nothing else is named."""
+    compile = compile or compiled
+    init = compile(program.init, deterministic=program.deterministic)
     memory.trim()  # loading one leaves tens of MiB that the next would come on top of
-    evaluate = compiled(program.evaluate, deterministic=program.deterministic)
+    evaluate = compile(program.evaluate, deterministic=program.deterministic)
     memory.trim()
-    step = compiled(program.step, deterministic=program.deterministic)
+    step = compile(program.step, deterministic=program.deterministic)
+    return executables(init=init, evaluate=evaluate, step=step, state=program.state, put=program.put)
+
+
+def executables(
+    *,
+    init: jax.stages.Compiled,
+    evaluate: jax.stages.Compiled,
+    step: jax.stages.Compiled,
+    state: Any,
+    put: Callable[[Batch], Any] | None = None,
+) -> Executables:
+    """Returns the compiled functions as the loop calls them; `put` splits a batch over several devices."""
     stats = step.memory_analysis() if jax.default_backend() == "cpu" else None
     in_heap = stats is not None and stats.temp_size_in_bytes < memory.SMALLEST_MAPPED
-    if program.put is not None:
-        evaluate, step = Fed(evaluate, program.put), Fed(step, program.put)
-    put = program.put or jax.device_put
-    return Executables(init=init, step=step, evaluate=evaluate, state=program.state, put=put, in_heap=in_heap)
+    if put is None:
+        return Executables(init=init, step=step, evaluate=evaluate, state=state, in_heap=in_heap)
+    fed = {"step": Fed(step, put), "evaluate": Fed(evaluate, put)}
+    return Executables(init=init, **fed, state=state, put=put, in_heap=in_heap)
 
 
 def compiled(

@@ -1,0 +1,168 @@
+"""Compiled functions in files: found without being lowered, the same to the bit, compiled again where damaged."""
+
+import os
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from plimsoll.engine import executables, program
+from plimsoll.engine.executables import Index, compiled, path_of
+from plimsoll.planned import Plan
+from plimsoll.planner import child
+from task_examples import OWN, RECIPES
+
+PLAN = Plan(
+    chip="cpu", micro_batch=4, accumulation=2, remat="none", loss_chunk=0, precision="float32", prefetch=1,
+    async_save=True,
+)  # fmt: skip
+STEPS = 10
+OF_JAX = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(tmp_path, monkeypatch):
+    """A cache of this package, and one of JAX, which are empty."""
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    usual = {name: getattr(jax.config, name) for name in OF_JAX}
+    set_cache(jax_compilation_cache_dir=str(tmp_path / "jax"), jax_persistent_cache_min_compile_time_secs=0.0)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count
+        yield
+    set_cache(**usual)
+
+
+def set_cache(**options):
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return RECIPES["stories"]()
+
+
+@pytest.fixture
+def lowerings(monkeypatch):
+    """How often functions were lowered."""
+    calls, lowered = [], program.lowered
+    monkeypatch.setattr(program, "lowered", lambda *args, **kw: calls.append(args) or lowered(*args, **kw))
+    return calls
+
+
+def files(folder, name):
+    return sorted(folder.rglob(name))
+
+
+def taken(functions, recipe):
+    """State and metrics after two steps, and metrics of an evaluation."""
+    random = np.random.default_rng(0)
+
+    def batch(spec):
+        return {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in spec.items()}
+
+    state = functions.init(np.uint32(3))
+    for _ in range(2):
+        state, metrics = functions.step(state, batch(recipe.spec.batch(recipe.effective_batch)))
+    evaluation = functions.evaluate(state["params"], batch(recipe.spec.validation_batch(PLAN.micro_batch)))
+    return jax.tree.map(np.asarray, (state, metrics, evaluation))
+
+
+def test_the_second_process_lowers_nothing_and_computes_the_same_bits(recipe, lowerings, tmp_path):
+    first = program.load(recipe, PLAN, steps=STEPS)
+    second = program.load(recipe, PLAN, steps=STEPS)
+    assert len(lowerings) == 1
+    assert len(files(tmp_path, "function-*")) == 3
+    assert second.in_heap == first.in_heap
+    assert second.step.memory_analysis().alias_size_in_bytes == first.step.memory_analysis().alias_size_in_bytes > 0
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), first.state)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), second.state) == shapes
+    jax.tree.map(np.testing.assert_array_equal, taken(second, recipe), taken(first, recipe))
+
+
+@pytest.mark.parametrize("change", ["a bit", "its end", "nothing of it", "another may write"])
+def test_what_is_damaged_or_not_our_own_is_compiled_again(recipe, lowerings, tmp_path, change):
+    program.load(recipe, PLAN, steps=STEPS)
+    file = files(tmp_path, "function-*")[0]
+    content = file.read_bytes()
+    if change == "a bit":
+        file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    elif change == "its end":
+        file.write_bytes(content[:-1])
+    elif change == "nothing of it":
+        file.unlink()
+    else:
+        file.chmod(0o666)
+    program.load(recipe, PLAN, steps=STEPS)
+    assert len(lowerings) == 2
+
+
+def test_another_users_file_is_not_opened(recipe, lowerings, monkeypatch):
+    program.load(recipe, PLAN, steps=STEPS)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    program.load(recipe, PLAN, steps=STEPS)
+    assert len(lowerings) == 2
+
+
+def test_whatever_functions_follow_from_is_in_the_name(recipe, monkeypatch):
+    usual = Index.of(recipe, PLAN, steps=STEPS)
+    assert Index.of(recipe, replace(PLAN, prefetch=2, async_save=False), steps=STEPS) == usual
+    assert Index.of(recipe.replace(seed=7), PLAN, steps=STEPS) == usual
+    others = [
+        Index.of(recipe, PLAN, steps=STEPS + 1),
+        Index.of(recipe, replace(PLAN, remat="block"), steps=STEPS),
+        Index.of(recipe.replace(learning_rate=0.5), PLAN, steps=STEPS),
+        Index.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, steps=STEPS),
+        Index.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, steps=STEPS),
+    ]
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --xla_cpu_enable_fast_math=true")
+    others.append(Index.of(recipe, PLAN, steps=STEPS))
+    monkeypatch.undo()
+    monkeypatch.setattr(executables, "software_digest", lambda: "another version")
+    others.append(Index.of(recipe, PLAN, steps=STEPS))
+    assert len({usual, *others}) == 8
+
+
+@pytest.mark.parametrize("name", ["plain_jax", "equinox_mlp"])
+def test_code_of_others_has_no_index(name):
+    assert Index.of(OWN[name](), PLAN, steps=STEPS) is None
+
+
+def lowered(function, *names):
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    return jax.jit(function).lower(dict.fromkeys(names, shape))
+
+
+def test_a_function_is_known_by_its_text_and_by_the_arguments_that_it_uses():
+    """The text says neither which argument is used, nor how arguments and results are called."""
+    paths = [
+        path_of(lowered(lambda batch: batch["a"] + 1, "a", "b")),
+        path_of(lowered(lambda batch: batch["b"] + 1, "a", "b")),
+        path_of(lowered(lambda batch: batch["a"] + 1, "a", "c")),
+        path_of(lowered(lambda batch: batch["a"] + 2, "a", "b")),
+        path_of(lowered(lambda batch: [batch["a"] + 1], "a", "b")),
+    ]
+    assert len({*paths}) == 5
+    assert path_of(lowered(lambda batch: batch["a"] + 1, "a", "b")) == paths[0]
+    large = jnp.arange(5000.0)
+    assert path_of(lowered(lambda batch: batch["a"][0] + large, "a")) is None
+
+
+def test_a_function_that_jaxs_cache_had_is_not_written_again(tmp_path):
+    """It has lost its machine code (jaxlib 0.10.2): loaded from such a file, it would fail in its first call."""
+    function = lowered(lambda batch: jnp.sin(batch["a"]) * 3.25, "a")
+    compiled(function)
+    (file,) = files(tmp_path, "function-*")
+    file.unlink()
+    again = compiled(lowered(lambda batch: jnp.sin(batch["a"]) * 3.25, "a"))
+    assert not files(tmp_path, "function-*")
+    np.testing.assert_array_equal(again({"a": jnp.zeros(4)}), np.zeros(4))
+
+
+def test_the_child_and_the_process_that_trains_name_a_plan_alike(recipe):
+    """The child gets the levers that are compiled alone."""
+    told = child.plan_of(child.compiled_levers(PLAN))
+    assert Index.of(recipe, told, steps=STEPS) == Index.of(recipe, PLAN, steps=STEPS)
