@@ -45,10 +45,10 @@ def test_the_time_of_planning_is_the_chips_unless_it_is_given(asked):
 
 def test_the_frontier_is_printed_where_it_is_asked_for(asked, capsys):
     main(["plan", "stories", "--chip", "cpu"])
-    assert "smallest budget" not in capsys.readouterr().out
+    assert "no other plan beats" not in capsys.readouterr().out
     main(["plan", "stories", "--chip", "cpu", "--frontier"])
     said = capsys.readouterr().out.splitlines()
-    table = said[said.index("smallest budget and step time of each plan that no other plan beats in both") :]
+    table = said[said.index("budget and step time of each plan that no other plan beats in both") :]
     words = [
         ("900.0 MiB", "estimated"),
         ("1.6 GiB", "chosen"),

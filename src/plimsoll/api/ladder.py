@@ -27,6 +27,7 @@ from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
+from plimsoll.planner import chips
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.parts import Prepared
@@ -73,7 +74,7 @@ def climb(
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
-    limit = budget_bytes(memory)
+    limit = budget_bytes(memory, chips.chip("cpu"))
     with _folder(folder) as place:
         ready = RunFolder(place / PREPARED)
         ready.create()

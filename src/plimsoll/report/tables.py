@@ -227,7 +227,7 @@ def frontier_table(planned: Planned) -> Table:
         "bytes": ("l", lambda point: "compiled" if point.compiled else "estimated"),
         "": ("l", lambda point: "chosen" if point.chosen else ""),
     }
-    title = "smallest budget and step time of each plan that no other plan beats in both"
+    title = "budget and step time of each plan that no other plan beats in both"
     return table(planned.frontier, cells, title=title)
 
 

@@ -234,18 +234,15 @@ class _Trials:
 def _answer(trials: _Trials, number: int) -> Planned:
     """Returns the plan of the largest value, and what keeps it from being larger."""
     values, beyond = trials.values, trials.known.get(number + 1)
-    planned = trials.known[number].planned
-    assert planned is not None
     bounded_by, reason = _bound(trials, number)
-
-    # Every other value is refused: the option contradicts another one.
-    compiled = [trial for trial in trials.tried if not trial.refusal]
-    if bounded_by == "recipe" and beyond is not None and len(trials.tried) > 1 and len(compiled) == 1:
-        raise RecipeError(beyond.refusal)
+    if bounded_by == "recipe":
+        _require_another_value(trials)
 
     # There is room where the option ends: the fastest plan.
+    planned = trials.known[number].planned
     if bounded_by == "option":
         planned = trials.fastest(number) or planned
+    assert planned is not None
     largest = Largest(
         option=values.flag,
         value=values.value(number),
@@ -257,6 +254,13 @@ def _answer(trials: _Trials, number: int) -> Planned:
     )
     plan = replace(planned.plan, pinned=tuple(sorted(trials.question.pins)))
     return replace(planned, plan=plan, largest_found=largest)
+
+
+def _require_another_value(trials: _Trials) -> None:
+    """Raises RecipeError where every value but the recipe's own is refused: the option contradicts another one."""
+    refusals = [trial.refusal for trial in trials.tried if trial.refusal]
+    if refusals and len(trials.tried) - len(refusals) == 1:
+        raise RecipeError(refusals[-1])
 
 
 def _bound(trials: _Trials, number: int) -> tuple[Literal["bytes", "option", "recipe", "time"], str]:

@@ -134,6 +134,7 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
     if platform is None:
         say(f"on the CPU: {why_none}")
         return chips.chip("cpu")
+    say(f"asking JAX for {cards.WORDS[platform]}")
     try:
         card = cards.seen(platform)
     except (PlimsollError, RuntimeError) as problem:
@@ -162,22 +163,24 @@ def _slice_of(card: Card) -> tuple[Chip, str]:
 
 def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> tuple[Chip, str]:
     """Returns as many of the GPUs that are here as are used, and words for those left out."""
-    one = _chip_of(card)
-    listed = chips.chip_called(card.kind)
+    one, listed = _chip_of(card), chips.chip_called(card.kind)
     if listed is None or not listed.link_bandwidth:
         note = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
-        note += "" if one.flops else ", which no list of chips has: its memory is the driver's, its rates are measured"
+        if not one.flops:
+            note += ", which no list of chips has: its memory is the driver's, its rates are measured"
         return one, note
 
     # As many as the mesh has, or share the batch equally.
     counts = [count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0]
     devices = mesh.devices if mesh is not None else max(counts, default=1)
-    chip = chips.chip(one.name if devices == 1 else f"{one.name}x{devices}")
+    chip = one if devices == 1 else chips.chip(f"{one.name}x{devices}")
     if devices == card.devices:
         return chip, ""
+    are = "is" if devices == 1 else "are"
+    note = f"{devices} of them {are} used"
     if devices == 1 and mesh is None:
-        return chip, f", one of them is used: a batch of {batch} is not shared equally"
-    return chip, f", {devices} of them {'is' if devices == 1 else 'are'} used"
+        note = f"one of them is used: a batch of {batch} is not shared equally"
+    return chip, f", {note}"
 
 
 def _chip_of(card: Card) -> Chip:
@@ -373,48 +376,49 @@ def elsewhere(planned: Mapping[str, Any], mesh: str | None, target: Chip, *, pro
 # Bytes.
 
 
-def budget_bytes(
-    memory: str | float | None, chip: Chip | None = None, card: Card | None = None, say: Say = quiet
-) -> int:
+def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = None, say: Say = quiet) -> int:
     """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
 
     Args:
         memory: Budget that was requested.
-        chip: Chip that is planned for; this machine if left out.
+        chip: Chip that is planned for.
         card: That chip, where it is in this machine: by default no more than what is free of it.
-        say: Called with who holds the rest, if that is a tenth of it or more.
+        say: Called with how the budget was read, or with who holds the rest.
 
     Raises:
         RecipeError: `memory` cannot be read, or is more than the chip has.
     """
-    accelerator = None if chip is None or chip.platform == "cpu" else chip
-    here = card if accelerator is not None and accelerator.platform == "cuda" else None
-    most = None if accelerator is None else accelerator.memory_bytes
-    if here is not None and most is not None:
-        most = min(most, here.memory_bytes)
+    if memory is None:
+        return _available_bytes(chip, card, say)
+    budget = parse_budget(memory)
+    if read := as_read(memory):
+        say(f"--memory {read}")
+    if chip.platform != "cpu" and budget > _most_bytes(chip, card):
+        most = _most_bytes(chip, card)
+        raise RecipeError(
+            f"--memory {memory} is {format_bytes(budget)} per device, and a device of {chip.name} has"
+            f" {format_bytes(most)} that a run can use: ask for at most --memory {most // MIB}MiB"
+        )
+    return budget
 
-    # What was requested.
-    if memory is not None:
-        budget = parse_budget(memory)
-        if read := as_read(memory):
-            say(f"--memory {read}")
-        if accelerator is not None and most is not None and budget > most:
-            raise RecipeError(
-                f"--memory {memory} is {format_bytes(budget)} per device, and a device of {accelerator.name} has"
-                f" {format_bytes(most)} that a run can use: ask for at most --memory {most // MIB}MiB"
-            )
-        return budget
 
-    # What is there.
-    if accelerator is None or most is None:
+def _most_bytes(chip: Chip, card: Card | None) -> int:
+    """Returns what a run can use of a device of an accelerator."""
+    return chip.memory_bytes if card is None else min(chip.memory_bytes, card.memory_bytes)
+
+
+def _available_bytes(chip: Chip, card: Card | None, say: Say) -> int:
+    """Returns the budget where none is requested: what is free here, or all of a device that is not here."""
+    if chip.platform == "cpu":
         available = host.available_bytes()
         return available - host.margin_bytes(available)
-    if here is None:
+    most = _most_bytes(chip, card)
+    if card is None or chip.platform == "tpu":
         return most
-    free = cards.free_bytes(here, accelerator)
+    free = cards.free_bytes(card, chip)
     if free < 0.9 * most:
-        who = cards.held(here, accelerator) or "processes that the driver does not name"
-        say(f"{format_bytes(free)} of the {here.kind} can be used now: {who} hold the rest")
+        who = cards.held(card, chip) or "processes that the driver does not name"
+        say(f"{format_bytes(free)} of the {card.kind} can be used now: {who} hold the rest")
     return min(most, free)
 
 
