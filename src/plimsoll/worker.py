@@ -58,6 +58,7 @@ def _train(options: dict[str, Any]) -> int:
     """Trains. Becomes the process that plans again if the run goes on with another plan, else returns the exit code."""
     with Interruption() as interruption:
         release()
+        _import_jax()
         from plimsoll.engine.session import train_here
         from plimsoll.errors import PlimsollError, ended_by_disk, ended_by_memory
 
@@ -84,6 +85,15 @@ def _train(options: dict[str, Any]) -> int:
 
     command = [sys.executable, "-m", "plimsoll.worker", "again", json.dumps(ending.again)]
     become(Ready(command, dict(os.environ), ending.again["lock"]))
+
+
+def _import_jax() -> None:
+    """Imports JAX, and gives back what its import has touched, a hundred MiB."""
+    import jax  # noqa: F401
+
+    from plimsoll.training import memory
+
+    memory.trim()
 
 
 def _end(words: str, code: int) -> NoReturn:
@@ -159,6 +169,7 @@ def _rehearse(request: dict[str, Any]) -> int:
 
     The plan comes in a line of standard input, once its functions are in the cache.
     """
+    _import_jax()
     from plimsoll.engine.program import import_everything, rehearse
     from plimsoll.planner.child import plan_of
     from plimsoll.recipes.saved import from_dict

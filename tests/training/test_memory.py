@@ -43,6 +43,28 @@ def test_library_code_that_was_only_touched_is_given_back_by_a_trim() -> None:
     assert int(after) < int(before) / 2
 
 
+IMPORTS = """
+from plimsoll import worker
+from plimsoll.training import memory
+
+worker.hide_plugins()
+worker._import_jax()
+after_jax = memory.resident_bytes()
+import plimsoll.engine.session, grain, tensorboardX, tokenizers
+from orbax.checkpoint import v1
+print(after_jax, memory.resident_bytes(), memory.peak_resident_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's smaps")
+def test_the_imports_of_a_process_that_trains_are_not_its_peak() -> None:
+    """Without giving back what JAX's import has touched they held 205 MiB at once, more than a small run's steps."""
+    after_jax, resident, peak = map(int, printed(IMPORTS, environment=for_processes("cpu")).split())
+    assert after_jax < 100 * MIB
+    assert peak - after_jax > 50 * MIB
+    assert max(resident, peak) < 180 * MIB
+
+
 def test_no_process_that_may_load_an_accelerators_libraries_gives_pages_back(monkeypatch):
     """Whoever started it, and though the process that starts it does. On an H100 that ended training with SIGBUS."""
     monkeypatch.setenv(GIVES_BACK, "1")
