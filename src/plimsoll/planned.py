@@ -1,12 +1,12 @@
-"""A plan, the bytes it is predicted to take, and what else the planner found. Nothing here imports JAX."""
+"""A plan, its bytes as predicted and as measured, and what else the planner found. Nothing here imports JAX."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from plimsoll import values
 from plimsoll.levers import registry
 from plimsoll.types import (
     STORED,
@@ -22,9 +22,13 @@ from plimsoll.types import (
     Storage,
     WeightBits,
 )
+from plimsoll.units import format_bytes
 
 Verdict = Literal["fits", "does not fit", "uncertain"]
 """Whether a plan fits; uncertain only where nothing was compiled."""
+Source = Literal["compiled", "estimated"]
+OTHER = "other"
+"""Component of a measured peak that none of the predicted ones accounts for."""
 RUNNING = ("train", "evaluate", "save")
 """Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
 
@@ -120,36 +124,28 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns names and values as they stand in JSON, levers without a field of their own among them."""
-        values = dataclasses.asdict(self) | {"pinned": list(self.pinned)}
-        del values["further"]
-        return values | dict(self.further)
+        own = values.fields_to_json(self)
+        del own["further"]
+        return own | dict(self.further)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, content: Any, path: str = "plan") -> Plan:
         """Returns the plan that `to_dict` made these values from; levers that were not there yet are off.
-
-        Raises:
-            TypeError: A name is no lever, or a lever is missing.
-        """
-        names = cls.__dataclass_fields__.keys() - {"further"}
-        further = tuple((name, value) for name, value in values.items() if name not in names)
-        own = {name: value for name, value in values.items() if name in names}
-        return cls(**{**own, "pinned": tuple(own.get("pinned", ())), "further": further})
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Plan:
-        """Returns the plan that a file holds, as `from_dict`, after a look at each value.
 
         Raises:
             TypeError: A name is no lever, a lever is missing, or a value is none that it can have.
         """
-        plan = cls.from_dict(values)
-        wrong = [f"{name} {value!r}" for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
-        counts = {"accumulation": plan.accumulation, "devices": plan.devices}
-        wrong += [f"{name} {value!r}" for name, value in counts.items() if type(value) is not int or value < 1]
-        wrong += [f"chip {plan.chip!r}"] if not isinstance(plan.chip, str) else []
-        if wrong:
-            raise TypeError(f"a plan cannot have {wrong[0]}")
+        names = cls.__dataclass_fields__.keys() - {"further"}
+        further = [(name, value) for name, value in dict(content).items() if name not in names]
+        plan = values.fields_from_json(cls, dict(content) | {"further": further}, path)
+
+        # Numbers have bounds, too.
+        for name, value in plan.levers.items():
+            if not registry.LEVERS[name].allows(value):
+                raise TypeError(f"{path}.{name} is {value!r}")
+        for name in ("accumulation", "devices"):
+            if getattr(plan, name) < 1:
+                raise TypeError(f"{path}.{name} is {getattr(plan, name)}")
         return plan
 
 
@@ -164,48 +160,33 @@ class HostLedger:
 
     budget_bytes: int | None
     """None where nobody has said how much there is."""
-    predicted: Mapping[str, int]
+    components: Mapping[str, int]
     phase: str
     pinned_bytes: int = 0
     """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
 
     @property
     def predicted_peak_bytes(self) -> int:
-        return sum(self.predicted.values())
+        return sum(self.components.values())
 
     @property
     def fits(self) -> bool:
         return self.budget_bytes is None or self.predicted_peak_bytes <= self.budget_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "budget_bytes": self.budget_bytes,
-            "predicted_peak_bytes": self.predicted_peak_bytes,
-            "phase": self.phase,
-            "pinned_bytes": self.pinned_bytes,
-            "components": dict(self.predicted),
-        }
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> HostLedger:
-        return cls(
-            budget_bytes=facts["budget_bytes"],
-            predicted=facts["components"],
-            phase=facts["phase"],
-            pinned_bytes=facts["pinned_bytes"],
-        )
+        return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Bytes of one device by component, predicted and, once the run has been seen, measured."""
+    """Bytes of one device by component, as they are predicted."""
 
     budget_bytes: int
-    predicted: Mapping[str, int]
+    components: Mapping[str, int]
     """Component to bytes at the peak; their sum is the predicted peak."""
     phase: str
     """The phase of the run in which the peak falls: start, train, save or evaluate."""
-    source: Literal["compiled", "estimated"] = "compiled"
+    source: Source = "compiled"
     phases: Mapping[str, int] = field(default_factory=dict)
     """Predicted peak of every phase."""
     host: HostLedger | None = None
@@ -215,7 +196,7 @@ class Ledger:
 
     @property
     def predicted_peak_bytes(self) -> int:
-        return sum(self.predicted.values())
+        return sum(self.components.values())
 
     @property
     def needed_bytes(self) -> int:
@@ -227,28 +208,7 @@ class Ledger:
         return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "budget_bytes": self.budget_bytes,
-            "predicted_peak_bytes": self.predicted_peak_bytes,
-            "spare_bytes": self.spare_bytes,
-            "components": dict(self.predicted),
-            "phase": self.phase,
-            "phases": dict(self.phases),
-            "host": None if self.host is None else self.host.to_dict(),
-            "source": self.source,
-        }
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Ledger:
-        return cls(
-            budget_bytes=facts["budget_bytes"],
-            predicted=facts["components"],
-            phase=facts["phase"],
-            source=facts["source"],
-            phases=facts["phases"],
-            host=None if facts["host"] is None else HostLedger.from_dict(facts["host"]),
-            spare_bytes=facts["spare_bytes"],
-        )
+        return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +291,31 @@ class Buffer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EstimateBand:
+    """Range of the compiler's bytes for a plan that no compiler has seen (planner/estimate.py)."""
+
+    lowest: float
+    """Share of the temporaries, to be added to them."""
+    highest: float
+    plans: int
+    """Number of plans that were also compiled, by which the range is known."""
+    lowest_peak_bytes: int
+    highest_peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Bytes of the checkpoints that a run keeps (training/disk.py)."""
+
+    checkpoint_bytes: int
+    """Of one."""
+    kept_at_once: int
+    """Number of checkpoints, at most."""
+    bytes: int
+    """Of them all."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned:
     """Result of a search: the plan, the bytes it expects, how long a step takes, and what else was seen."""
 
@@ -367,10 +352,10 @@ class Planned:
     """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for several has seen it."""
     margin_bytes: int = 0
     """Margin for the run's own overruns, in the prediction."""
-    estimate_band: Mapping[str, Any] | None = None
-    """Range of a plan that no compiler has seen (planner/estimate.py); None of one that was compiled."""
-    disk: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the checkpoints that the run keeps (training/disk.py)."""
+    estimate_band: EstimateBand | None = None
+    """Range of its bytes; None of a plan that was compiled."""
+    disk: Disk | None = None
+    """None where nothing is to be trained."""
     without_cudnn: str = ""
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     could_grow: tuple[str, ...] = ()
@@ -398,59 +383,205 @@ class Planned:
 
     @property
     def verdict(self) -> Verdict:
-        if self.estimate_band is None:
+        band = self.estimate_band
+        if band is None:
             return "fits" if self.ledger.fits else "does not fit"
-        lowest, highest = (self.estimate_band[f"{end}_peak_bytes"] for end in ("lowest", "highest"))
-        return verdict_of(lowest, highest, self.ledger.budget_bytes)
+        return verdict_of(band.lowest_peak_bytes, band.highest_peak_bytes, self.ledger.budget_bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the object that `plan --json` prints."""
-        largest: dict[str, Any] = {}
-        if self.largest_found is not None:
-            largest = {"largest": self.largest_found.value, "largest_search": dataclasses.asdict(self.largest_found)}
-
-        # The ledger's values stand beside the plan's own.
-        apart = ("ledger", "largest_found")
-        own = {name: in_json(getattr(self, name)) for name in Planned.__dataclass_fields__ if name not in apart}
-        return {
-            "fits": self.ledger.fits,
-            "verdict": self.verdict,
-            **largest,
-            **self.ledger.to_dict(),
-            "numerics": self.plan.numerics,
-            **own,
-        }
+        """Returns the object that `plan --json` prints: the ledger's values stand beside the plan's own."""
+        own = {field.name: getattr(self, field.name) for field in fields(Planned)}
+        del own["ledger"]
+        largest = own.pop("largest_found")
+        derived = {"fits": self.fits, "verdict": self.verdict, "numerics": self.plan.numerics}
+        if largest is not None:
+            derived |= {"largest": largest.value, "largest_search": largest}
+        return values.to_json(derived | self.ledger.to_dict() | own)
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Planned:
-        """Returns the plan that `to_dict` made these values from, as a run's plan.json holds them.
+    def from_dict(cls, content: Any, path: str = "plan.json") -> Planned:
+        """Returns the plan that `to_dict` made this object from, as a run's plan.json holds it.
 
         Raises:
-            LookupError, TypeError: A value is missing, or a lever is registered by a file that is not imported here.
+            TypeError: A value is missing or of another type, or a lever is registered by a file that is not imported
+                here.
         """
-
-        def with_plan(part: Mapping[str, Any]) -> dict[str, Any]:
-            return {**part, "plan": Plan.from_dict(part["plan"])}
-
-        plain = {name: value for name, value in facts.items() if name in cls.__dataclass_fields__}
-        read = {
-            "plan": Plan.from_dict(facts["plan"]),
-            "ledger": Ledger.from_dict(facts),
-            "alternatives": tuple(Alternative(**with_plan(part)) for part in facts["alternatives"]),
-            "frontier": tuple(Point(**with_plan(part)) for part in facts["frontier"]),
-            "largest_buffers": tuple(Buffer(**part) for part in facts["largest_buffers"]),
-            "left_out": tuple(facts["left_out"]),
-            "could_grow": tuple(facts["could_grow"]),
-        }
-        return cls(**plain | read)
+        apart = {"ledger": content, "largest_found": dict(content).get("largest_search")}
+        planned = values.fields_from_json(cls, {**content, **apart}, path)
+        plan = planned.plan
+        if plan.effective_batch != planned.examples_per_step:
+            raise TypeError(
+                f"{path}.examples_per_step is {planned.examples_per_step}, and micro_batch {plan.micro_batch} and"
+                f" accumulation {plan.accumulation} make {plan.effective_batch}"
+            )
+        return planned
 
 
-def in_json(value: Any) -> Any:
-    """Returns a value as it stands in JSON: dataclasses by the names of their fields, a plan by its levers."""
-    if isinstance(value, Plan):
-        return value.to_dict()
-    if dataclasses.is_dataclass(value):
-        return {field.name: in_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple):
-        return [in_json(part) for part in value]
-    return dict(value) if isinstance(value, Mapping) else value
+@dataclass(frozen=True, kw_only=True)
+class Overrun:
+    """One time that the budget was exceeded, or that an allocator refused what a step needed."""
+
+    step: int
+    """Step of the checkpoint from which training continues; 0 for the beginning."""
+    what: Literal["resident set", "allocator"]
+    budget_bytes: int
+    predicted_bytes: int
+    """Predicted peak of the phases in RUNNING, without an earlier margin."""
+    measured_bytes: int
+    """Peak resident set; on an accelerator, the most its allocator had given out."""
+    said: str = ""
+    """First line of the allocator's refusal."""
+    process: int | None = None
+    """Number of the process, of several that train together; None of one alone."""
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes that the prediction lacked: no measured peak holds a refused allocation, but it was over the budget."""
+        return max(self.measured_bytes, self.budget_bytes) - self.predicted_bytes
+
+    def words(self) -> str:
+        """Returns the overrun for the log and the ledger, without its step."""
+        budget = f"{format_bytes(self.predicted_bytes)} were predicted, the budget is {format_bytes(self.budget_bytes)}"
+        if self.what == "allocator":
+            return f"the allocator refused ({self.said}) with {format_bytes(self.measured_bytes)} in use; {budget}"
+        of = "" if self.process is None else f" of process {self.process}"
+        return f"the resident set{of} reached {format_bytes(self.measured_bytes)}; {budget}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**values.fields_to_json(self), "excess_bytes": self.excess_bytes, "words": self.words()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Highest bytes of a run, and of each phase."""
+
+    peak_bytes: int
+    phases: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """Bytes of a component, predicted and measured."""
+
+    predicted: int
+    measured: int | None = None
+    """None where it was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionBytes(Peaks):
+    """Measured bytes of one session."""
+
+    components: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerDevice:
+    """Shares of the state that each of several devices has."""
+
+    devices: int
+    data: int
+    fsdp: int
+    whole_state_bytes: int
+    state_bytes: Component
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHost(HostLedger):
+    """Ledger of the host beside its accelerators, and the peak of the process there."""
+
+    measured_peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedEarly:
+    """End of a run without a better evaluation."""
+
+    step: int
+    patience: int
+    """Number of evaluations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLedger:
+    """Bytes of one device in a run, by component: predicted, and measured in its sessions. Content of ledger.json."""
+
+    budget_bytes: int
+    phase: str
+    """Phase of the predicted peak."""
+    source: Source
+    predicted: Peaks
+    measured: Peaks | None = None
+    """Highest of all sessions; None before the first has ended."""
+    components: Mapping[str, Component]
+    """Measured in the session with the highest peak."""
+    session: SessionBytes | None = None
+    """The last session."""
+    per_device: PerDevice | None = None
+    host: RunHost | None = None
+    resumed_from_step: int | None = None
+    ended_early: EndedEarly | None = None
+    overruns: tuple[Overrun, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Predicted peak."""
+        return self.predicted.peak_bytes
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """Measured peak of all sessions; None before the first has ended."""
+        return self.measured and self.measured.peak_bytes
+
+    def largest_first(self) -> list[tuple[str, Component]]:
+        """Returns the components by name, the largest predicted one first."""
+        return sorted(self.components.items(), key=lambda item: -item[1].predicted)
+
+    @classmethod
+    def of_plan(cls, planned: Planned) -> Self:
+        """Returns the ledger of a run that has no session yet."""
+        ledger = planned.ledger
+        return cls(
+            budget_bytes=ledger.budget_bytes,
+            phase=ledger.phase,
+            source=ledger.source,
+            predicted=Peaks(peak_bytes=ledger.predicted_peak_bytes, phases=ledger.phases),
+            components={name: Component(predicted=size) for name, size in ledger.components.items()},
+        )
+
+    def merged(self, session: SessionBytes, earlier: RunLedger | None, *, trained: bool) -> RunLedger:
+        """Returns this ledger of a plan with the bytes of a session and of those before.
+
+        Args:
+            session: Bytes of the session.
+            earlier: Ledger of the sessions before; None if there are none, or they were on other hardware.
+            trained: Whether the session took a step. Otherwise what was measured before stays.
+        """
+        before = earlier and earlier.measured
+        if earlier is None or before is None:
+            return self._measured(session, session.components, session=session)
+
+        # Components of the session with the highest peak, and the highest peak of each phase.
+        components = {name: component.measured for name, component in earlier.components.items()}
+        if not trained:
+            return self._measured(before, components, session=session)
+        if session.peak_bytes >= before.peak_bytes:
+            components = session.components
+        phases = {**before.phases, **session.phases}
+        phases = {name: max(before.phases.get(name, 0), session.phases.get(name, 0)) for name in phases}
+        peak = max(before.peak_bytes, session.peak_bytes)
+        return self._measured(Peaks(peak_bytes=peak, phases=phases), components, session=session)
+
+    def _measured(self, peaks: Peaks, components: Mapping[str, int | None], *, session: SessionBytes) -> RunLedger:
+        """Returns this ledger with measured bytes, which OTHER makes add up to the peak."""
+        peak = max(peaks.peak_bytes, *peaks.phases.values())
+        measured = {name: size for name, size in components.items() if name != OTHER}
+        rest = peak - sum(size or 0 for size in measured.values())
+        if rest > 0:
+            measured[OTHER] = rest
+
+        plain = Component(predicted=0)
+        names = dict.fromkeys([*self.components, *measured])
+        both = {name: replace(self.components.get(name, plain), measured=measured.get(name)) for name in names}
+        return replace(self, measured=Peaks(peak_bytes=peak, phases=peaks.phases), components=both, session=session)

@@ -22,7 +22,6 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import DataError, PlimsollError, RunError
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.levers.registry import plain
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.chips import chip
@@ -309,15 +308,14 @@ def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):
             folder.planned()
 
     # Values that are none of their levers, too.
-    plan = {**plain(), "chip": "cpu", "micro_batch": 4, "accumulation": 2, "devices": 1}
-    read = {"budget_bytes": 2, "predicted_peak_bytes": 1, "phase": "train", "phases": {}, "components": {}}
-    whole = {**read, "source": "compiled", "plan": plan, "examples_per_step": 8}
+    whole = PLANNED.to_dict()
+    plan = whole["plan"]
     folder.write("plan.json", whole)
-    assert folder.planned() == whole
+    assert folder.planned() == PLANNED
     values = [(name, value) for name in plan for value in (None, [2])] + [("micro_batch", "x"), ("micro_batch", 0.5)]
     wrong = [{**whole, "plan": {**plan, name: value}} for name, value in values]
-    wrong += [{**whole, name: None} for name in read]
-    wrong += [{**whole, "plan": {**plan, "micro_batch": micro}} for micro in (3, 8)]  # of 8 examples
+    wrong += [{**whole, name: None} for name in ("budget_bytes", "phase", "phases", "components", "source")]
+    wrong += [{**whole, "plan": {**plan, "micro_batch": micro}} for micro in (3, 8)]  # of 64 examples
     for each in wrong:
         folder.write("plan.json", each)
         with pytest.raises(RunError, match=r"not as plimsoll writes it .* add --replan"):

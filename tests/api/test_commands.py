@@ -1,6 +1,7 @@
 """The commands of a report, typed in again, are the run's own recipe."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import chosen_fields, to_dict
 from plimsoll.units import GIB
+from report_examples import PLANNED
 
 
 def typed(command):
@@ -20,8 +22,9 @@ def typed(command):
     return parse_with_recipe(TrainOptions, words, command="train")
 
 
-def planned(name, **changes):
-    return {"recipe": name, "budget_bytes": GIB, "plan": {"chip": "cpu"}, **changes}
+def planned(name, *, budget=GIB, chip="cpu"):
+    plan = replace(PLANNED.plan, chip=chip)
+    return replace(PLANNED, recipe=name, plan=plan, ledger=replace(PLANNED.ledger, budget_bytes=budget))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -52,7 +55,7 @@ def test_a_repetition_takes_the_same_plan_and_budget_beside_it():
     options = typed(command).options
     assert (options.memory, options.plan, options.run) == ("1024MiB", "/runs/x/plan.json", "/runs/x-again")
     assert options.chip == "cpu"  # where there is a card, it would be the default
-    odd = planned("code", budget_bytes=GIB + 1, plan={"chip": "h200"})
+    odd = planned("code", budget=GIB + 1, chip="h200")
     options = typed(repeat_command(RunFolder("/runs/x"), to_dict(preset("code")), odd)).options
     assert (options.memory, options.chip) == (str(GIB + 1), "h200")
 

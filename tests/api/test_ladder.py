@@ -10,11 +10,12 @@ from plimsoll.api import ladder
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError, StoppedError
 from plimsoll.files.facts import Facts
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.planned import Ledger, Plan, Planned
+from plimsoll.planned import Ledger, Plan, Planned, RunLedger, SessionBytes
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.text.data import Text
 from plimsoll.training import disk
 from plimsoll.units import MIB
+from plimsoll.values import to_json
 
 PEAKS = {(16, True): 900 * MIB, (16, False): 800 * MIB, (4, True): 400 * MIB, (4, False): 300 * MIB}
 """Micro-batch and whether saves are beside training, to the predicted peak."""
@@ -42,7 +43,7 @@ def found(pins, **_):
     predicted = {"process": peak - STATE, "parameters": STATE // 3, "optimizer": STATE - STATE // 3}
     return Planned(
         plan=Plan.from_dict({"chip": "cpu", "accumulation": 16 // pins["micro_batch"], **pins}),
-        ledger=Ledger(budget_bytes=2**60, predicted=predicted, phase="train"),
+        ledger=Ledger(budget_bytes=2**60, components=predicted, phase="train"),
         recipe="stories", parameters=1_000_000, step_seconds=1.0, step_seconds_source="roofline", step_flops=1.0,
         chip_flops=1.0, tokens_per_step=2048, examples_per_step=16, compiles=1, devices=1, reason="",
         disk=disk.needed(STATE),
@@ -60,14 +61,14 @@ def trained(folder, plan, first, last):
         file.write(json.dumps({"step": last, "validation_loss": 7.5}) + "\n")
     resumed = first > 1
     components = {
-        "parameters": {"measured": STATE // 3},
-        "optimizer": {"measured": STATE - STATE // 3},
-        "step temporaries": {"measured": None if resumed else 77 * MIB},  # a restore had needed more
+        "parameters": STATE // 3,
+        "optimizer": STATE - STATE // 3,
+        "step temporaries": None if resumed else 77 * MIB,  # a restore had needed more
     }
     peak = PEAKS[micro, plan["async_save"]] + (10 * MIB if resumed else 0)
-    in_session = {name: part["measured"] for name, part in components.items()}
-    ledger = {"measured": {"peak_bytes": peak}, "components": components, "session": {"components": in_session}}
-    (folder / "ledger.json").write_text(json.dumps(ledger))
+    run = RunFolder(folder)
+    session = SessionBytes(peak_bytes=peak, phases={"train": peak}, components=components)
+    run.write("ledger.json", to_json(RunLedger.of_plan(run.planned()).merged(session, None, trained=True)))
 
 
 @pytest.fixture
@@ -190,7 +191,7 @@ def test_nothing_is_left_of_the_runs_unless_a_folder_is_named(world, tmp_path):
 
 
 def test_checkpoints_of_all_rungs_must_fit_on_the_disk_together(world, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2 * disk.needed(STATE)["bytes"]))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2 * disk.needed(STATE).bytes))
     with pytest.raises(RunError, match=r"the checkpoints of 3 rungs take 723\.0 MiB"):
         climbed()
     assert world.sessions == []

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -22,7 +23,6 @@ from plimsoll.api.cluster import Membership, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.planned import Plan
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -163,7 +163,7 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed, 
     folder = RunFolder(run)
     assert newest(run) == goal
     recipe, prepared = from_dict(folder.read("recipe.json")), Prepared.read(folder)
-    plan = Plan.from_dict({**folder.planned()["plan"], "devices": 1, "fsdp": 1})
+    plan = replace(folder.planned().plan, devices=1, fsdp=1)
     alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(run).source(prefetch=0)
     state = alone.init(np.uint32(recipe.length.seed))
     for _ in range(goal):

@@ -49,7 +49,7 @@ def test_a_run_goes_on_from_elsewhere_with_its_plan_and_budget(run, become, monk
         main(["resume", "../run", "--max-steps", "30", "--quiet"])
     (session,) = become
     planned = RunFolder(run).planned()
-    assert session["budget_bytes"] == planned["budget_bytes"]
+    assert session["budget_bytes"] == planned.ledger.budget_bytes
     assert (session["name"], session["max_steps"], session["on_purpose"]) == ("stories", 30, [])
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from commands import TINY
 from plimsoll.api import jobs, on_ray, slurm
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError, StoppedError
-from plimsoll.planned import Plan
+from plimsoll.planned import HostLedger, Plan
 from plimsoll.processes.interruption import Interruption
 from plimsoll.units import GIB, MIB
+from report_examples import PLANNED
 
-PLANNED = {"recipe": "stories", "budget_bytes": 700 * MIB, "host": None}
+HOST = HostLedger(budget_bytes=None, components={"process": 2 * GIB}, phase="train")
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def planned(monkeypatch):
 
     def plan(recipe, options, target, processes, say):
         asked.append((target.name, processes))
-        return PLANNED if target.platform == "cpu" else PLANNED | {"host": {"predicted_peak_bytes": 2 * GIB}}
+        host = None if target.platform == "cpu" else HOST
+        return replace(PLANNED, ledger=replace(PLANNED.ledger, budget_bytes=700 * MIB, host=host))
 
     monkeypatch.setattr(jobs, "_planned", plan)
     return asked
@@ -142,8 +145,8 @@ def test_a_run_that_has_a_plan_is_asked_for_its_chip_and_its_budget(tmp_path, mo
         chip="h100x8", micro_batch=8, accumulation=1, remat="none", loss_chunk=0, precision="mixed", prefetch=0,
         async_save=False, devices=8,
     )  # fmt: skip
-    host = {"predicted_peak_bytes": 5 * GIB}
-    planned = {"plan": plan.to_dict(), "budget_bytes": 9 * GIB, "recipe": "stories", "host": host}
+    host = HostLedger(budget_bytes=None, components={"process": 5 * GIB}, phase="train")
+    planned = replace(PLANNED, plan=plan, ledger=replace(PLANNED.ledger, budget_bytes=9 * GIB, host=host))
     monkeypatch.setattr(jobs.RunFolder, "planned", lambda _: planned)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/plan.json").touch()

@@ -1,6 +1,6 @@
 """The ledger of a run of several sessions: its components add up to its peak, and no phase is forgotten."""
 
-import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,19 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.engine import ledger
-from plimsoll.engine.ledger import OTHER, Measurements, adding_up, largest_by_phase
+from plimsoll.engine.ledger import Measurements
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import OTHER, Ledger, RunLedger, SessionBytes
 from plimsoll.report.tables import ledger_table
+from report_examples import PLANNED
 
 MIB = 2**20
-PLANNED = {
-    "components": {"process": 150 * MIB, "parameters": 10 * MIB, "optimizer": 20 * MIB, "step temporaries": 90 * MIB},
-    "phase": "train",
-    "source": "compiled",
-    "predicted_peak_bytes": 270 * MIB,
-    "phases": {"load": 100 * MIB, "start": 120 * MIB, "train": 270 * MIB, "evaluate": 200 * MIB, "save": 200 * MIB},
-}
+COMPONENTS = {"process": 150 * MIB, "parameters": 10 * MIB, "optimizer": 20 * MIB, "step temporaries": 90 * MIB}
+PHASES = {"load": 100 * MIB, "start": 120 * MIB, "train": 270 * MIB, "evaluate": 200 * MIB, "save": 200 * MIB}
+BOOK = Ledger(budget_bytes=400 * MIB, components=COMPONENTS, phase="train", phases=PHASES)
 
 
 class Session:
@@ -30,8 +28,7 @@ class Session:
         self.measured = Measurements(
             session=SimpleNamespace(budget_bytes=400 * MIB),
             folder=folder,
-            planned=PLANNED,
-            plan=SimpleNamespace(devices=1),
+            planned=replace(PLANNED, ledger=BOOK),
             guard=SimpleNamespace(overrun=None),
             notes=[],
         )
@@ -48,12 +45,13 @@ class Session:
     def write(self, monkeypatch):
         monkeypatch.setattr(ledger.allocator, "peak_bytes", lambda: self.peak)
         monkeypatch.setattr(ledger.allocator, "device_bytes", lambda: None)
-        self.measured.write({}, self.log)
-        return json.loads((self.measured.folder.path / "ledger.json").read_text())
+        written = self.measured.write({}, self.log)
+        assert self.measured.folder.ledger() == written
+        return written
 
 
-def total(found):
-    return sum(part["measured"] or 0 for part in found["components"].values())
+def total(ledger):
+    return sum(component.measured or 0 for component in ledger.components.values())
 
 
 @pytest.fixture
@@ -66,16 +64,16 @@ def folder(tmp_path):
 def test_after_a_resume_the_components_are_those_of_the_session_with_the_peak(folder, monkeypatch):
     first = Session(folder, between=190, train=290, save=300).write(monkeypatch)
     second = Session(folder, between=180, resumed=40, train=260, evaluate=250).write(monkeypatch)
-    assert first["components"] == second["components"]
-    assert second["measured"]["peak_bytes"] == total(second) == 300 * MIB
-    assert second["session"]["peak_bytes"] == 260 * MIB
-    assert second["session"]["components"]["step temporaries"] == 80 * MIB
+    assert first.components == second.components
+    assert second.measured_bytes == total(second) == 300 * MIB
+    assert second.session.peak_bytes == 260 * MIB
+    assert second.session.components["step temporaries"] == 80 * MIB
 
 
 def test_phases_of_all_sessions_have_their_figure_where_they_raised_the_peak(folder, monkeypatch):
     Session(folder, between=180, train=260, save=290).write(monkeypatch)
     found = Session(folder, between=180, resumed=40, train=280, evaluate=270).write(monkeypatch)
-    assert found["measured"]["phases"] == {
+    assert found.measured.phases == {
         "load": 100 * MIB, "start": 120 * MIB, "train": 280 * MIB, "save": 290 * MIB, "restore": 120 * MIB,
     }  # fmt: skip
     table = " ".join(ledger_table(found).split())
@@ -86,8 +84,8 @@ def test_phases_of_all_sessions_have_their_figure_where_they_raised_the_peak(fol
 def test_a_session_that_takes_no_step_measures_no_part(folder, monkeypatch):
     first = Session(folder, between=180, train=260).write(monkeypatch)
     again = Session(folder, between=150, loaded=150, started=150, resumed=60, evaluate=170).write(monkeypatch)
-    assert again["components"] == first["components"]
-    assert again["measured"] == first["measured"]
+    assert again.components == first.components
+    assert again.measured == first.measured
 
 
 def test_notes_of_a_session_that_was_killed_are_in_the_ledger_of_the_next_once(folder, monkeypatch):
@@ -95,15 +93,15 @@ def test_notes_of_a_session_that_was_killed_are_in_the_ledger_of_the_next_once(f
     note_session(folder)
     for _ in range(2):
         found = Session(folder, between=180, train=260).write(monkeypatch)
-        assert found["notes"] == ["planned again after step 8: micro batch 2 instead of 4"]
+        assert found.notes == ("planned again after step 8: micro batch 2 instead of 4",)
 
 
 def test_a_ledger_that_is_damaged_costs_what_it_said_and_nothing_else(folder, monkeypatch):
     Session(folder, between=190, train=290, save=300).write(monkeypatch)
     (folder.path / "ledger.json").write_text("{")
     found = Session(folder, between=180, resumed=40, train=260).write(monkeypatch)
-    assert "what earlier sessions measured is lost" in found["notes"][0]
-    assert found["measured"]["peak_bytes"] == 260 * MIB
+    assert "what earlier sessions measured is lost" in found.notes[0]
+    assert found.measured_bytes == 260 * MIB
 
 
 SESSIONS = st.lists(
@@ -130,11 +128,14 @@ def test_measured_components_add_up_to_the_peak_of_all_sessions(sessions, tmp_pa
             sizes = sizes | {"train": max(sizes["train"], sizes["between"])}
             session = Session(folder, resumed=number * 10 or None, **sizes)
             found = session.write(patch)
-    assert total(found) == found["measured"]["peak_bytes"]
-    assert max(found["measured"]["phases"].values()) == found["measured"]["peak_bytes"]
+    assert total(found) == found.measured_bytes
+    assert max(found.measured.phases.values()) == found.measured_bytes
 
 
 def test_what_no_component_accounts_for_has_a_name():
-    assert adding_up({"process": 5, "data": None}, 9) == {"process": 5, "data": None, OTHER: 4}
-    assert adding_up({"process": 5, OTHER: 4}, 5) == {"process": 5}
-    assert largest_by_phase({"train": 3}, {"train": 2, "save": 4}) == {"train": 3, "save": 4}
+    session = SessionBytes(peak_bytes=9, phases={"train": 9}, components={"process": 5, "data": None})
+    ledger = RunLedger.of_plan(PLANNED).merged(session, None, trained=True)
+    measured = {name: component.measured for name, component in ledger.components.items()}
+    assert (measured["process"], measured["data"], measured[OTHER]) == (5, None, 4)
+    again = ledger.merged(session, ledger, trained=False)
+    assert again.components == ledger.components

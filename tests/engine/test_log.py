@@ -1,6 +1,7 @@
 """What a session says at the end of an epoch: the validation loss of that epoch, where it has one."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from plimsoll.report.metrics import read_rows
 from plimsoll.training.loop import Ended
 from plimsoll.training.schedule import Best, Schedule, epochs_over, times
 from plimsoll.units import MIB
+from report_examples import PLANNED
 
 STRICT = True
 
@@ -28,7 +30,7 @@ def made(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None, **pla
     source = SimpleNamespace(waited_seconds=0.0, state=dict)
     schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
     return SessionLog(
-        session, preset("control"), {"plan": {}} | planned, prepared, folder, schedule, source, resumed=None
+        session, preset("control"), replace(PLANNED, **planned), prepared, folder, schedule, source, resumed=None
     )
 
 
@@ -39,7 +41,7 @@ def said(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None):
         log.step(step, {"loss": 1.0})
         if evaluate_every and log.schedule.due(evaluate_every, step):
             log.evaluation(step, {"validation_loss": float(step)})
-    log.close(None, {}, Best())
+    log.close(None, None, Best())
     text = (tmp_path / "run/log.txt").read_text()
     found = re.findall(r"Epoch (\d+)/[\d.]+ summary.*?Val Loss: +(\S+)", text, re.DOTALL)
     return [(int(epoch), loss if loss == "no" else float(loss)) for epoch, loss in found]
@@ -85,10 +87,8 @@ def test_the_whole_run_has_as_many_epochs_as_its_steps_are(tmp_path, monkeypatch
     """However many of them this session took: its summary tells of the steps and the time of the whole run, too."""
     outcomes = []
     monkeypatch.setattr(engine_log, "final_summary", lambda outcome: outcomes.append(outcome) or "")
-    monkeypatch.setattr(engine_log, "ledger_table", lambda ledger: "")
-    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=0, steps=steps, plan={"chip": "cpu"})
-    ledger = {"budget_bytes": 1, "predicted": {"peak_bytes": 1}, "measured": {"peak_bytes": None}}
-    log.close(Ended(step=taken, signal=None, over=False), ledger, Best())
+    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=0, steps=steps)
+    log.close(Ended(step=taken, signal=None, over=False), None, Best())
     (outcome,) = outcomes
     assert outcome.epochs == epochs
     assert outcome.epochs_begun == pytest.approx(taken / per_epoch if per_epoch else 0)
@@ -116,7 +116,7 @@ def test_shares_of_many_systems_are_one_column_of_the_logged_row(tmp_path):
     (row,) = read_rows(tmp_path / "run/metrics.jsonl")
     assert row["validation_unexplained"] == {"0": 0.25, "12": None}
     assert not found.keys() & row.keys()
-    log.close(None, {}, Best())
+    log.close(None, None, Best())
 
 
 @pytest.mark.parametrize(("step_flops", "has"), [(1e-12, True), (1e30, False)])
@@ -125,7 +125,7 @@ def test_a_share_of_more_than_the_machine_was_measured_to_do_is_no_share(tmp_pat
     log.step(1, {"loss": 1.0})
     (row,) = read_rows(tmp_path / "run/metrics.jsonl")
     assert ("mfu" in row) == has
-    log.close(None, {}, Best())
+    log.close(None, None, Best())
 
 
 @pytest.mark.parametrize("every", [1, 3, 2.5, 0.4])
@@ -155,4 +155,4 @@ def test_a_peak_that_is_only_read_later_is_of_no_other_phase(tmp_path, monkeypat
     log.evaluation(1, {"validation_loss": 1.0})
     assert log.phase_peaks == {name: round(size * MIB) for name, size in phases.items()}
     assert log.seen == {"train", "evaluate"}
-    log.close(None, {}, Best())
+    log.close(None, None, Best())

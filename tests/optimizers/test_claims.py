@@ -84,7 +84,7 @@ def planned(kind, **pins):
 def test_a_plan_predicts_the_bytes_of_the_state(kind):
     state = made(kind).rule(10).init(jax.tree.map(jnp.asarray, drawn(0)))
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-    assert planned(kind).ledger.predicted["optimizer"] == pytest.approx(held, rel=1e-3)
+    assert planned(kind).ledger.components["optimizer"] == pytest.approx(held, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", [Muon, Lion])

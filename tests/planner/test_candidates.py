@@ -12,7 +12,7 @@ from plimsoll.units import GIB, MIB
 
 def candidate(seconds, peak, **changes):
     """Of so many MiB."""
-    book = Ledger(budget_bytes=GIB, predicted={"state": peak * MIB}, phase="train")
+    book = Ledger(budget_bytes=GIB, components={"state": peak * MIB}, phase="train")
     return Candidate(plan(**changes), book, seconds, analysis(0))
 
 

@@ -45,13 +45,13 @@ def test_of_weights_that_are_read_a_process_holds_twice_what_its_copies_of_the_s
 def test_the_components_add_up_to_the_dearest_phase(temp, in_background):
     found = priced(plan(async_save=in_background), step=analysis(temp))
     assert found.predicted_peak_bytes == max(found.phases.values()) == found.phases[found.phase]
-    assert min(found.predicted.values()) >= 0
+    assert min(found.components.values()) >= 0
 
 
 def test_kernels_that_a_clock_chooses_are_given_what_a_card_took_for_them():
     """On an H100, 24.8 MiB more than predicted of 2.4 GiB (sudoku-mlp), 33.8 of 5,080.9, with autotuned products."""
     step = analysis(5_000 * MIB)
-    exact, chosen = (priced(plan(deterministic=kept), POD, step=step).predicted for kept in (True, False))
+    exact, chosen = (priced(plan(deterministic=kept), POD, step=step).components for kept in (True, False))
     more = chosen.pop("kernels chosen by the clock")
     assert chosen == exact
     assert 0.0101 * sum(exact.values()) < more < 0.012 * sum(exact.values())
@@ -72,8 +72,8 @@ def test_what_a_chips_layout_adds_to_the_state_is_in_every_phase():
     padded = replace(WORK, alias_bytes=LARGE.state_bytes + 2 * MIB, output_bytes=LARGE.state_bytes + 2 * MIB)
     plain, found = (priced(plan(), POD, static=LARGE, step=step) for step in (exact, padded))
     assert found.phases == {name: size + 2 * MIB for name, size in plain.phases.items()}
-    assert found.predicted["padding of the state"] == 2 * MIB
-    assert "padding of the state" not in plain.predicted
+    assert found.components["padding of the state"] == 2 * MIB
+    assert "padding of the state" not in plain.components
 
 
 def in_mib(phases):
@@ -101,7 +101,7 @@ def test_every_phase_on_the_cpu_devices_of_each_process_in_mib(local, hosts, fsd
             "evaluate": base + local * 9 + 3,
             "save": base + 6 + 3 + save,
         }
-        assert found.predicted["carry"] == local * 2 * MIB
+        assert found.components["carry"] == local * 2 * MIB
         assert found.needed_bytes - found.predicted_peak_bytes == 64 * MIB
 
 
@@ -117,8 +117,8 @@ def test_a_margin_is_added_to_the_phases_that_a_plan_decides_about():
     plain, found = (priced(plan(), problem(GIB, margin_bytes=more)) for more in (0, 30 * MIB))
     more = {name: size - plain.phases[name] for name, size in found.phases.items()}
     assert more == {"load": 0, "start": 0, "restore": 0} | dict.fromkeys(("train", "evaluate", "save"), 30 * MIB)
-    assert found.predicted[AFTER_OVERRUN] == 30 * MIB
-    assert AFTER_OVERRUN not in plain.predicted
+    assert found.components[AFTER_OVERRUN] == 30 * MIB
+    assert AFTER_OVERRUN not in plain.components
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, h
     assert found.host.phase == "save"
     assert found.host.pinned_bytes == 4 * (host + 6) * MIB
     moved = {"offloaded state": 4 * host} if host else {}
-    assert in_mib(found.host.predicted) == {
+    assert in_mib(found.host.components) == {
         "process": 114, **moved, "data": 3, "save buffers": 6, "state copy while saving": 150
     }  # fmt: skip
 
@@ -148,9 +148,9 @@ def test_a_host_that_saves_beside_training_holds_temporaries_and_what_its_device
     saving, waiting = (priced(plan(async_save=beside), POD, static=static, step=WORK).host for beside in (True, False))
     temporaries = {"process": 114, "data": 3, "step temporaries": 4 * 6}
     copy = {"save buffers": 6, "state copy while saving": copied}
-    assert (saving.phase, in_mib(saving.predicted)) == ("save", temporaries | copy)
+    assert (saving.phase, in_mib(saving.components)) == ("save", temporaries | copy)
     if whole == 2:
-        assert (waiting.phase, in_mib(waiting.predicted)) == ("train", temporaries)
+        assert (waiting.phase, in_mib(waiting.components)) == ("train", temporaries)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from plimsoll.units import MIB
 def smallest(*, spare=0, host=None, **parts):
     """A plan whose parts are so many MiB."""
     predicted = {name.replace("_", " "): round(size * MIB) for name, size in parts.items()}
-    book = Ledger(budget_bytes=100 * MIB, predicted=predicted, phase="train", host=host, spare_bytes=spare * MIB)
+    book = Ledger(budget_bytes=100 * MIB, components=predicted, phase="train", host=host, spare_bytes=spare * MIB)
     return Candidate(plan(), book, 1.0, analysis(0))
 
 
@@ -56,7 +56,7 @@ def test_where_nothing_compiles_the_reasons_are_all_there_is():
 
 def test_a_host_that_is_too_small_is_told_where_the_device_is_not():
     def beside(budget, needed):
-        return HostLedger(budget_bytes=budget * MIB, predicted={"process": needed * MIB}, phase="save")
+        return HostLedger(budget_bytes=budget * MIB, components={"process": needed * MIB}, phase="save")
 
     found = refused(smallest(parameters=100, host=beside(40, 50)), chip="h200")
     assert (found.budget_bytes, found.floor_bytes) == (40 * MIB, 50 * MIB)

@@ -290,7 +290,7 @@ def test_the_state_is_split_as_far_as_it_does_not_fit(parts):
     split = found(GIB, compiler, pins={"fsdp": parts}, **POD)
     planned = found(split.ledger.predicted_peak_bytes + MIB, compiler, **POD)
     assert planned.plan == replace(split.plan, pinned=())
-    assert planned.ledger.predicted["parameters"] == STATIC.parameter_bytes // parts
+    assert planned.ledger.components["parameters"] == STATIC.parameter_bytes // parts
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from plimsoll.api.planning.compare import chips_named, prices_named
 from plimsoll.errors import PlimsollError, RecipeError
+from plimsoll.planned import EstimateBand
 from plimsoll.report.compared import ComparedChip, compared_table
 from plimsoll.units import GIB
 from report_examples import PLANNED
@@ -19,7 +20,7 @@ ESTIMATED = dataclasses.replace(
         PLANNED,
         devices=32,
         ledger=dataclasses.replace(PLANNED.ledger, source="estimated"),
-        estimate_band={"lowest_peak_bytes": GIB, "highest_peak_bytes": 3 * GIB},
+        estimate_band=EstimateBand(lowest=0, highest=1, plans=3, lowest_peak_bytes=GIB, highest_peak_bytes=3 * GIB),
     ),
 )
 REFUSED = ComparedChip(

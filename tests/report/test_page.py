@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from page_examples import GOLDEN, NAN, PAGES, html, rows, run
+from plimsoll.planned import Peaks
 from plimsoll.report.page.recorded import columns_of
 from plimsoll.report.page.run import run_page
 from plimsoll.report.palette import DARK, LIGHT, SERIES
@@ -51,6 +52,7 @@ def test_charts_are_described_and_have_the_colours_of_the_page(name, pages):
     assert {*re.findall(r"var\(--([a-z]+)\)", pages[name])} <= LIGHT.keys() == DARK.keys()
 
 
+OVER_BUDGET = dataclasses.replace(LEDGER, measured=Peaks(peak_bytes=3 * GIB, phases={}))
 CHARTS = ["Memory under the budget", "Parts of the peak", "Loss", "Learning rate", "Throughput"]
 
 
@@ -58,9 +60,9 @@ CHARTS = ["Memory under the budget", "Parts of the peak", "Loss", "Learning rate
     ("changes", "missing", "words"),
     [
         ({}, [], "Measured peak 1.4 GiB of 2.0 GiB, 70.3 % of the budget (1.5 GiB predicted)."),
-        ({"planned": None, "ledger": {}}, ["Parts of the peak"], "There is none yet."),
+        ({"planned": None, "ledger": None}, ["Parts of the peak"], "There is none yet."),
         ({"columns": {}, "learning_rate": None}, [*CHARTS[:1], *CHARTS[2:]], "No step was logged yet."),
-        ({"ledger": LEDGER | {"measured": {"peak_bytes": 3 * GIB}}}, [], "OVER THE BUDGET by 1.0 GiB"),
+        ({"ledger": OVER_BUDGET}, [], "OVER THE BUDGET by 1.0 GiB"),
         (
             {"columns": columns_of({"step": 1, "loss": NAN} for _ in range(5))},
             ["Memory", "Loss", "Throughput"],
@@ -77,8 +79,8 @@ def test_charts_and_words_are_there_where_their_data_are(changes, missing, words
 
 def test_on_an_accelerator_its_own_memory_is_compared_with_the_budget():
     on_device = columns_of({**row, "device_bytes": 9e8, "peak_device_bytes": 1e9} for row in rows())
-    assert run(columns=on_device, ledger={}).measured_peak_bytes == 1e9
-    assert run(ledger={}).measured_peak_bytes == 310 * MIB
+    assert run(columns=on_device, ledger=None).measured_peak_bytes == 1e9
+    assert run(ledger=None).measured_peak_bytes == 310 * MIB
 
 
 # Texts and numbers from outside.
@@ -92,7 +94,7 @@ def hostile(word):
             name=word,
             path=word,
             planned=planned,
-            ledger=LEDGER | {"notes": [word]},
+            ledger=dataclasses.replace(LEDGER, notes=(word,)),
             exhibits=({"kind": "texts", "title": word, "caption": word, "items": [{"prompt": word, "text": word}]},),
             left_out=[word],
             commands={"Continues it": word},

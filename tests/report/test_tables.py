@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from page_examples import full_plan
-from plimsoll.planned import Buffer, Largest, Planned, TriedValue
+from plimsoll.planned import Buffer, Disk, Largest, Overrun, Peaks, Planned, RunLedger, TriedValue
 from plimsoll.planner.estimate import estimate_band
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
@@ -114,18 +114,12 @@ def test_an_estimated_time_is_shown_with_its_range_and_an_unknown_one_without_a_
 
 
 def test_a_ledger_over_the_budget_says_so_first_and_by_how_much():
-    over = LEDGER | {"measured": {"peak_bytes": 2 * GIB + 5 * MIB, "phases": {}}}
+    over = replace(LEDGER, measured=Peaks(peak_bytes=2 * GIB + 5 * MIB, phases={}))
     assert ledger_table(over).startswith("OVER THE BUDGET by 5.0 MiB: measured peak 2.0 GiB of 2.0 GiB, 100.2 %")
 
 
 def test_a_ledger_that_nobody_measured_has_no_measured_numbers():
-    unmeasured = LEDGER | {
-        "measured": {"peak_bytes": None, "phases": {}},
-        "components": {"parameters": {"predicted": 128 * MIB, "measured": None}},
-        "resumed_from_step": None,
-        "notes": [],
-    }
-    text = ledger_table(unmeasured)
+    text = ledger_table(RunLedger.of_plan(PLANNED))
     assert text.startswith("peak not measured yet; budget 2.0 GiB")
     assert "+" not in text
     assert "resumed" not in text
@@ -145,21 +139,22 @@ def test_golden_buffers_table():
 
 def test_an_estimated_plan_says_how_far_such_estimates_were_from_the_compilers():
     predicted = {"parameters": 512 * MIB, "step temporaries": 1024 * MIB}
-    ledger = replace(PLANNED.ledger, source="estimated", predicted=predicted)
+    ledger = replace(PLANNED.ledger, source="estimated", components=predicted)
     band = estimate_band(ledger)
     peaks = {
         "lowest_peak_bytes": 1_375_731_712,
         "highest_peak_bytes": 1_949_689_101,
     }  # 512 MiB and 1 GiB / 1.28, / 0.76
-    assert band == {"lowest": -0.22, "highest": 0.32, "plans": 20} | peaks
+    assert vars(band) == {"lowest": -0.22, "highest": 0.32, "plans": 20} | peaks
     text = " ".join(plan_table(replace(PLANNED, ledger=ledger, estimate_band=band)).split())
     assert "a peak from 1.3 GiB to 1.8 GiB, by 20 plans that were also compiled" in text
 
 
 def test_a_margin_the_disk_and_overruns_stand_in_the_tables():
-    disk = {"checkpoint_bytes": 3 * MIB, "kept_at_once": 4, "bytes": 12 * MIB}
+    disk = Disk(checkpoint_bytes=3 * MIB, kept_at_once=4, bytes=12 * MIB)
     text = plan_table(replace(PLANNED, margin_bytes=40 * MIB, disk=disk))
     assert "margin              40.0 MiB" in text
     assert "disk                12.0 MiB for 4 checkpoints of 3.0 MiB at once" in text
-    text = ledger_table(LEDGER | {"overruns": [{"step": 1200, "words": "the resident set reached 3.0 GiB"}]})
+    overrun = Overrun(step=1200, what="resident set", budget_bytes=2 * GIB, predicted_bytes=GIB, measured_bytes=3 * GIB)
+    text = ledger_table(replace(LEDGER, overruns=(overrun,)))
     assert "over budget         at step 1,200: the resident set reached 3.0 GiB" in text

@@ -91,7 +91,7 @@ def full_plan():
         Point(plan=PLAN, needed_bytes=size, step_seconds=seconds, compiled=compiled, chosen=seconds == 0.5)
         for size, seconds, compiled in points
     ]
-    host = HostLedger(budget_bytes=None, predicted={"process": GIB}, phase="train")
+    host = HostLedger(budget_bytes=None, components={"process": GIB}, phase="train")
     return replace(
         PLANNED,
         ledger=replace(PLANNED.ledger, host=host),

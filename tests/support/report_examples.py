@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import plimsoll
-from plimsoll.planned import Alternative, Ledger, Plan, Planned
+from plimsoll.planned import Alternative, Component, Ledger, Peaks, Plan, Planned, RunLedger
 from plimsoll.units import GIB, MIB
 
 PLAN = Plan(
@@ -23,7 +23,7 @@ PLANNED = Planned(
     plan=PLAN,
     ledger=Ledger(
         budget_bytes=2 * GIB,
-        predicted={
+        components={
             "process": 384 * MIB,
             "parameters": 128 * MIB,
             "gradients": 128 * MIB,
@@ -60,20 +60,20 @@ PLANNED = Planned(
     ),
 )
 
-LEDGER = {
-    "budget_bytes": 2 * GIB,
-    "phase": "train",
-    "source": "compiled",
-    "predicted": {"peak_bytes": 1536 * MIB, "phases": {"start": 700 * MIB, "train": 1536 * MIB}},
-    "measured": {"peak_bytes": 1440 * MIB, "phases": {"start": 714 * MIB, "train": 1440 * MIB}},
-    "components": {
-        "process": {"predicted": 384 * MIB, "measured": 390 * MIB},
-        "parameters": {"predicted": 128 * MIB, "measured": 128 * MIB},
-        "activations": {"predicted": 1024 * MIB, "measured": None},
+LEDGER = RunLedger(
+    budget_bytes=2 * GIB,
+    phase="train",
+    source="compiled",
+    predicted=Peaks(peak_bytes=1536 * MIB, phases={"start": 700 * MIB, "train": 1536 * MIB}),
+    measured=Peaks(peak_bytes=1440 * MIB, phases={"start": 714 * MIB, "train": 1440 * MIB}),
+    components={
+        "process": Component(predicted=384 * MIB, measured=390 * MIB),
+        "parameters": Component(predicted=128 * MIB, measured=128 * MIB),
+        "activations": Component(predicted=1024 * MIB),
     },
-    "resumed_from_step": 1200,
-    "notes": ["replanned once: the loader held two batches more than predicted"],
-}
+    resumed_from_step=1200,
+    notes=("replanned once: the loader held two batches more than predicted",),
+)
 
 SOURCES = str(Path(plimsoll.__file__).parents[1])
 """The PYTHONPATH of a child process that is to import the same plimsoll."""

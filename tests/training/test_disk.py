@@ -14,6 +14,7 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.disk import AT_ONCE, needed, require_room
 from plimsoll.training.program import tree_bytes
 from plimsoll.units import MIB
+from plimsoll.values import to_json
 from programs import printed
 
 
@@ -30,7 +31,7 @@ def taken(folder):
 def test_a_checkpoint_takes_no_more_than_is_counted_for_it(tmp_path, leaves, size):
     state = random_state(leaves=leaves, size=size)
     Checkpoints(RunFolder(tmp_path), in_background=False).save(1, state, {"document": 3})
-    assert taken(tmp_path) <= needed(tree_bytes(state))["checkpoint_bytes"]
+    assert taken(tmp_path) <= needed(tree_bytes(state)).checkpoint_bytes
 
 
 def test_as_many_are_counted_as_there_are_at_once(tmp_path, monkeypatch):
@@ -47,33 +48,33 @@ def test_as_many_are_counted_as_there_are_at_once(tmp_path, monkeypatch):
     checkpoints.best_step = 1
     for step in range(1, 8):
         checkpoints.save(step, random_state(leaves=1, size=3), {})
-    assert max(most) == AT_ONCE == needed(0)["kept_at_once"]
+    assert max(most) == AT_ONCE == needed(0).kept_at_once
 
 
 def test_what_does_not_fit_is_refused_with_its_numbers_and_what_to_do(tmp_path):
     need = needed(10 * MIB)
-    assert need["bytes"] == AT_ONCE * need["checkpoint_bytes"]
+    assert need.bytes == AT_ONCE * need.checkpoint_bytes
     with pytest.raises(RunError) as refused:
-        require_room(tmp_path, need, free=need["bytes"] - 2 * MIB)
+        require_room(tmp_path, need, free=need.bytes - 2 * MIB)
     assert refused.value.exit_code == 2
     for part in ("4 checkpoints of 10.2 MiB", "41.0 MiB together", "39.0 MiB free", "Make 2.0 MiB", "--run"):
         assert part in str(refused.value)
-    require_room(tmp_path, need, free=need["bytes"])
+    require_room(tmp_path, need, free=need.bytes)
 
 
 def test_what_the_run_has_saved_already_counts_as_room(tmp_path):
     need = needed(10 * MIB)
     (tmp_path / "step-00000001").mkdir()
     (tmp_path / "step-00000001/arrays").write_bytes(bytes(3 * MIB))
-    require_room(tmp_path, need, free=need["bytes"] - 3 * MIB)
+    require_room(tmp_path, need, free=need.bytes - 3 * MIB)
     with pytest.raises(RunError, match=r"38.0 MiB free, and 3.0 MiB are there already"):
-        require_room(tmp_path, need, free=need["bytes"] - 3 * MIB - 1)
+        require_room(tmp_path, need, free=need.bytes - 3 * MIB - 1)
 
 
 def test_a_run_whose_checkpoints_do_not_fit_does_not_start(runs):
     run = runs.prepared()
     planned = json.loads((run / "plan.json").read_text())
-    (run / "plan.json").write_text(json.dumps(planned | {"disk": needed(2**60)}))
+    (run / "plan.json").write_text(json.dumps(planned | {"disk": to_json(needed(2**60))}))
     ended = runs.run(run)
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1

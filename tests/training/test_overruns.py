@@ -1,6 +1,7 @@
 """What is kept of an overrun, and why planning again ends."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,13 @@ from plimsoll.engine.budget_guard import BudgetGuard
 from plimsoll.engine.options import Session
 from plimsoll.errors import RunError, StoppedError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.planned import RUNNING
+from plimsoll.planned import RUNNING, Overrun
 from plimsoll.training import allocator, checkpoints, distributed, overruns
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.loop import Ended
-from plimsoll.training.overruns import SPREAD_BYTES, Overrun
+from plimsoll.training.overruns import SPREAD_BYTES
 from plimsoll.units import MIB
+from report_examples import PLANNED
 
 REFUSAL = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.")
 
@@ -82,14 +84,19 @@ def test_a_damaged_file_is_refused_and_may_be_removed(tmp_path, content):
         overruns.read(RunFolder(tmp_path))
 
 
+def of_phases(phases, *, margin=0):
+    """A plan by its predicted peaks."""
+    return replace(PLANNED, ledger=replace(PLANNED.ledger, phases=phases), margin_bytes=margin)
+
+
 def test_an_earlier_margin_is_no_part_of_what_the_next_overrun_lacks():
     phases = {"load": 999, "train": 300, "evaluate": 250}  # those of an accelerator, which has no phase of saving
-    assert overruns.predicted_running_bytes({"phases": phases, "margin_bytes": 0}) == 300
-    assert overruns.predicted_running_bytes({"phases": phases | {"save": 370}, "margin_bytes": 70}) == 300
+    assert overruns.predicted_running_bytes(of_phases(phases)) == 300
+    assert overruns.predicted_running_bytes(of_phases(phases | {"save": 370}, margin=70)) == 300
 
 
 def line(tmp_path, *, budget, **options):
-    planned = {"phases": dict.fromkeys(RUNNING, 100 * MIB), "margin_bytes": 0}
+    planned = of_phases(dict.fromkeys(RUNNING, 100 * MIB))
     return BudgetGuard(Session(budget_bytes=budget, **options), RunFolder(tmp_path), planned, steps=12)
 
 

@@ -37,7 +37,6 @@ from plimsoll.errors import (
 from plimsoll.files.bucket import is_address
 from plimsoll.files.provenance import PACKAGES, installed_version
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
-from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.processes import environment
 from plimsoll.processes.handover import replace_process
@@ -244,7 +243,7 @@ def _compile_and_become_anew(question: Mapping[str, Any]) -> NoReturn:
 
     folder = RunFolder(question["session"]["run"])
     recipe = from_dict(folder.read("recipe.json"))
-    plan = Plan.from_dict(folder.planned()["plan"])
+    plan = folder.planned().plan
     load(recipe, plan, steps=folder.read("data.json")["steps"])
     distributed.leave()
     os.dup2(sys.stdout.fileno(), 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Planned
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import presets
@@ -67,16 +68,16 @@ def continue_command(folder: RunFolder, saved: Mapping[str, Any]) -> str | None:
     return None if is_pickled(saved) else shlex.join(["plimsoll", "resume", str(folder.path)])
 
 
-def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Mapping[str, Any]) -> str | None:
+def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Planned) -> str | None:
     """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own; None
     where functions of a Python program are needed for it."""
     if is_pickled(saved):
         return None
-    budget, chip = planned["budget_bytes"], planned["plan"]["chip"]
+    budget = planned.ledger.budget_bytes
     memory = f"{budget // MIB}MiB" if budget % MIB == 0 else str(budget)
     plan_file, run = str(folder.path / "plan.json"), f"{folder.path}-again"
-    again = ["--memory", memory, "--chip", chip, "--plan", plan_file, "--run", run]
-    return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.get("recipe")), *again])
+    again = ["--memory", memory, "--chip", planned.plan.chip, "--plan", plan_file, "--run", run]
+    return shlex.join(["plimsoll", "train", *recipe_words(saved, planned.recipe), *again])
 
 
 def use_commands(folder: RunFolder, shown: Sequence[Shown]) -> list[str]:

@@ -50,7 +50,7 @@ def begun(folder: RunFolder) -> Begun:
     saved = folder.read("recipe.json")
     name = None
     with contextlib.suppress(RunError):  # a missing or damaged plan is refused, or made anew, where it is needed
-        name = folder.planned()["recipe"]
+        name = folder.planned().recipe
     return Begun(name or name_in(saved), from_dict(saved), last_options(folder))
 
 

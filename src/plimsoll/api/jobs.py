@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from plimsoll.api.cluster import require_shared_folder
 from plimsoll.api.messages import Say
@@ -14,6 +14,7 @@ from plimsoll.api.train import question_of
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.recipes.recipe import Recipe
 
@@ -67,7 +68,7 @@ def job(
     # The plan that the run has and keeps, if it has one, says the chip and the budget.
     folder = RunFolder(str(options.run))
     before = folder.planned() if folder.has("plan.json") and not options.replan else None
-    target = chip_named(options.chip or ("cpu" if before is None else before["plan"]["chip"]))
+    target = chip_named(options.chip or ("cpu" if before is None else before.plan.chip))
     if target.platform == "tpu":
         raise RecipeError(
             f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
@@ -89,29 +90,29 @@ def job(
             " divides them"
         )
     planned = before or _planned(recipe, options, target, tasks, say)
-    budget = planned["budget_bytes"] if options.memory is None else budget_bytes(options.memory, target)
+    budget = planned.ledger.budget_bytes if options.memory is None else budget_bytes(options.memory, target)
     given = [word.partition("=")[0].replace("_", "-") for word in words]
     command = [*words]
     command += [] if "--chip" in given else ["--chip", target.name]
     names_run = {"resume", "--run", "--output-dir"} & {*given}
     command += [] if names_run else ["--run", str(options.run)]
-    host = planned["host"]
+    host = planned.ledger.host
     return Job(
-        name=options.name or str(planned["recipe"]),
+        name=options.name or planned.recipe,
         run=str(options.run),
         command=command,
         nodes=count,
         tasks_per_node=tasks // count,
         gpus_per_node=tasks // count if target.platform == "cuda" else 0,
-        process_bytes=budget if host is None else host["predicted_peak_bytes"],
+        process_bytes=budget if host is None else host.predicted_peak_bytes,
     )
 
 
-def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Mapping[str, Any]:
-    """Returns a plan that is made here for as many processes, as in plan.json."""
+def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Planned:
+    """Returns a plan that is made here for as many processes."""
     from plimsoll.report.tables import plan_table
 
     question = question_of(recipe, options, target)
     planned = find_plan(question, place_of(question, say, processes=processes), None, say)
     say(plan_table(planned))
-    return planned.to_dict()
+    return planned

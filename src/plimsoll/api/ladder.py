@@ -179,8 +179,8 @@ def _row(rung: Rung, planned: Planned | None, *, outcome: str, why_not: str | No
         "predicted_peak_bytes": ledger.predicted_peak_bytes,
         "phase": ledger.phase,
         "source": ledger.source,
-        "state_bytes": _state_bytes(ledger.predicted),
-        "temporary_bytes": ledger.predicted.get("step temporaries"),
+        "state_bytes": _state_bytes(ledger.components),
+        "temporary_bytes": ledger.components.get("step temporaries"),
         "host_bytes": None if ledger.host is None else ledger.host.predicted_peak_bytes,
         "step_seconds": planned.step_seconds,
     }
@@ -209,7 +209,7 @@ def _create_runs(place: Path, climbed: Sequence[_Climbed], ready: Path) -> None:
     Raises RunError if the disk is too small for the checkpoints of all of them, which exist at once.
     """
     runs = [(each.folder, each.planned) for each in climbed if each.runs and each.planned is not None]
-    needed = sum(planned.disk["bytes"] for _, planned in runs)
+    needed = sum(planned.disk.bytes for _, planned in runs if planned.disk is not None)
     free = shutil.disk_usage(place).free
     if needed > free:
         raise RunError(
@@ -276,7 +276,8 @@ class _Climbed:
             _train(self.recipe, options)
             taken = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
             self.seconds.append(taken[1:] or taken)
-            temporaries = self.folder.read("ledger.json")["session"]["components"].get("step temporaries")
+            session = self.folder.ledger().session
+            temporaries = session and session.components.get("step temporaries")
             self.temporaries += [] if temporaries is None else [temporaries]
         except (PlimsollError, OSError) as problem:
             self._fail(problem, say)
@@ -300,13 +301,14 @@ class _Climbed:
         return row if not self.runs else row | self._measured()
 
     def _measured(self) -> dict[str, Any]:
-        ledger, steps = self.folder.read("ledger.json"), self._steps()
+        ledger = self.folder.ledger()
+        steps = self._steps()
         spec = self.recipe.spec
         seconds = statistics.median([taken for session in self.seconds for taken in session])
         evaluated = [row for row in read_rows(self.folder.metrics) if "validation_loss" in row]
-        components = {name: both["measured"] for name, both in ledger["components"].items()}
+        components = {name: component.measured for name, component in ledger.components.items()}
         return {
-            "measured_peak_bytes": ledger["measured"]["peak_bytes"],
+            "measured_peak_bytes": ledger.measured_bytes,
             "state_bytes": _state_bytes(components),
             "temporary_bytes": max(self.temporaries, default=None),
             "step_seconds": seconds,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll.api import run_page, use
 from plimsoll.api.follow import OnLog, resume
-from plimsoll.api.run_facts import RunLedger, ledger_of, run_row
+from plimsoll.api.run_facts import ShownLedger, ledger_of, run_row
 from plimsoll.api.use import Place
 from plimsoll.errors import unknown_attribute
 from plimsoll.files.bucket import fetched
@@ -54,7 +54,7 @@ class Run:
         return list(read_rows(self.folder.metrics))
 
     @property
-    def ledger(self) -> RunLedger:
+    def ledger(self) -> ShownLedger:
         """Peak memory per device in bytes: predicted by the planner, and measured in training. Prints as a table.
 
         Its attributes are `budget_bytes`, `predicted_bytes`, `measured_bytes` (None until a training session has ended)

@@ -6,16 +6,16 @@ too. What the model makes is computed in a process of its own, within the memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from plimsoll.api import commands
 from plimsoll.api.planning.pins import read_plan_file
-from plimsoll.api.run_facts import ledger_of, optional
-from plimsoll.errors import PlimsollError, as_written
+from plimsoll.api.run_facts import optional
+from plimsoll.errors import PlimsollError, RunError, as_written
 from plimsoll.files import provenance
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.planned import Planned
+from plimsoll.planned import Planned, RunLedger
 from plimsoll.planner import host
 from plimsoll.processes.request import ask
 from plimsoll.recipes.own.pickled import is_pickled
@@ -50,13 +50,12 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
 
     # The plan; a lever that a user's file registers is unknown, since drawing a page is no reason to run the file.
     planned: Planned | None = None
-    ledger: Mapping[str, Any] = {}
     if folder.has("plan.json"):
-        ledger = ledger_of(folder).facts
         try:
-            planned = Planned.from_dict(folder.read("plan.json"))
-        except TypeError as problem:
+            planned = folder.planned()
+        except RunError as problem:
             left_out.append(f"the plan: {problem}")
+    ledger = folder.ledger() if folder.has("ledger.json") else planned and RunLedger.of_plan(planned)
 
     # What the model makes, or what the files say without it.
     why_not = _why_not_asked(folder, ask_model=ask_model)
@@ -64,7 +63,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     shown: Facts = {}
     if why_not is None:
         say("asking the model what it makes")
-        limit = _limit_bytes(ledger.get("budget_bytes", 0))
+        limit = _limit_bytes(ledger.budget_bytes if ledger else 0)
         question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
         try:
             shown = ask("show", question)
@@ -89,7 +88,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
         sessions=provenance.sessions(folder),
         columns=columns_of(read_rows(folder.metrics)),
         chosen=chosen_fields(recipe, commands.base_of(recipe, planned.recipe)[1]) if planned else {},
-        commands=_commands(folder, recipe) if planned else {},
+        commands=_commands(folder, recipe, planned) if planned else {},
         learning_rate=(rates["steps"], rates["rates"]) if rates else None,
         exhibits=shown.get("exhibits", ()),
         left_out=left_out,
@@ -103,9 +102,8 @@ def _last_evaluation(folder: RunFolder) -> Facts:
     return {name.removeprefix(VALIDATION): value for name, value in last.items() if name.startswith(VALIDATION)}
 
 
-def _commands(folder: RunFolder, recipe: Facts) -> dict[str, str]:
+def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
     """Returns the commands that continue, repeat and use a run. None has functions of a Python program."""
-    planned = folder.read("plan.json")
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),

@@ -39,7 +39,7 @@ from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.registry import LEVERS
 from plimsoll.options import IS_PATH, notes_of
-from plimsoll.planned import Plan
+from plimsoll.planned import Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
@@ -98,14 +98,16 @@ def prepare_run(
         budget = _settle_plan(folder, recipe, options, prepared, place, say, processes)
         require_free(place.card, place.chip, budget)
         planned = folder.planned()
-        levers = planned["plan"]
-        how: dict[str, Any] = {
-            "devices": levers.get("devices", 1) // processes,
-            "one_heap": not in_heap(planned),
-            "planned_host": planned["host"],
-        }
-        variables = training_environment(place.chip, place.card, budget, say, **how)
-        notes = (*_notes_of_changes(folder, trained_by, levers), *prepared.changes)
+        variables = training_environment(
+            place.chip,
+            place.card,
+            budget,
+            say,
+            devices=planned.plan.devices // processes,
+            one_heap=not in_heap(planned),
+            planned_host=planned.ledger.host,
+        )
+        notes = (*_notes_of_changes(folder, trained_by, planned.plan.to_dict()), *prepared.changes)
         note_session(folder, notes, options.kept)
     except BaseException as problem:
         if folder.path in made and isinstance(problem, PlimsollError):  # refused: there is no run
@@ -149,13 +151,13 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-def in_heap(planned: Mapping[str, Any]) -> bool:
+def in_heap(planned: Planned) -> bool:
     """Returns whether a step's temporaries come from the heap.
 
     There threads that share one wait for one another, a quarter of a step of 0.3 ms; and so little leaves no holes
     that matter (notes, "A heap for each thread of a small step").
     """
-    return 0 < planned.get("temporary_bytes", 0) < memory.SMALLEST_MAPPED
+    return 0 < planned.temporary_bytes < memory.SMALLEST_MAPPED
 
 
 def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
@@ -173,8 +175,8 @@ def _notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping
     return (f"planned again after step {folder.newest_whole()[0]:,}: {words}",)
 
 
-def _plan_there(folder: RunFolder, options: TrainOptions) -> dict[str, Any] | None:
-    """Returns what the run's plan.json holds; None if there is none, or a damaged one that --replan replaces."""
+def _plan_there(folder: RunFolder, options: TrainOptions) -> Planned | None:
+    """Returns the run's plan; None if there is none, or a damaged one that --replan replaces."""
     if not folder.has("plan.json"):
         return None
     try:
@@ -191,7 +193,7 @@ def _target(folder: RunFolder, recipe: Recipe, options: TrainOptions, say: Say, 
     A run stays on its chip, unless it is planned again for another. Of several processes each has a CPU by default.
     """
     there = _plan_there(folder, options)
-    theirs = there["plan"]["chip"] if there is not None else None
+    theirs = there.plan.chip if there is not None else None
     given = None if options.chip is None else chip_named(options.chip).name
     if theirs is not None and given not in (None, theirs) and not options.replan:
         raise RunError(
@@ -267,20 +269,21 @@ def _settle_plan(
         planned = folder.planned()
         moved = elsewhere(planned, options.mesh, place.chip, processes=processes)
         is_changed = folder.has(changes.PENDING)
-        if moved is None and not is_changed and (options.keep_plan or margin <= planned.get("margin_bytes", 0)):
+        if moved is None and not is_changed and (options.keep_plan or margin <= planned.margin_bytes):
             return _keep_plan(folder, planned, options, place, say)
         why = moved or ("has changed" if is_changed else "")
         why = why or f"went over its budget, and gets a margin of {format_bytes(margin)}"
         say(f"{folder.path} {why}: planning again")
-        options = dataclasses.replace(options, memory=options.memory or planned["budget_bytes"])
+        options = dataclasses.replace(options, memory=options.memory or planned.ledger.budget_bytes)
         if is_changed and moved is None and options.plan is None:  # the same step, compiled with another schedule
             _say_kept(planned, options, say)
             options = dataclasses.replace(options, plan=str(folder.path / "plan.json"), pins={})
-            set_by_user = {*planned["plan"]["pinned"]}
+            set_by_user = {*planned.plan.pinned}
         elif moved is not None and options.plan is None:  # the numbers stay: a checkpoint fits no other storage
-            touching = [name for name, lever in LEVERS.items() if lever.touches != "exact" and name in planned["plan"]]
-            pins = {name: planned["plan"][name] for name in touching} | dict(options.pins)
-            set_by_user = {*options.pins, *planned["plan"]["pinned"]} & pins.keys()
+            levers = planned.plan.levers
+            touching = {name: value for name, value in levers.items() if LEVERS[name].touches != "exact"}
+            pins = touching | dict(options.pins)
+            set_by_user = {*options.pins, *planned.plan.pinned} & pins.keys()
             options = dataclasses.replace(options, pins=pins)
     measure = options.plan is None and place.chip.platform in ("cpu", "cuda") and processes == 1
     question = question_of(recipe, options, place.chip, measure=measure)
@@ -302,7 +305,7 @@ def _settle_plan(
         levers = dataclasses.replace(planned.plan, pinned=tuple(sorted(set_by_user)))
         planned = dataclasses.replace(planned, plan=levers)
     say(plan_table(planned))
-    disk.require_room(folder.checkpoints, planned.disk)
+    _require_room(folder, planned)
     folder.write("plan.json", planned.to_dict())
     (folder.path / changes.PENDING).unlink(missing_ok=True)
     return planned.ledger.budget_bytes
@@ -338,18 +341,17 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
 
 def _keep_plan(
     folder: RunFolder,
-    planned: Mapping[str, Any],
+    planned: Planned,
     options: TrainOptions,
     place: Place,
     say: Say,
 ) -> int:
     """Returns the budget of a run that keeps its plan. Raises BudgetError if the plan needs more."""
     _say_kept(planned, options, say)
-    if planned.get("disk"):
-        disk.require_room(folder.checkpoints, planned["disk"])
+    _require_room(folder, planned)
     if options.memory is None:
-        return planned["budget_bytes"]
-    needed = planned["predicted_peak_bytes"] + planned["spare_bytes"]
+        return planned.ledger.budget_bytes
+    needed = planned.ledger.needed_bytes
     budget = budget_bytes(options.memory, place.chip, place.card)
     if needed > budget:
         raise BudgetError(
@@ -361,10 +363,16 @@ def _keep_plan(
     return budget
 
 
-def _say_kept(planned: Mapping[str, Any], options: TrainOptions, say: Say) -> None:
+def _require_room(folder: RunFolder, planned: Planned) -> None:
+    """Raises RunError if the checkpoints of a plan do not fit on the disk."""
+    if planned.disk is not None:
+        disk.require_room(folder.checkpoints, planned.disk)
+
+
+def _say_kept(planned: Planned, options: TrainOptions, say: Say) -> None:
     """Says which options a run's plan overrules, if there are any."""
-    plan = Plan.from_dict(planned["plan"])
-    other = [name for name, value in options.pins.items() if getattr(plan, name) != value]
+    levers = planned.plan.levers
+    other = [name for name, value in options.pins.items() if levers[name] != value]
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)

@@ -7,15 +7,15 @@ has the budget as its limit, and on a CPU under an address-space limit, the allo
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
 from plimsoll.engine.options import Session
 from plimsoll.errors import DeviceLostError, StoppedError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Overrun, Planned
 from plimsoll.training import allocator, distributed, memory, overruns
 from plimsoll.training.loop import Ended
 from plimsoll.units import format_bytes
@@ -27,13 +27,12 @@ class BudgetGuard:
 
     session: Session
     folder: RunFolder
-    planned: Mapping[str, Any]
-    """The run's plan.json."""
+    planned: Planned
     steps: int
     """Steps of the whole run."""
     started: int = 0
     """Peak when training began: no plan changes what a process needs until then, so another one is no answer to it."""
-    overrun: overruns.Overrun | None = None
+    overrun: Overrun | None = None
     look_again: float = 0.0
     """Time of `time.monotonic` before which `exceeded` does not look again."""
 
@@ -104,7 +103,7 @@ class BudgetGuard:
         *,
         process: int | None = None,
     ) -> None:
-        self.overrun = overruns.Overrun(
+        self.overrun = Overrun(
             step=step,
             what=what,
             budget_bytes=self.session.budget_bytes,

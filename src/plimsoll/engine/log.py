@@ -11,6 +11,7 @@ from typing import Any
 
 from plimsoll.engine.options import TrainOptions
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Planned, RunLedger
 from plimsoll.recipes.own.pickled import is_pickled
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
@@ -64,7 +65,7 @@ class SessionLog:
         self,
         session: TrainOptions,
         recipe: Recipe,
-        planned: Mapping[str, Any],
+        planned: Planned,
         prepared: Prepared,
         folder: RunFolder,
         schedule: Schedule,
@@ -81,7 +82,7 @@ class SessionLog:
         self.file = LogFile(folder.path / "log.txt")
         here = Path.cwd()
         self._run = shlex.quote(str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path))
-        first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": dict(planned["plan"])}
+        first, config = resumed or 0, {"recipe": to_dict(recipe), "plan": planned.plan.to_dict()}
         tracked = Tracked(folder=folder.path, name=folder.path.name, config=config, start_step=first)
         self.trackers = [open_tracker(name, tracked) for name in ("tensorboard", session.tracker)]
         earlier = list(read_rows(folder.metrics))  # training and evaluation write rows of their own
@@ -182,7 +183,7 @@ class SessionLog:
             "peak_resident_bytes": memory.peak_resident_bytes(),
             **({} if device is None else {"device_bytes": device, "peak_device_bytes": allocator.peak_bytes()}),
         }
-        flops, chip = self.planned.get("step_flops"), self.planned.get("chip_flops")
+        flops, chip = self.planned.step_flops, self.planned.chip_flops
         if flops and chip and flops <= seconds * chip:  # a faster step: the rates were measured beside other programs
             row["mfu"] = flops / seconds / chip
         self._track(done, row)
@@ -201,7 +202,7 @@ class SessionLog:
 
     def saved(self, done: int) -> None:
         self._mark("save")
-        self.saving_in_background = self.planned["plan"]["async_save"]
+        self.saving_in_background = self.planned.plan.async_save
         self.file.write(f"saved step {done}")
         self.step_ended = time.monotonic()
 
@@ -235,7 +236,7 @@ class SessionLog:
             self.say(epoch_summary(dataclasses.replace(self.pending_epoch, validation_loss=self.validation_loss)))
             self.pending_epoch = None
 
-    def close(self, ended: Ended | None, ledger: Mapping[str, Any], best: Best) -> None:
+    def close(self, ended: Ended | None, ledger: RunLedger | None, best: Best) -> None:
         self._log_epoch()
         if ended is not None:
             outcome = Outcome(
@@ -253,7 +254,8 @@ class SessionLog:
                 waited_share=self.source.waited_seconds / max(1e-9, time.monotonic() - self.started),
             )
             self.say(final_summary(outcome))
-            self.say(ledger_table(ledger))
+            if ledger is not None:
+                self.say(ledger_table(ledger))
             uses = [part.command for part in self.recipe.model.uses.shown if part.command]
             of_functions = is_pickled(to_dict(self.recipe))
             self.say(where_and_next(self._run, outcome, uses=uses, of_functions=of_functions))

@@ -27,7 +27,7 @@ from plimsoll.engine.program import import_everything, load
 from plimsoll.errors import RecipeError, RunError, StoppedError, ended_by_memory
 from plimsoll.files.run_folder import RunFolder, note_holder
 from plimsoll.optimizers.in_place import in_place
-from plimsoll.planned import Plan
+from plimsoll.planned import EndedEarly
 from plimsoll.processes.interruption import Interruption
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -70,11 +70,11 @@ class _Training:
             note_holder(session.lock)  # it outlives the program or notebook that took the lock
         self.recipe = from_dict(self.folder.read("recipe.json"))
         self.planned = self.folder.planned()
-        self.plan = Plan.from_dict(self.planned["plan"])
+        self.plan = self.planned.plan
         self.prepared = Prepared.read(self.folder)
         self.notes = list(session.notes)
         self.guard = BudgetGuard(session, self.folder, self.planned, steps=self.prepared.steps)
-        self.measured = Measurements(session, self.folder, self.planned, self.plan, self.guard, self.notes)
+        self.measured = Measurements(session, self.folder, self.planned, self.guard, self.notes)
         self.start = time.monotonic()
 
     def run(self) -> Ending:
@@ -105,7 +105,7 @@ class _Training:
             self.folder,
             in_background=self.plan.async_save,
             frozen=not self.recipe.hints.frozen_given,
-            plan=self.planned["plan"],
+            plan=self.plan.to_dict(),
         )
         loader = self.recipe.open(self.folder.path).source(prefetch=self.plan.prefetch)
         distributed.barrier("data")  # a host without the tokenised text has made it: minutes
@@ -154,17 +154,16 @@ class _Training:
                     self._last_evaluated(),
                 )
                 self.guard.session_ended(ended)
-                self.measured.ended_early = {"step": ended.step, "patience": schedule.patience} if ended.early else {}
+                if ended.early and schedule.patience is not None:
+                    self.measured.ended_early = EndedEarly(step=ended.step, patience=schedule.patience)
             except Exception as problem:
                 lost = allocator.device_lost(problem)
                 ended = self._refused(problem)
             finally:
-                if not lost:
-                    self.measured.write(executables.state, log)
+                ledger = None if lost else self.measured.write(executables.state, log)
                 plans_again = ended is not None and ended.over and distributed.processes() == 1
                 if self.guard.overrun is not None:
                     log.say(self.guard.words(plans_again=plans_again), important=True)
-                ledger = {} if lost else self.folder.read("ledger.json")
                 log.close(None if plans_again else ended, ledger, best)
         finally:
             loader.close()

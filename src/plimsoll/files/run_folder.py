@@ -12,14 +12,15 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import CheckpointError, PlimsollError, RunError, as_written
 from plimsoll.files.manifest import checksum, damage, is_finished, replace_file
-from plimsoll.planned import Plan
+from plimsoll.planned import Planned, RunLedger
+from plimsoll.values import from_json
 
 OF_TRAINING = (
     ".",
@@ -37,11 +38,6 @@ OF_TRAINING = (
     "trackio",
 )
 """Prefixes of the names of files that training writes, and preparation does not."""
-
-READ_BY_TRAINING: Mapping[str, type] = {
-    "budget_bytes": int, "predicted_peak_bytes": int, "phase": str, "phases": dict, "components": dict, "source": str,
-}  # fmt: skip
-"""Names in plan.json, besides the plan itself, without which a run cannot go on, with the types of their values."""
 
 STEP = "step-"
 """Beginning of the names of checkpoints."""
@@ -71,21 +67,12 @@ class Position:
             CheckpointError: It is damaged, or of another version.
         """
         try:
-            return cls(**json.loads((checkpoint / POSITION).read_text()))
+            return from_json(cls, json.loads((checkpoint / POSITION).read_text()), POSITION)
         except (FileNotFoundError, TypeError, ValueError):
             raise CheckpointError(
                 f"{checkpoint / POSITION} is not as this version of plimsoll writes it: it was altered, or saved by"
                 " another version. Put a copy of the checkpoint back, or name another --run"
             ) from None
-
-    def __post_init__(self) -> None:
-        kinds = {"step": int, "loader": dict, "plan": dict, "leaves": list}
-        wrong = [name for name, kind in kinds.items() if not isinstance(getattr(self, name), kind)]
-        for path, shape, dtype in self.leaves:
-            if [type(path), type(dtype)] != [str, str] or any(type(size) is not int for size in shape):
-                wrong.append("leaves")
-        if wrong:
-            raise TypeError(f"{wrong[0]} is of another kind")
 
 
 class RunFolder:
@@ -131,25 +118,27 @@ class RunFolder:
         """Returns the error to raise for a file whose content is not what this program wrote."""
         return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {self._without(name)}")
 
-    def planned(self) -> dict[str, Any]:
-        """Returns the content of plan.json. Raises RunError if it is damaged, or lacks what training reads."""
-        planned = self.read("plan.json")
+    def planned(self) -> Planned:
+        """Returns the plan of the run. Raises RunError if it is damaged or missing."""
+        content = self.read("plan.json")
         try:
             with as_written(str(self.path / "plan.json")):
-                plan = Plan.read(planned["plan"])
-                batch = planned.get("examples_per_step", plan.effective_batch)
-                if batch != plan.effective_batch:
-                    taken = f"micro_batch {plan.micro_batch} and accumulation {plan.accumulation}"
-                    raise ValueError(f"{taken} are not the {batch} examples of a step")
-                wrong = [name for name, kind in READ_BY_TRAINING.items() if type(planned[name]) is not kind]
-                if wrong:
-                    raise TypeError(f"{wrong[0]} is {planned[wrong[0]]!r}")
+                return Planned.from_dict(content)
         except PlimsollError as problem:
             raise RunError(f"{problem}, or {self._without('plan.json')}") from None
-        return planned
+
+    def ledger(self) -> RunLedger:
+        """Returns the ledger of the sessions that have ended. Raises RunError if it is damaged or missing."""
+        content = self.read("ledger.json")
+        try:
+            return from_json(RunLedger, content, "ledger.json")
+        except TypeError as problem:
+            raise self.damaged("ledger.json", problem) from None
 
     def _without(self, name: str) -> str:
         """Returns what to do where a file is damaged and there is no copy of it."""
+        if name == "ledger.json":
+            return "remove it, and the next session begins another"
         if name == "overruns.json":
             return "remove it, and how much the run's plan has to leave free is found again"
         if name != "plan.json":
@@ -247,8 +236,9 @@ class RunFolder:
             return "finished"
 
         # Whether `--patience` has ended it. A ledger that cannot be read says nothing.
-        with contextlib.suppress(RunError, AttributeError):
-            if self.read("ledger.json").get("ended_early", {}).get("step") == saved:
+        with contextlib.suppress(RunError):
+            early = self.ledger().ended_early
+            if early is not None and early.step == saved:
                 return f"stopped early at step {saved:,}"
         return f"stopped at step {saved:,}"
 

@@ -19,7 +19,6 @@ from plimsoll.errors import CheckpointError, RunError
 from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.levers.weight_bits import readable
-from plimsoll.planned import Plan
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Opened, with_spec
 from plimsoll.recipes.saved import from_dict
@@ -49,7 +48,7 @@ class Trained:
         self.folder = RunFolder(run)
         recipe = from_dict(self.folder.read("recipe.json"))
         self.folder.require_sealed()
-        self.plan = Plan.from_dict(self.folder.planned()["plan"])
+        self.plan = self.folder.planned().plan
         self.prepared = Prepared.read(self.folder)
         self.recipe = with_spec(recipe, self.prepared.spec)
         self.run = run
@@ -142,7 +141,7 @@ def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[
     Raises:
         RunError: Its weights are kept in fewer bits, which only its recipe can read.
     """
-    plan = Plan.from_dict(folder.planned()["plan"])
+    plan = folder.planned().plan
     if plan.weight_bits != 32 or plan.frozen_bits != 32:
         raise RunError(
             f"{folder.path} keeps its weights in {min(plan.weight_bits, plan.frozen_bits)} bits, and the functions that"

@@ -27,11 +27,12 @@ from typing import IO, Any, TypeVar
 
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.planned import Buffer, Plan
+from plimsoll.planned import Plan
 from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import format_seconds
+from plimsoll.values import from_json
 
 Answer = TypeVar("Answer")
 
@@ -85,21 +86,22 @@ class Child:
         self._close(process)
 
     def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
-        return Static(**self._cached("static", {"fsdp": fsdp, "storage": dataclasses.asdict(storage or Storage())}))
+        answer = self._cached("static", {"fsdp": fsdp, "storage": dataclasses.asdict(storage or Storage())})
+        return from_json(Static, answer, "static")
 
     def rates(self) -> Rates:
         """Returns the rates of the chip: the same for every recipe."""
-        return Rates(**self._cached("rates", {}, about=self._chip))
+        return from_json(Rates, self._cached("rates", {}, about=self._chip), "rates")
 
     def analyse(self, plan: Plan) -> Analysis:
         answer = self._cached("analyse", {"plan": compiled_levers(plan)}, compiles=1)
-        return Analysis(**answer | {"largest": tuple(Buffer(**buffer) for buffer in answer.get("largest", ()))})
+        return from_json(Analysis, answer, "analyse")
 
     def trace(self, plan: Plan) -> Analysis:
-        return Analysis(**self._cached("trace", {"plan": compiled_levers(plan)}))
+        return from_json(Analysis, self._cached("trace", {"plan": compiled_levers(plan)}), "trace")
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        return Rehearsal(**self._cached("rehearse", {"plan": compiled_levers(plan)}))
+        return from_json(Rehearsal, self._cached("rehearse", {"plan": compiled_levers(plan)}), "rehearse")
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         return self._cached("measure", {"plans": [compiled_levers(plan) for plan in plans]})["seconds"]

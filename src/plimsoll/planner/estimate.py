@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from plimsoll.planned import RUNNING, HostLedger, Ledger, Plan
+from plimsoll.planned import RUNNING, EstimateBand, HostLedger, Ledger, Plan
 from plimsoll.planner.types import Analysis, Problem, Rehearsal, Static
 from plimsoll.units import MIB
 
@@ -69,7 +68,7 @@ def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, 
     dearest = max(peaks, key=peaks.__getitem__)
     return Ledger(
         budget_bytes=problem.budget_bytes,
-        predicted=phases[dearest],
+        components=phases[dearest],
         phase=dearest,
         phases=peaks,
         source=analysis.source,
@@ -92,11 +91,10 @@ def estimates_compared(devices: int) -> tuple[int, tuple[float, float]]:
     return ESTIMATED_ON_ONE_DEVICE if devices == 1 else ESTIMATED_ON_SEVERAL
 
 
-def estimate_band(ledger: Ledger, *, devices: int = 1) -> dict[str, Any] | None:
+def estimate_band(ledger: Ledger, *, devices: int = 1) -> EstimateBand | None:
     """Returns the range of the compiler's bytes for an estimated ledger; None for one that was compiled.
 
-    `lowest` and `highest` are shares of the temporaries, to be added to them; `lowest_peak_bytes` and
-    `highest_peak_bytes` follow, and the highest may be over the budget.
+    The highest peak may be over the budget.
     """
     if ledger.source != "estimated":
         return None
@@ -104,15 +102,15 @@ def estimate_band(ledger: Ledger, *, devices: int = 1) -> dict[str, Any] | None:
     plans, (least, most) = estimates_compared(devices)
     lowest = 1 / most
     highest = 1 / least
-    traced = sum(size for name, size in ledger.predicted.items() if name.endswith(TRACED))
+    traced = sum(size for name, size in ledger.components.items() if name.endswith(TRACED))
     exact = ledger.predicted_peak_bytes - traced
-    return {
-        "lowest": round(lowest - 1, 2),
-        "highest": round(highest - 1, 2),
-        "plans": plans,
-        "lowest_peak_bytes": round(exact + lowest * traced),
-        "highest_peak_bytes": round(exact + highest * traced),
-    }
+    return EstimateBand(
+        lowest=round(lowest - 1, 2),
+        highest=round(highest - 1, 2),
+        plans=plans,
+        lowest_peak_bytes=round(exact + lowest * traced),
+        highest_peak_bytes=round(exact + highest * traced),
+    )
 
 
 def _one_memory(
@@ -176,7 +174,7 @@ def _host(
     dearest = max(phases, key=lambda name: sum(phases[name].values()))
     return HostLedger(
         budget_bytes=problem.host_budget_bytes,
-        predicted=phases[dearest],
+        components=phases[dearest],
         phase=dearest,
         pinned_bytes=local * (moved + analysis.host_temp_bytes),
     )

@@ -88,9 +88,9 @@ def _advice(problem: Problem, static: Static, least: Candidate, would_fit: Would
         names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
         if names & {*problem.supported} and would_fit(numerics=numerics) is not None:
             hints.append(f"--numerics {numerics}")
-    if problem.data_advice and least.ledger.predicted.get("data", 0) > over:
+    if problem.data_advice and least.ledger.components.get("data", 0) > over:
         hints.append(problem.data_advice)
-    if problem.rate_unit == "tokens" and least.ledger.predicted.get("step temporaries", 0) > over:
+    if problem.rate_unit == "tokens" and least.ledger.components.get("step temporaries", 0) > over:
         hints.append("a shorter --seq-len")
     if static.state_bytes > over:
         saved = 1 - over / static.state_bytes
@@ -99,6 +99,6 @@ def _advice(problem: Problem, static: Static, least: Candidate, would_fit: Would
 
 
 def _components_text(ledger: Ledger | HostLedger) -> str:
-    parts = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    parts = sorted(ledger.components.items(), key=lambda item: -item[1])
     named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
     return f"{named} (MiB), in the phase '{ledger.phase}'"

@@ -80,7 +80,7 @@ class ComparedChip:
         if planned.step_seconds_range:
             words.append(f"a step of {' to '.join(map(format_seconds, planned.step_seconds_range))}")
         if band := planned.estimate_band:
-            lowest, highest = (format_bytes(band[f"{end}_peak_bytes"]) for end in ("lowest", "highest"))
+            lowest, highest = format_bytes(band.lowest_peak_bytes), format_bytes(band.highest_peak_bytes)
             words.append(f"estimated without a compiler: its peak may lie between {lowest} and {highest}")
         return ", ".join(words)
 

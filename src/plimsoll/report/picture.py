@@ -325,7 +325,7 @@ def waterfall(planned: Planned) -> Bars:
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
     unit, unit_name = byte_axis(max(peak, budget))
-    largest_first = sorted(ledger.predicted.items(), key=lambda item: -item[1])
+    largest_first = sorted(ledger.components.items(), key=lambda item: -item[1])
     starts = accumulate((size for _, size in largest_first), initial=0)
     rows = [
         Bar(

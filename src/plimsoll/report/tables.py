@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.levers.registry import LEVERS, in_words
-from plimsoll.planned import Largest, Plan, Planned
+from plimsoll.planned import Largest, Plan, Planned, RunLedger
 from plimsoll.report.layout import (
     UNKNOWN,
     Cells,
@@ -93,15 +93,15 @@ def expected_rows(planned: Planned) -> list[tuple[str, str]]:
     """Returns how far predictions may be off, the disk and the time of a step."""
     rows: list[tuple[str, str]] = []
     if band := planned.estimate_band:
-        between = f"a peak from {format_bytes(band['lowest_peak_bytes'])} to {format_bytes(band['highest_peak_bytes'])}"
-        rows.append(("estimated", f"without a compiler: {between}, by {band['plans']} plans that were also compiled"))
+        between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
+        rows.append(("estimated", f"without a compiler: {between}, by {band.plans} plans that were also compiled"))
     if planned.without_cudnn:
         rows.append(("not cuDNN's attention", planned.without_cudnn))
     if planned.margin_bytes:
         rows.append(("margin", f"{format_bytes(planned.margin_bytes)}: this run exceeded its budget before"))
     if disk := planned.disk:
-        total, size = format_bytes(disk["bytes"]), format_bytes(disk["checkpoint_bytes"])
-        rows.append(("disk", f"{total} for {disk['kept_at_once']} checkpoints of {size} at once"))
+        size = format_bytes(disk.checkpoint_bytes)
+        rows.append(("disk", f"{format_bytes(disk.bytes)} for {disk.kept_at_once} checkpoints of {size} at once"))
     if planned.sent_bytes:
         rows.append(("sent, as compiled", f"{format_bytes(planned.sent_bytes)} by each device in a step"))
     rows.append(("step", _step_words(planned)))
@@ -183,7 +183,7 @@ def memory_tables(planned: Planned) -> list[Table]:
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:
         title += f"; {format_bytes(ledger.spare_bytes)} more are kept free"
-    tables = [_components(title, ledger.predicted)]
+    tables = [_components(title, ledger.components)]
     if ledger.phases:
         rows = [
             (name, format_bytes(size), "<- peak" if name == ledger.phase else "")
@@ -193,7 +193,7 @@ def memory_tables(planned: Planned) -> list[Table]:
     if host is not None:
         limit = "no limit given" if host.budget_bytes is None else f"of {format_bytes(host.budget_bytes)}"
         title = f"each host ({limit}) at its peak, in the phase `{host.phase}`, not counting the driver"
-        tables.append(_components(title, host.predicted))
+        tables.append(_components(title, host.components))
     return tables
 
 
@@ -231,19 +231,21 @@ def frontier_table(planned: Planned) -> Table:
     return table(planned.frontier, cells, title=title)
 
 
-def ledger_table(ledger: Mapping[str, Any]) -> str:
-    """Returns a run's `ledger.json` as a table: predicted, measured, and measured minus predicted.
+def ledger_table(ledger: RunLedger) -> str:
+    """Returns the ledger of a run as a table: predicted, measured, and measured minus predicted.
 
     The first line says whether the measured peak stayed within the budget, which is the reader's question.
     """
-    expected, source = format_bytes(ledger["predicted"]["peak_bytes"]), ledger["source"]
-    verdict = peak_words(ledger["measured"]["peak_bytes"], ledger["budget_bytes"])
-    lines = [f"{verdict} (predicted {expected}, {source}, phase `{ledger['phase']}`)"]
+    verdict = peak_words(ledger.measured_bytes, ledger.budget_bytes)
+    expected = format_bytes(ledger.predicted_bytes)
+    lines = [f"{verdict} (predicted {expected}, {ledger.source}, phase `{ledger.phase}`)"]
     for part in ledger_tables(ledger):
         if part.rows:
             lines += ["", *part.lines()]
     notes = ledger_notes(ledger)
-    return "\n".join([*lines, "", *all_labelled(notes)] if notes else lines)
+    if notes:
+        lines += ["", *all_labelled(notes)]
+    return "\n".join(lines)
 
 
 def peak_words(peak: float | None, budget: int) -> str:
@@ -254,17 +256,14 @@ def peak_words(peak: float | None, budget: int) -> str:
     return f"OVER THE BUDGET by {format_bytes(peak - budget)}: {used}" if peak > budget else used
 
 
-def ledger_tables(ledger: Mapping[str, Any]) -> list[Table]:
+def ledger_tables(ledger: RunLedger) -> list[Table]:
     """Returns the components of a ledger and its phases, predicted beside measured."""
-    predicted, measured = ledger["predicted"], ledger["measured"]
-    components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
-    parts = [(name, both["predicted"], both["measured"]) for name, both in components]
-    parts.append(("peak", predicted["peak_bytes"], measured["peak_bytes"]))
-
-    before = predicted.get("phases", {})
-    after = measured.get("phases", {})
-    names = dict.fromkeys([*before, *after])
-    phases = [(f"phase {name}", before.get(name), after.get(name)) for name in names]
+    # Rows of a name, the predicted and the measured bytes.
+    parts = [(name, component.predicted, component.measured) for name, component in ledger.largest_first()]
+    parts.append(("peak", ledger.predicted_bytes, ledger.measured_bytes))
+    before = ledger.predicted.phases
+    after = ledger.measured.phases if ledger.measured else {}
+    phases = [(f"phase {name}", before.get(name), after.get(name)) for name in {**before, **after}]
 
     cells: Cells = {
         "": ("l", lambda row: row[0]),
@@ -276,12 +275,14 @@ def ledger_tables(ledger: Mapping[str, Any]) -> list[Table]:
     return [table(parts, cells, title="Predicted and measured"), table(phases, cells, title="Phase by phase")]
 
 
-def ledger_notes(ledger: Mapping[str, Any]) -> list[tuple[str, str]]:
+def ledger_notes(ledger: RunLedger) -> list[tuple[str, str]]:
     """Returns where a session went on, its overruns of the budget and its notes."""
-    step = ledger.get("resumed_from_step")
-    resumed = [] if step is None else [("resumed from", f"step {step:,}")]
-    overruns = [("over budget", f"at step {each['step']:,}: {each['words']}") for each in ledger.get("overruns", ())]
-    return [*resumed, *overruns, *(("note", note) for note in ledger.get("notes", ()))]
+    rows: list[tuple[str, str]] = []
+    if ledger.resumed_from_step is not None:
+        rows.append(("resumed from", f"step {ledger.resumed_from_step:,}"))
+    rows += [("over budget", f"at step {overrun.step:,}: {overrun.words()}") for overrun in ledger.overruns]
+    rows += [("note", note) for note in ledger.notes]
+    return rows
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,10 +6,10 @@ Imports no JAX: `plimsoll train` checks before it starts anything.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from plimsoll.errors import RunError
+from plimsoll.planned import Disk
 from plimsoll.units import KIB, format_bytes
 
 KEPT = 2
@@ -20,16 +20,13 @@ METADATA_BYTES = 256 * KIB
 """Shapes, position, manifest, and Orbax's own records: 164 KiB for 300 leaves (notes, "Disk")."""
 
 
-def needed(state_bytes: int) -> dict[str, int]:
-    """Returns `checkpoint_bytes` of one, `kept_at_once`, and `bytes` of them all.
-
-    Nothing is compressed.
-    """
-    each = state_bytes + METADATA_BYTES
-    return {"checkpoint_bytes": each, "kept_at_once": AT_ONCE, "bytes": AT_ONCE * each}
+def needed(state_bytes: int) -> Disk:
+    """Returns the bytes of a run's checkpoints. Nothing is compressed."""
+    checkpoint_bytes = state_bytes + METADATA_BYTES
+    return Disk(checkpoint_bytes=checkpoint_bytes, kept_at_once=AT_ONCE, bytes=AT_ONCE * checkpoint_bytes)
 
 
-def require_room(checkpoints: Path, disk: Mapping[str, int], *, free: int | None = None) -> None:
+def require_room(checkpoints: Path, disk: Disk, *, free: int | None = None) -> None:
     """Raises RunError for a run whose checkpoints do not fit beside those it has saved already.
 
     Args:
@@ -40,10 +37,11 @@ def require_room(checkpoints: Path, disk: Mapping[str, int], *, free: int | None
     free = shutil.disk_usage(checkpoints).free if free is None else free
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
     note = f", and {format_bytes(existing)} are there already" if existing else ""
-    if disk["bytes"] > free + existing:
+    missing = disk.bytes - free - existing
+    if missing > 0:
+        size = format_bytes(disk.checkpoint_bytes)
         raise RunError(
-            f"{checkpoints} is to hold {disk['kept_at_once']} checkpoints of {format_bytes(disk['checkpoint_bytes'])}"
-            f" at once (the last {KEPT}, the best, and the one being written), {format_bytes(disk['bytes'])} together;"
-            f" the disk has {format_bytes(free)} free{note}. Make"
-            f" {format_bytes(disk['bytes'] - free - existing)} of room, or name a folder on another disk with --run"
+            f"{checkpoints} is to hold {disk.kept_at_once} checkpoints of {size} at once (the last {KEPT}, the best,"
+            f" and the one being written), {format_bytes(disk.bytes)} together; the disk has {format_bytes(free)}"
+            f" free{note}. Make {format_bytes(missing)} of room, or name a folder on another disk with --run"
         )

@@ -53,7 +53,7 @@ def test_a_kept_plan_needs_what_its_search_kept_free_too(tmp_path):
     """What the refusal names is enough; without --memory the budget stays the run's own."""
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    planned = replace(PLANNED, ledger=replace(PLANNED.ledger, spare_bytes=24 * MIB)).to_dict()
+    planned = replace(PLANNED, ledger=replace(PLANNED.ledger, spare_bytes=24 * MIB))
 
     def kept(memory):
         options = TrainOptions(memory=memory)

@@ -52,7 +52,7 @@ class Planner:
         free = not set(levers) & set(pins)
         size = self.needed(recipe) if free or plan.remat == levers["remat"] else math.ceil(1.2 * self.needed(recipe))
         parts = {"process": size // 2, "step temporaries": size - size // 2}
-        ledger = Ledger(budget_bytes=self.budget, predicted=parts, phase="train")
+        ledger = Ledger(budget_bytes=self.budget, components=parts, phase="train")
         return replace(PLANNED, plan=replace(plan, pinned=tuple(sorted(pins))), ledger=ledger)
 
 

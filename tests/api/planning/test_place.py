@@ -21,6 +21,7 @@ from plimsoll.api.planning.place import Place, budget_bytes, chip_named, place_o
 from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import HostLedger
 from plimsoll.planner.child import Child
 from plimsoll.planner.chips import chip
 from plimsoll.processes import environment
@@ -301,7 +302,7 @@ def test_what_the_user_set_for_the_allocator_does_not_contradict_the_budget():
 
 
 def ledger_of(*, budget, peak, pinned):
-    return {"budget_bytes": budget, "predicted_peak_bytes": peak, "pinned_bytes": pinned}
+    return HostLedger(budget_bytes=budget, components={"process": peak}, phase="train", pinned_bytes=pinned)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +417,14 @@ def test_beside_an_accelerator_the_ledger_has_its_bytes_and_the_hosts(tmp_path):
     command += ["--shuffle-buffer-size", "0", "--max-examples", "20", "--memory", "1GiB", "--run", str(folder)]
     command += ["--micro-batch", "4", "--remat", "none", "--loss-chunk", "0", "--precision", "float32", "--quiet"]
     subprocess.run([*command, "--max-steps", "2"], check=True)
-    assert "host" not in json.loads((folder / "ledger.json").read_text())
+    assert json.loads((folder / "ledger.json").read_text())["host"] is None
+
+    # The plan of a card has a ledger of its host.
+    run = RunFolder(folder)
+    host = HostLedger(budget_bytes=None, components={"process": 50 * MIB}, phase="train")
+    planned = run.planned()
+    planned = dataclasses.replace(planned, ledger=dataclasses.replace(planned.ledger, host=host))
+    run.write("plan.json", planned.to_dict())
     session = json.dumps({"run": str(folder), "budget_bytes": GIB, "log_every": 1})
     subprocess.run([sys.executable, "-c", ON_A_FAKE_CARD, session], check=True, env=environment.for_processes("cpu"))
     result = json.loads((folder / "ledger.json").read_text())

@@ -7,7 +7,6 @@ driver are here: a machine without an accelerator pays nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -16,6 +15,7 @@ from typing import Any
 
 from plimsoll.api.messages import Say
 from plimsoll.errors import PlimsollError
+from plimsoll.planned import HostLedger
 from plimsoll.planner import host
 from plimsoll.planner.chips import BACKEND, Chip
 from plimsoll.processes import environment, nvidia
@@ -136,14 +136,14 @@ def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure:
     return environ if measure else environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def pinned_at_most(planned_host: Mapping[str, Any] | None = None) -> int:
+def pinned_at_most(planned_host: HostLedger | None = None) -> int:
     """Returns the bytes of the host's memory that XLA may pin for a card, which it does not give back.
 
     It pins more than a step asks for, in powers of two. So it may have what the host's budget, or this machine, leaves
     beside the rest of the process, and no less than the plan needs.
 
     Args:
-        planned_host: The host's ledger in plan.json; None where nothing is planned yet.
+        planned_host: The host's ledger of the plan; None where nothing is planned yet.
     """
     available = host.available_bytes()
     of_machine = available - host.margin_bytes(available)
@@ -151,10 +151,10 @@ def pinned_at_most(planned_host: Mapping[str, Any] | None = None) -> int:
         return of_machine
 
     # Beside the rest of the process, as it was planned.
-    budget = planned_host["budget_bytes"]
+    budget = planned_host.budget_bytes
     room = of_machine if budget is None else budget
-    pinned = planned_host["pinned_bytes"]
-    rest = planned_host["predicted_peak_bytes"] - pinned
+    pinned = planned_host.pinned_bytes
+    rest = planned_host.predicted_peak_bytes - pinned
     return max(pinned, room - rest)
 
 
@@ -175,7 +175,7 @@ def training_environment(
     *,
     devices: int = 1,
     one_heap: bool = True,
-    planned_host: Mapping[str, Any] | None = None,
+    planned_host: HostLedger | None = None,
 ) -> dict[str, str]:
     """Returns the environment of the training process.
 
@@ -188,7 +188,7 @@ def training_environment(
         say: Called with a warning if the accelerator is not the one that was planned for.
         devices: Number of devices that the CPU is treated as.
         one_heap: Whether the threads of a process that trains on the CPU share one heap.
-        planned_host: The host's ledger in plan.json.
+        planned_host: The host's ledger of the plan.
     """
     if card is None:  # the CPU, or processes that have their environment already
         return environment.for_processes("cpu", devices=devices, one_heap=one_heap)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning import card as cards
 from plimsoll.api.planning.card import Card
 from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
+from plimsoll.planned import Planned
 from plimsoll.planner import chips, host
 from plimsoll.planner.chips import GPUS_IN_A_MACHINE, Chip
 from plimsoll.processes.environment import CPU_DEVICES, FORCED_DEVICES
@@ -349,19 +348,20 @@ def cpu_devices() -> int:
     return max(1, int(forced[-1])) if forced else 1
 
 
-def elsewhere(planned: Mapping[str, Any], mesh: str | None, target: Chip, *, processes: int = 1) -> str | None:
+def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: int = 1) -> str | None:
     """Returns why a run's plan cannot be kept on the devices that are here now, in words; None if it can.
 
     Args:
-        planned: The run's plan.json.
+        planned: The run's plan.
         mesh: Mesh that is requested now, as text.
         target: Chip to train on.
         processes: Number of processes that train together now.
     """
     if target.platform != "cpu":
         return None
-    plan = planned["plan"]
-    devices, fsdp, hosts = plan.get("devices", 1), plan["fsdp"], planned.get("hosts", 1)
+    fsdp = planned.plan.fsdp
+    devices = planned.plan.devices
+    hosts = planned.hosts
     before, requested = Mesh(devices // fsdp, fsdp), parse_mesh(mesh)
     if requested not in (None, before):
         return f"was planned for a mesh of {before}, and --mesh says {requested}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from plimsoll.planned import Planned
+from plimsoll.planned import Planned, RunLedger
 from plimsoll.report.picture import Line
 
 Facts = Mapping[str, Any]
@@ -63,8 +63,8 @@ class Recorded:
     recipe: Facts
     """Content of recipe.json."""
     planned: Planned | None = None
-    ledger: Facts = field(default_factory=dict)
-    """Bytes predicted and measured, as in ledger.json; empty before there is a plan."""
+    ledger: RunLedger | None = None
+    """Bytes predicted and measured; None before there is a plan."""
     steps: int | None = None
     """Steps of the whole run, once its data are prepared."""
     data: str = ""
@@ -95,7 +95,7 @@ class Recorded:
     @property
     def budget_bytes(self) -> int | None:
         """Budget of one device, or of the process on a CPU."""
-        return self.ledger.get("budget_bytes")
+        return self.ledger and self.ledger.budget_bytes
 
     @property
     def memory_kind(self) -> str:
@@ -105,7 +105,7 @@ class Recorded:
     @property
     def measured_peak_bytes(self) -> float | None:
         """Peak of all processes of the run, from its ledger; before there is one, the highest that was logged."""
-        measured = self.ledger["measured"]["peak_bytes"] if self.ledger else None
+        measured = self.ledger and self.ledger.measured_bytes
         return measured or max(self.column(f"peak_{self.memory_kind}_bytes").finite, default=None)
 
     @property

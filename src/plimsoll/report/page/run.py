@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from statistics import median
 
+from plimsoll.planned import RunLedger
 from plimsoll.report.layout import UNKNOWN, Table, format_rate, format_share, format_used, known
 from plimsoll.report.page.plans import plan_section
 from plimsoll.report.page.recorded import Facts, Recorded, time_axis
@@ -65,7 +66,7 @@ def figures(run: Recorded) -> dict[str, str]:
 def memory(run: Recorded) -> Section:
     """Returns memory in use over time under the budget, and the bytes of each part."""
     over_time = memory_over_time(run)
-    if not run.ledger:
+    if run.ledger is None:
         return Section(title="The line", charts=[over_time])
     parts, phases = ledger_tables(run.ledger)
     return Section(
@@ -95,21 +96,20 @@ def memory_over_time(run: Recorded) -> Chart:
     )
 
 
-def parts_of_peak(ledger: Facts) -> Bars:
+def parts_of_peak(ledger: RunLedger) -> Bars:
     """Returns a bar for each component, measured beside predicted."""
-    components = sorted(ledger["components"].items(), key=lambda item: -item[1]["predicted"])
-    unit, unit_name = byte_axis(ledger["predicted"]["peak_bytes"])
+    unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
-    for name, sizes in components:
-        measured = sizes["measured"]
-        is_known = measured is not None
+    for name, component in ledger.largest_first():
+        measured = component.measured
+        size = component.predicted if measured is None else measured
         rows.append(
             Bar(
                 name=name,
-                parts={"bytes": (measured if is_known else sizes["predicted"]) / unit},
-                text=format_bytes(measured) if is_known else "not measured",
-                mark=sizes["predicted"] / unit,
-                is_hollow=not is_known,
+                parts={"bytes": size / unit},
+                text="not measured" if measured is None else format_bytes(measured),
+                mark=component.predicted / unit,
+                is_hollow=measured is None,
             )
         )
     caption = "Bars are what was measured, lines across them what was predicted. A hollow bar was not measured."

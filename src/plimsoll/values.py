@@ -1,0 +1,107 @@
+"""Values in JSON and back: dataclasses by the names of their fields, read with the types of these.
+
+A wrong value is refused with the path of its field, like `plan.json.phases.train is '2'`. A class that stands in JSON
+in another form has `to_dict` and `from_dict`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Kind = TypeVar("Kind")
+
+
+def to_json(value: Any) -> Any:
+    """Returns a value as JSON has it."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        return fields_to_json(value)
+    if isinstance(value, Mapping):
+        return {name: to_json(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(part) for part in value]
+    return value
+
+
+def fields_to_json(value: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass as JSON has them, by name."""
+    return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def from_json(kind: type[Kind], value: Any, path: str) -> Kind:
+    """Returns a value from JSON as one of a type.
+
+    Args:
+        kind: The type: a dataclass, a plain value, a Literal, or a union with None, tuple or mapping of these.
+        value: Value from JSON.
+        path: Where it stands, for refusals.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value, path)  # type: ignore[attr-defined]
+    if dataclasses.is_dataclass(kind):
+        return fields_from_json(kind, value, path)
+    return _read(kind, value, path)
+
+
+def fields_from_json(kind: type[Kind], value: Any, path: str) -> Kind:
+    """Returns a dataclass from an object with its fields. Names that are no fields are left out: they follow from them.
+
+    Raises:
+        TypeError: A field is missing, or of another type.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{path} is {value!r}")
+
+    read: dict[str, Any] = {}
+    for name, (hint, is_required) in _fields(kind).items():
+        if name in value:
+            read[name] = from_json(hint, value[name], f"{path}.{name}")
+        elif is_required:
+            raise TypeError(f"{path}.{name} is missing")
+    return kind(**read)
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Returns the type of each field, and whether it has no default."""
+    hints = get_type_hints(kind)
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(kind)
+    return {field.name: (hints[field.name], field.default is field.default_factory is missing) for field in fields}
+
+
+def _read(kind: Any, value: Any, path: str) -> Any:
+    """Returns a value that is no dataclass."""
+    origin = get_origin(kind)
+    arguments = get_args(kind)
+
+    # A value or None.
+    if origin in (Union, UnionType):
+        (other,) = set(arguments) - {NoneType}
+        return None if value is None else from_json(other, value, path)
+
+    # Several values.
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        is_fixed = origin is tuple and Ellipsis not in arguments
+        kinds = arguments if is_fixed else arguments[:1] * len(value)
+        if len(kinds) == len(value):
+            places = range(len(value))
+            return tuple(from_json(kinds[place], value[place], f"{path}[{place}]") for place in places)
+    if origin in (Mapping, dict) and isinstance(value, Mapping):
+        return {name: from_json(arguments[1], part, f"{path}.{name}") for name, part in value.items()}
+
+    # One value. True is no 1, and a float may be written without a point.
+    choices = [(type(choice), choice) for choice in arguments]
+    is_choice = origin is Literal and (type(value), value) in choices
+    is_whole_float = kind is float and type(value) is int
+    if is_choice or is_whole_float or kind in (Any, type(value)):
+        return value
+    raise TypeError(f"{path} is {value!r}")
