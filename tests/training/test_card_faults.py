@@ -18,12 +18,12 @@ import dataclasses, json, sys
 import jax
 from plimsoll import worker
 from plimsoll.processes import handover
-from plimsoll.training import program
+from plimsoll.engine import program
 
-compile_all = program.compile_all
+load = program.load
 
-def breaking(lowered):
-    executables, taken = compile_all(lowered), []
+def breaking(recipe, plan, *, steps):
+    executables, taken = load(recipe, plan, steps=steps), []
 
     def step(state, batch):
         taken.append(1)
@@ -39,7 +39,7 @@ def become(ready):
     print("BECOMES", json.dumps(ready.command))
     sys.exit(0)
 
-program.compile_all, handover.become = breaking, become
+program.load, handover.become = breaking, become
 sys.exit(worker.main(["train", sys.argv[1]]))
 """
 """The training process, but that a step of its fails, and that it prints what it would become."""
