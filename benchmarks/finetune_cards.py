@@ -2,6 +2,7 @@
 
     python benchmarks/finetune_cards.py published [--only t4 torchtune litgpt]
     python benchmarks/finetune_cards.py context [--model llama-3.1-8b] [--tokens 4096 8192 ...] [--variant plain host]
+    python benchmarks/finetune_cards.py sweep [--chip t4 rtx3090] [--tokens 4096 ...] [--rivals 4]
 
 Nothing runs and no weight is read: every row is a `plimsoll plan finetune ... --json`, compiled for the card (after
 `plimsoll chips --install cuda`; without it the bytes are estimates, and `source` says so).
@@ -20,7 +21,11 @@ feed-forward part and loss in chunks; VARIANTS are other levers besides. For eve
 the host and the time of a step; then a line through the last three lengths, and the tokens that fit in 8, 24 and 80 GB
 by interpolation. GB is 10^9 bytes.
 
-Writes bench-out/finetune_published.json or finetune_context.json.
+`sweep`: whether the chosen plan is the fastest, by its own estimate: Qwen2.5-7B in NF4 on cards with and without an
+attention kernel of their own. Every combination of levers is traced; of those that may fit, RIVALS that are the fastest
+by their trace are compiled. Goal: each chosen step takes at most 1.1 times the fastest of them.
+
+Writes bench-out/finetune_published.json, finetune_context.json or finetune_sweep.json.
 """
 
 from __future__ import annotations
@@ -28,14 +33,30 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import shlex
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from measuring import ROOT, conditions, write
 from training_process import ENVIRONMENT, PLIMSOLL
+
+from plimsoll.api.messages import quiet
+from plimsoll.api.planning.find import compilers, find_plan, problem_of
+from plimsoll.api.planning.place import place_of
+from plimsoll.api.planning.question import Question
+from plimsoll.errors import BudgetError
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Plan
+from plimsoll.planner.estimate import estimates_compared, interpolated, sample
+from plimsoll.planner.space import combinations
+from plimsoll.planner.speed import step_seconds
+from plimsoll.planner.types import Analysis
+from plimsoll.recipes.registry import preset
 
 GB, MB = 1e9, 1e6
 
@@ -176,6 +197,95 @@ def tokens_within(tokens: np.ndarray, used: np.ndarray, limit: float) -> int:
     return max(0, int(tokens[at - 1] + (limit - used[at - 1]) / slope))
 
 
+SWEPT = {
+    "t4": (2_048, 4_096, 32_768),
+    "rtx3090": (2_048, 8_192, 32_768),
+    "rtx4090": (4_096, 16_384, 32_768),
+    "a100-40": (2_048, 8_192, 32_768),
+}
+"""Chip to the lengths whose chosen plan is compared with all others."""
+SWEEP_GOAL = 1.1
+
+
+def sweep(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns a row for each question: the chosen step beside the fastest that was compiled."""
+    rows = []
+    for chip in options.chip:
+        for tokens in options.tokens or SWEPT[chip]:
+            recipe = preset("finetune").replace(pretrained=MODELS["qwen2.5-7b"], seq_len=tokens)
+            question = Question(recipe=recipe, name="finetune", chip=chip, pins={"frozen_bits": 4})
+            row = {"chip": chip, "tokens": tokens} | compared(question, rivals=options.rivals)
+            rows.append(row)
+            print(
+                f"{chip} {tokens:6}: chosen {row['chosen_seconds']:.1f} s, fastest {row['fastest_seconds']:.1f} s"
+                f" ({row['traced']} traced, {row['compiled']} compiled): {row['ratio']:.3f}",
+                flush=True,
+            )
+    worst = max(row["ratio"] for row in rows)
+    print(f"slower than the fastest by {worst - 1:.1%} at worst (goal {SWEEP_GOAL - 1:.0%})")
+    return {"rows": rows}
+
+
+def compared(question: Question, *, rivals: int) -> dict[str, Any]:
+    """Returns the chosen plan of a question beside the fastest of its rivals."""
+    place = place_of(question)
+    chosen = find_plan(question, place)
+    traced = by_trace(question)
+    others = [plan for _, plan in traced if levers_of(plan) != levers_of(chosen.plan)]
+    planned = [chosen]
+    for plan in others[:rivals]:
+        pinned = replace(question, pins=levers_of(plan))
+        try:
+            planned.append(find_plan(pinned, place))
+        except BudgetError:
+            print(f"    does not fit: {pinned.pins}")
+    seconds = [each.step_seconds or math.inf for each in planned]
+    fastest = planned[seconds.index(min(seconds))]
+    return {
+        "chosen": chosen.plan.to_dict(),
+        "chosen_seconds": seconds[0],
+        "fastest": fastest.plan.to_dict(),
+        "fastest_seconds": min(seconds),
+        "ratio": seconds[0] / min(seconds),
+        "traced": len(traced),
+        "compiled": 1 + len(others[:rivals]),
+    }
+
+
+def levers_of(plan: Plan) -> dict[str, Any]:
+    """Returns the levers that the compiled step depends on, and its micro-batch."""
+    return {name: value for name, value in plan.levers.items() if LEVERS[name].compiled}
+
+
+def by_trace(question: Question) -> list[tuple[float, Plan]]:
+    """Returns every plan that may fit as far as its trace says, the fastest first by the card's rates."""
+    place = place_of(question)
+    problem = problem_of(question, place, None)
+    _, (least, _) = estimates_compared(problem.devices)
+    traced = []
+    with compilers(question, place, None, quiet) as compiler:
+        rates, static_of = compiler.rates(), cache(compiler.static)
+
+        def fits(plan: Plan, analysis: Analysis) -> bool:
+            needed = static_of(plan.fsdp, plan.storage).state_bytes + least * analysis.beyond_state_bytes
+            return needed <= problem.budget_bytes
+
+        for combination in combinations(problem, rates, static_of):
+            # Where the smallest micro-batch does not fit, no larger one does.
+            small, *large = sorted({min(combination.plans), *sample(sorted(combination.plans))})
+            answers = {small: compiler.trace(combination.plans[small])}
+            if not fits(combination.plans[small], answers[small]):
+                continue
+            answers |= {micro: compiler.trace(combination.plans[micro]) for micro in large}
+
+            for micro, plan in combination.plans.items():
+                analysis = interpolated(micro, answers)
+                if fits(plan, analysis):
+                    static = static_of(plan.fsdp, plan.storage)
+                    traced.append((step_seconds(plan, analysis, static, rates), plan))
+    return sorted(traced, key=lambda found: found[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -185,8 +295,14 @@ def main() -> None:
     of_context.add_argument("--tokens", type=int, nargs="*", default=LENGTHS)
     of_context.add_argument("--chip", default="h100", help="a GPU, as `plimsoll chips` calls it")
     of_context.add_argument("--variant", nargs="*", choices=VARIANTS, default=["plain", "host"])
+    of_sweep = kinds.add_parser("sweep")
+    of_sweep.add_argument("--chip", nargs="*", choices=SWEPT, default=list(SWEPT))
+    of_sweep.add_argument("--tokens", type=int, nargs="*", help="lengths; by default those of SWEPT")
+    of_sweep.add_argument("--rivals", type=int, default=4, help="other plans that are compiled, at most")
     options = parser.parse_args()
-    result = context(options) if options.kind == "context" else {name: PUBLISHED[name]() for name in options.only}
+    makers = {"context": context, "sweep": sweep}
+    maker = makers.get(options.kind)
+    result = {name: PUBLISHED[name]() for name in options.only} if maker is None else maker(options)
     write(ROOT / f"bench-out/finetune_{options.kind}.json", {"conditions": conditions(options)} | result)
 
 

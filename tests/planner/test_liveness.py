@@ -60,6 +60,24 @@ def test_a_loop_holds_one_round_and_what_it_stacks():
     assert 8 * MIB <= counted(stacked, SQUARE) <= 20 * MIB  # eight stacked, their product, a round
 
 
+def test_what_a_loop_fills_is_its_result_from_the_beginning():
+    def filled(x):
+        rows = lambda whole, i: (jax.lax.dynamic_update_slice(whole, x[:1] * 2, (i, 0)), None)  # noqa: E731
+        return jax.lax.scan(rows, jnp.empty((2_048, 512)), jnp.arange(8))[0]
+
+    assert counted(filled, SQUARE) <= 4096
+    assert counted(lambda x: jnp.sum(filled(x) @ x), SQUARE) <= 8 * MIB + 4096  # the filled one, and its product
+    assert 8 * MIB <= counted(lambda x: jnp.sum(filled(x) @ x), SQUARE)
+
+
+def test_what_is_written_over_is_a_copy_where_it_is_read_again():
+    def updated(x):
+        product = x @ x
+        return jax.lax.dynamic_update_slice(product, x[:1], (0, 0)), product @ x
+
+    assert MIB <= counted(updated, SQUARE) <= MIB + 4096
+
+
 @pytest.mark.slow_except("2-0-block")
 @pytest.mark.parametrize("remat", ["none", "dots", "block"])
 @pytest.mark.parametrize(("micro_batch", "layerwise"), [(2, 0), (8, 0), (16, 2)])

@@ -29,6 +29,8 @@ _ELEMENTWISE = """
 """
 FUSED = frozenset(_ELEMENTWISE.split())
 """Done inside whoever reads the result."""
+UPDATES = ("dynamic_update_slice", "scatter", "scatter-add")
+"""Written into their first operand, where nobody reads that again."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
 """Operations that compute fused operands while they read them."""
 
@@ -62,10 +64,7 @@ def _stacked_on_host(jaxpr: Any) -> int:
 
 def _peak(jaxpr: Any, workspace: int) -> int:
     """Returns the largest sum alive at once in a jaxpr, whose arguments and results belong to whoever calls it."""
-    results = set(_variables(jaxpr.outvars))
-    for equation in reversed(jaxpr.eqns):  # what only has another shape there is that result
-        if equation.primitive.name in FREE and results.intersection(equation.outvars):
-            results.update(_variables(equation.invars))
+    results = _in_bytes_of_results(jaxpr)
     made_from, last_use = _followed(jaxpr, results)
     alive: dict[Any, int] = {}
     highest = 0
@@ -78,12 +77,49 @@ def _peak(jaxpr: Any, workspace: int) -> int:
             if variable not in made_from and variable not in results
         }
         dying = [value for value in alive if last_use.get(value, -1) <= at]
-        reused = sum(alive[value] for value in dying) if equation.primitive.name in ("scan", "while") else 0
+        reused = 0
+        if equation.primitive.name in ("scan", "while"):
+            reused = sum(alive[value] for value in dying)
+        elif equation.primitive.name in UPDATES:
+            reused = sum(alive[value] for value in dying if value is equation.invars[0])
         highest = max(highest, sum(alive.values()) + max(0, sum(allocated.values()) - reused) + inside)
         for value in dying:
             del alive[value]
         alive |= {variable: size for variable, size in allocated.items() if last_use.get(variable, -1) > at}
     return highest
+
+
+def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
+    """Returns the results of a jaxpr, and the values that have their bytes before them."""
+    results = set(_variables(jaxpr.outvars))
+    last_reader = {variable: equation for equation in jaxpr.eqns for variable in _variables(equation.invars)}
+    for equation in reversed(jaxpr.eqns):
+        # What only has another shape there.
+        if equation.primitive.name in FREE and results.intersection(equation.outvars):
+            results.update(_variables(equation.invars))
+
+        # What is written over there, unless it is read again.
+        for before, after in _written_over(equation):
+            if after in results and last_reader.get(before) is equation:
+                results.add(before)
+    return results
+
+
+def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
+    """Returns operands of an operation with the result that takes their bytes: of a loop its state."""
+    name, parameters = equation.primitive.name, equation.params
+    operands = equation.invars
+    if name in UPDATES:
+        operands = operands[:1]
+    elif name == "scan":
+        first = parameters["num_consts"]
+        operands = operands[first : first + parameters["num_carry"]]
+    elif name == "while":
+        operands = operands[parameters["cond_nconsts"] + parameters["body_nconsts"] :]
+    else:
+        operands = []
+    pairs = zip(operands, equation.outvars, strict=False)
+    return [(before, after) for before, after in pairs if not isinstance(before, jex.Literal)]
 
 
 def _followed(jaxpr: Any, results: set[Any]) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
