@@ -67,7 +67,7 @@ def test_what_a_loop_fills_is_its_result_from_the_beginning():
 
     assert counted(filled, SQUARE) <= 4096
     assert counted(lambda x: jnp.sum(filled(x) @ x), SQUARE) <= 8 * MIB + 4096  # the filled one, and its product
-    assert 8 * MIB <= counted(lambda x: jnp.sum(filled(x) @ x), SQUARE)
+    assert counted(lambda x: jnp.sum(filled(x) @ x), SQUARE) >= 8 * MIB
 
 
 def test_what_is_written_over_is_a_copy_where_it_is_read_again():
