@@ -25,11 +25,15 @@ def asked(monkeypatch):
     """How the search was asked."""
     found = {}
 
-    def search(problem, compiler, say, **how):
-        found.update(how)
-        return replace(PLANNED, frontier=POINTS)
+    def looked_for(*, smallest):
+        def plan_of(problem, desk):
+            found.update(within=desk.deadline.seconds, smallest=smallest)
+            return replace(PLANNED, frontier=POINTS)
 
-    monkeypatch.setattr(find, "search", search)
+        return plan_of
+
+    monkeypatch.setattr(find.search, "find_fastest", looked_for(smallest=False))
+    monkeypatch.setattr(find.search, "find_smallest", looked_for(smallest=True))
     monkeypatch.setattr(find.SpokenPool, "static", lambda self: STATIC)
     return found
 

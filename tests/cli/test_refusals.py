@@ -201,7 +201,7 @@ def place(tmp_path, tiny_run, puzzle_run, model, monkeypatch):
 
 @pytest.mark.parametrize("typed", REFUSED)
 def test_what_makes_no_sense_is_refused_by_its_name_and_leaves_nothing(capsys, place, monkeypatch, typed):
-    monkeypatch.setattr(find, "search", lambda *_, **__: pytest.fail("it was planned first"))
+    monkeypatch.setattr(find.search, "find_fastest", lambda *_, **__: pytest.fail("it was planned first"))
     before = sorted(place.iterdir())
     with workers_here():
         error = refused(capsys, *shlex.split(typed))

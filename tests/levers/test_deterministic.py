@@ -9,7 +9,7 @@ import pytest
 
 from for_cuda import answer_for_cuda
 from making import made
-from planner_examples import FakeCompiler, problem
+from planner_examples import FakeCompiler, problem, search
 from plimsoll.engine import compile as local
 from plimsoll.engine import cross_compile
 from plimsoll.engine.compile import LocalCompiler
@@ -17,7 +17,6 @@ from plimsoll.engine.cross_compile import CrossCompiler
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
-from plimsoll.planner.search import search
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.tables import lever_rows, plan_words
 from plimsoll.training import program
@@ -115,15 +114,15 @@ def test_what_is_planned_is_compiled_as_it_will_run(name, deterministic, monkeyp
 def test_where_it_would_change_nothing_a_pin_is_refused(name, platform):
     about = problem(GIB, chip=name, platform=platform, pins={"deterministic": False})
     with pytest.raises(RecipeError, match=f"--deterministic False would change nothing on {name}: .* Leave it out"):
-        search(about, FakeCompiler(), lambda text: None)
+        search(about, FakeCompiler())
     kept = dataclasses.replace(about, platform="cpu", pins={"deterministic": True})
-    assert search(kept, FakeCompiler(), lambda text: None).plan.deterministic
+    assert search(kept, FakeCompiler()).plan.deterministic
 
 
 def test_only_the_user_gives_it_up_and_the_plan_says_so_from_then_on():
     def found(**pins):
         about = problem(GIB, chip="h100", platform="cuda", numerics="compressed", pins=pins)
-        return search(about, FakeCompiler(), lambda text: None).plan
+        return search(about, FakeCompiler()).plan
 
     usual, free = found(), found(deterministic=False)
     assert usual.deterministic

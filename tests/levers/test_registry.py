@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import toy_lever
-from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem, search
 from plimsoll.api.planning.pins import require_levers, require_supported
 from plimsoll.api.rungs import rungs
 from plimsoll.cli.options import TrainOptions
@@ -20,7 +20,6 @@ from plimsoll.levers.lever import CLASSES, Lever
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planned import Plan
 from plimsoll.planner.child import compiled_levers, plan_of
-from plimsoll.planner.search import search
 from plimsoll.planner.space import combinations, same_step
 from plimsoll.recipes.own.recipe import recipe
 from plimsoll.recipes.recipe import Recipe
@@ -56,7 +55,7 @@ def saving(plan):
 
 def found(budget, compiler=None, **changes):
     about = {"supported": ("remat", "loss_chunk", "norms")} | changes
-    return search(problem(budget, **about), compiler or FakeCompiler(temporaries=saving), lambda text: None)
+    return search(problem(budget, **about), compiler or FakeCompiler(temporaries=saving))
 
 
 def test_it_is_an_option_with_help(toy, capsys):

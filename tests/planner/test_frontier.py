@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from planner_examples import PROCESS, FakeCompiler, problem
+from planner_examples import PROCESS, FakeCompiler, problem, search
 from plimsoll.planner import estimate
-from plimsoll.planner.candidates import NEAR
-from plimsoll.planner.search import SMALL, search
+from plimsoll.planner.objectives import NEAR, SMALL
 from plimsoll.planner.space import same_step
 from plimsoll.units import MIB
 
@@ -23,13 +22,13 @@ def _kept_free(monkeypatch):
 
 def found(budget, **changes):
     compiler = FakeCompiler(loop_seconds=0.05)  # small micro-batches are slow
-    return search(problem(budget, **changes), compiler, lambda text: None), compiler
+    return search(problem(budget, **changes), compiler), compiler
 
 
 def test_nothing_is_asked_for_either(monkeypatch):
     with_them, compiler = found(PROCESS + 300 * MIB)
     asked = list(compiler.asked)
-    monkeypatch.setattr("plimsoll.planner.search.frontier", lambda *_: ())
+    monkeypatch.setattr("plimsoll.planner.explain.frontier", lambda *_: ())
     without, compiler = found(PROCESS + 300 * MIB)
     assert compiler.asked == asked
     assert without.frontier == ()
@@ -43,7 +42,7 @@ BUDGETS = st.integers(PROCESS // MIB + 120, PROCESS // MIB + 900)
 @given(budget=BUDGETS, loop=st.sampled_from([1e-9, 1e-3, 0.05]), off=st.sampled_from([0.8, 1.0, 1.3]))
 def test_of_the_plans_that_nothing_beats_a_larger_one_is_faster(budget, loop, off):
     compiler = FakeCompiler(loop_seconds=loop, traced=lambda plan: off)
-    planned = search(problem(budget * MIB), compiler, lambda text: None)
+    planned = search(problem(budget * MIB), compiler)
     points = planned.frontier
     (chosen,) = (point for point in points if point.chosen)
     assert same_step(chosen.plan) == same_step(planned.plan)

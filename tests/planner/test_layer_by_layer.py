@@ -2,16 +2,15 @@
 
 import pytest
 
-from planner_examples import PROCESS, STATIC, FakeCompiler, problem
+from planner_examples import PROCESS, STATIC, FakeCompiler, problem, search
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.planner.search import search
 from plimsoll.units import GIB, MIB
 
 LAYERED = {"layerwise": 2, "effective_batch": 1, "numerics": "exact"}
 
 
 def found(budget, compiler=None, **changes):
-    return search(problem(budget, **LAYERED | changes), compiler or FakeCompiler(), lambda text: None)
+    return search(problem(budget, **LAYERED | changes), compiler or FakeCompiler())
 
 
 def floor(**changes):

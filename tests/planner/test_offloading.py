@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from for_cuda import answer_for_cuda
-from planner_examples import FakeCompiler, problem
+from planner_examples import FakeCompiler, problem, search
 from plimsoll.api.planning.ask import ask
 from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, RecipeError
-from plimsoll.planner.search import SMALL, search
+from plimsoll.planner.objectives import SMALL
 from plimsoll.recipes.registry import preset
 from plimsoll.units import GIB, MIB
 
@@ -36,7 +36,7 @@ class FakeCard(FakeCompiler):
 
 def on_a_card(budget, compiler=None, **changes):
     about = {"chip": "h200", "platform": "cuda", "supported": SUPPORTED} | changes
-    return search(problem(budget, **about), compiler or FakeCard(), lambda text: None)
+    return search(problem(budget, **about), compiler or FakeCard())
 
 
 def floor_without():
@@ -86,7 +86,7 @@ def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit(
     with pytest.raises(BudgetError):
         on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not support it
     with pytest.raises(BudgetError):
-        search(problem(floor - MIB, supported=able), FakeCardThatKeeps(), lambda text: None)  # on a CPU
+        search(problem(floor - MIB, supported=able), FakeCardThatKeeps())  # on a CPU
 
 
 def card_with_frozen():

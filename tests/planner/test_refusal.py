@@ -6,7 +6,8 @@ import pytest
 
 from planner_examples import STATIC, analysis, plan, problem
 from plimsoll.planned import HostLedger, Ledger
-from plimsoll.planner.candidates import Candidate
+from plimsoll.planner.evidence import Failure
+from plimsoll.planner.explain import Priced
 from plimsoll.planner.refusal import refusal
 from plimsoll.units import MIB
 
@@ -15,18 +16,19 @@ def smallest(*, spare=0, host=None, **parts):
     """A plan whose parts are so many MiB."""
     predicted = {name.replace("_", " "): round(size * MIB) for name, size in parts.items()}
     book = Ledger(budget_bytes=100 * MIB, components=predicted, phase="train", host=host, spare_bytes=spare * MIB)
-    return Candidate(plan(), book, 1.0, analysis(0))
+    return Priced(plan(), book, 1.0, analysis(0))
 
 
 def never(**_changes):
     """Nothing else would fit either."""
+    return False
 
 
 def refused(least, would_fit=never, *, state=0, failures=(), **changes):
     """Of a thousand parameters; nothing besides what is asked for would help, whose rate is of examples."""
     static = replace(STATIC, parameters=1_000, parameter_bytes=state * MIB, optimizer_bytes=0)
     about = {"rate_unit": "examples", "numerics": "compressed", "supported": ()} | changes
-    return refusal(problem(100 * MIB, **about), static, least, [*failures], would_fit)
+    return refusal(problem(100 * MIB, **about), static, least, [Failure("compile", why) for why in failures], would_fit)
 
 
 def advice(*arguments, **changes):
@@ -54,6 +56,14 @@ def test_where_nothing_compiles_the_reasons_are_all_there_is():
     assert (found.budget_bytes, found.floor_bytes) == (100 * MIB, None)
 
 
+def test_where_plans_compile_and_none_runs_the_refusal_says_that():
+    failures = [Failure("time", "killed by signal 9"), Failure("time", "another")]
+    found = refusal(problem(100 * MIB, chip="h100"), STATIC, None, failures, never)
+    assert "no plan of toy runs on h100: of 2 that compile" in str(found)
+    assert "killed by signal 9" in str(found)
+    assert found.floor_bytes is None
+
+
 def test_a_host_that_is_too_small_is_told_where_the_device_is_not():
     def beside(budget, needed):
         return HostLedger(budget_bytes=budget * MIB, components={"process": needed * MIB}, phase="save")
@@ -74,9 +84,7 @@ def test_pins_are_to_be_left_out_by_their_flags_or_with_the_plan_that_they_came_
     pins = {"remat": "none", "loss_chunk": 0}
     assert advice(OVER, pins=pins) == [], "it would be refused again"
     freed = {"pins": {}}
-    assert advice(OVER, lambda **changes: OVER if changes == freed else None, pins=pins) == [
-        "leave out --loss-chunk, --remat"
-    ]
+    assert advice(OVER, lambda **changes: changes == freed, pins=pins) == ["leave out --loss-chunk, --remat"]
     (hint,) = advice(OVER, pins=pins, pinned_by="--plan x.json")
     assert hint.startswith("leave out --plan x.json")
 
@@ -95,7 +103,7 @@ def test_numbers_that_may_be_touched_more_are_offered_where_a_lever_does_and_the
 
     def would_fit(**changes):
         asked.append(changes)
-        return OVER if changes.keys() == {"numerics"} else None
+        return changes.keys() == {"numerics"}
 
     assert advice(OVER, would_fit, numerics=numerics, supported=supported) == hints
     assert [f"--numerics {changes['numerics']}" for changes in asked] == hints, "nothing is searched for in vain"

@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hypotheses import examples
-from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem
+from planner_examples import PROCESS, STATIC, FakeCompiler, activation_bytes, plan, problem, search
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError
 from plimsoll.planned import Plan
 from plimsoll.planner import estimate
-from plimsoll.planner import search as planner_search
-from plimsoll.planner.candidates import NEAR
 from plimsoll.planner.estimate import RUNNING_BYTES, SAVING_BYTES, ledger
-from plimsoll.planner.search import SMALL, search
+from plimsoll.planner.objectives import NEAR, SMALL
+from plimsoll.planner.policy import GIVEN_UP
+from plimsoll.planner.search import Desk, find_smallest
 from plimsoll.planner.speed import range_of, step_seconds
 from plimsoll.planner.types import DoesNotCompile, Rehearsal
 from plimsoll.types import Storage
@@ -32,7 +32,7 @@ def _kept_free(monkeypatch):
 
 
 def found(budget, compiler=None, **changes):
-    return search(problem(budget, **changes), compiler or FakeCompiler(), lambda text: None)
+    return search(problem(budget, **changes), compiler or FakeCompiler())
 
 
 def need_of(one: Plan, budget: int, compiler: FakeCompiler) -> int:
@@ -83,19 +83,6 @@ def test_what_the_rates_do_not_know_the_clock_shows(for_two):
     assert found(for_two, FakeCompiler(seconds=CLOCK)).plan.remat == "none"  # by the rates alone
 
 
-def test_what_is_compiled_and_fits_is_timed_where_less_may_be_gained_than_is_compiled_for(for_two, monkeypatch):
-    def asked():
-        compiler = FakeCompiler(seconds=CLOCK)
-        found(for_two, compiler, measure=True)
-        return [{one for verb, one in compiler.asked if verb == which} for which in ("analyse", "measure")]
-
-    compiled, timed = asked()
-    monkeypatch.setattr(planner_search, "SMALL_COMPILED", SMALL)
-    compiled_as_before, timed_as_before = asked()
-    assert compiled == compiled_as_before
-    assert timed > timed_as_before
-
-
 def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():
     """By the rates it is never faster; on a CPU, whose cache holds a chunk, it may be."""
     chunks = {(micro, "none", 256): 0.5 for micro in (1, 2, 4, 8, 16)}
@@ -111,15 +98,6 @@ def test_nothing_is_timed_that_this_machine_cannot_hold(for_two):
     timed = [one for verb, one in compiler.asked if verb == "measure"]
     assert timed
     assert all(need_of(one, GIB, FakeCompiler()) <= for_two + STATIC.state_bytes + SAVING_BYTES for one in timed)
-
-
-def test_a_peak_estimated_just_over_the_budget_is_compiled_to_be_sure():
-    """Bent downwards between the two that are compiled: by the line 4 does not fit, and it does."""
-    bent = {1: 40, 2: 60, 4: 70, 8: 180, 16: 400}
-    compiler = FakeCompiler(temporaries=lambda one: bent[one.micro_batch] * MIB, loop_seconds=0.1)
-    budget = need_of(plan(micro_batch=4, accumulation=4, precision="bfloat16"), GIB, compiler) + MIB
-    planned = found(budget, compiler, pins={"remat": "none", "loss_chunk": 0})
-    assert planned.plan.micro_batch == 4
 
 
 @pytest.mark.parametrize(
@@ -285,12 +263,12 @@ def test_every_device_gets_its_rows():
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_the_state_is_split_as_far_as_it_does_not_fit(parts):
-    """Among more devices more is sent: no further than the budget asks for."""
+    """Among more devices more is sent: no further than the budget asks for, but for what is not worth a question."""
     compiler = FakeCompiler(temporaries=lambda plan: MIB)
     split = found(GIB, compiler, pins={"fsdp": parts}, **POD)
     planned = found(split.ledger.predicted_peak_bytes + MIB, compiler, **POD)
-    assert planned.plan == replace(split.plan, pinned=())
-    assert planned.ledger.components["parameters"] == STATIC.parameter_bytes // parts
+    assert planned.plan.fsdp >= parts
+    assert planned.step_seconds <= split.step_seconds * (1 + SMALL)
 
 
 @pytest.mark.parametrize(
@@ -386,10 +364,10 @@ def test_on_a_card_where_no_plan_runs_the_search_is_refused():
     compiler = FakeCompiler(cannot_run=lambda plan: True)
     with pytest.raises(BudgetError) as refused:
         found(GIB, compiler, measure=True, platform="cuda", chip="h100")
-    assert "runs on h100: of 8 that compile, each failed when it was timed" in str(refused.value)
+    assert f"runs on h100: of {GIVEN_UP} that compile, each failed when it was timed" in str(refused.value)
     assert str(refused.value).count("cannot run: micro-batch") == 1
     assert "`plimsoll doctor`" in str(refused.value)
-    assert compiler.compiles <= 10
+    assert compiler.compiles <= GIVEN_UP + 2
 
 
 class ScannedCannotBeRehearsed(FakeCompiler):
@@ -451,5 +429,5 @@ def test_a_short_run_is_asked_fewer_questions_about():
 
 def test_the_smallest_plan_says_whether_it_fits():
     for budget, fits in ((MIB, False), (GIB, True)):
-        told = search(problem(budget), FakeCompiler(), lambda text: None, smallest=True).to_dict()
-        assert (told["fits"], told["verdict"]) == (fits, "fits" if fits else "does not fit")
+        facts = find_smallest(problem(budget), Desk(FakeCompiler())).to_dict()
+        assert (facts["fits"], facts["verdict"]) == (fits, "fits" if fits else "does not fit")

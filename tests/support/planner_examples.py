@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from plimsoll.planned import Plan
+from plimsoll.levers.lever import CLASSES
+from plimsoll.planned import Plan, Planned
+from plimsoll.planner.deadline import Deadline
+from plimsoll.planner.estimate import ledger
+from plimsoll.planner.evidence import ALIKE
+from plimsoll.planner.objectives import NEAR
+from plimsoll.planner.search import Desk, find_fastest
+from plimsoll.planner.space import combinations, smaller
+from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
 from plimsoll.types import Storage
 from plimsoll.units import MIB
@@ -20,8 +29,6 @@ REHEARSAL = Rehearsal(
     process_bytes=100 * MIB, starting_bytes=110 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB
 )
 PROCESS = 100 * MIB
-UNLIKELY = 1.15
-"""Times as slow, at most, that a plan may be because a faster one was too unlikely to fit to be asked about."""
 KEPT = {"none": 40, "dots": 24, "block": 16}
 """MiB that one example keeps, by remat."""
 WORK = {"none": 3.0, "dots": 3.4, "block": 4.0}
@@ -160,3 +167,86 @@ def analysis(temp):
     """Of a step whose only argument is the state of `STATIC`, `temp` bytes of temporaries beside it."""
     size = STATIC.state_bytes
     return Analysis(argument_bytes=size, output_bytes=size, alias_bytes=size, temp_bytes=temp, flops=1e9)
+
+
+ABLE = ("precision", "remat", "loss_chunk", "optimizer_bits", "weight_bits", "layerwise", "activations")
+"""Levers of a problem with a large space."""
+
+
+@dataclass
+class Card(FakeCompiler):
+    """A compiler whose clock says what its rates say, times a factor of the levers. Its answers take time."""
+
+    slower: tuple[float, ...] = (1.0,)
+    now: float = 0.0
+    compile_seconds: float = 5.0
+    traces: int = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def trace(self, plan: Plan) -> Analysis:
+        now = self.now + 0.1
+        self.traces += 1
+        found = super().trace(plan)
+        self.now = now
+        return found
+
+    def analyse(self, plan: Plan) -> Analysis:
+        self.now += self.compile_seconds
+        return super().analyse(plan)
+
+    def rehearse(self, plan: Plan) -> Rehearsal:
+        self.now += 2
+        return super().rehearse(plan)
+
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        self.now += 3
+        return super().measure(plans)
+
+    def _took(self, plan: Plan) -> float:
+        analysis = FakeCompiler.analyse(FakeCompiler(), plan)
+        static = self.static(plan.fsdp, plan.storage)
+        return step_seconds(plan, analysis, static, self.rates()) * self.slower[place_of(plan) % len(self.slower)]
+
+
+def place_of(plan: Plan) -> int:
+    """One number for each value of the levers that change what a step keeps."""
+    remat = ("none", "dots", "block").index(plan.remat)
+    return remat * 4 + (plan.loss_chunk > 0) * 2 + (plan.precision == "float32") + (7 if plan.layerwise else 0)
+
+
+def off_by(low: float, apart: Sequence[float]) -> Any:
+    """Temporaries of a trace over those of what is compiled: `low`, and more by up to ALIKE, with the levers."""
+    return lambda plan: low * (1 + ALIKE * apart[place_of(plan) % len(apart)])
+
+
+class Swept(NamedTuple):
+    """A candidate of a space, as it is in truth."""
+
+    step: Plan
+    needed_bytes: int
+    cost: float
+    """Seconds of a step, weighed by the class of numerics."""
+
+
+def sweep(about: Problem, compiler: Card) -> list[Swept]:
+    """Every candidate of the space."""
+    static_of = cache(compiler.static)
+    rows = []
+    for combination in combinations(about, compiler.rates(), static_of):
+        for candidate in combination.candidates:
+            plan = candidate.plan
+            static = static_of(plan.fsdp, plan.storage)
+            answer = FakeCompiler.analyse(FakeCompiler(), plan)
+            books = {"static": static, "analysis": answer, "rehearsal": FakeCompiler().rehearse(plan)}
+            needed = min(ledger(each, about, **books).needed_bytes for each in smaller(plan, about))
+            by_rates = step_seconds(plan, answer, static, compiler.rates())
+            seconds = compiler._took(plan) if about.measure else by_rates
+            rows.append(Swept(candidate.step, needed, seconds * NEAR ** CLASSES.index(plan.numerics)))
+    return rows
+
+
+def search(about: Problem, compiler: FakeCompiler, **deadline: Any) -> Planned:
+    """The fastest plan, with as much time as there is unless a deadline says otherwise."""
+    return find_fastest(about, Desk(compiler, deadline=Deadline(**deadline)))

@@ -8,22 +8,20 @@ from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import HostLedger, Ledger
-from plimsoll.planner.candidates import Candidate
+from plimsoll.planner.evidence import Failure
+from plimsoll.planner.explain import Priced
 from plimsoll.planner.types import Problem, Static
 from plimsoll.units import MIB, format_budget, format_bytes
 
-CANNOT_RUN = "cannot run: "
-"""Beginning of a reason why a plan that compiles is left out."""
-
-WouldFit = Callable[..., Candidate | None]
-"""The plan of this problem with some fields changed; None where none fits either."""
+WouldFit = Callable[..., bool]
+"""Whether a plan of this problem fits once some of its fields are changed."""
 
 
 def refusal(
     problem: Problem,
     static: Static,
-    least: Candidate | None,
-    failures: list[str],
+    least: Priced | None,
+    failures: list[Failure],
     would_fit: WouldFit,
 ) -> BudgetError:
     """Returns the refusal.
@@ -35,16 +33,17 @@ def refusal(
         failures: Why what did not compile did not.
         would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
     """
-    if least is None and failures and all(failure.startswith(CANNOT_RUN) for failure in failures):
+    if least is None and failures and all(failure.verb == "time" for failure in failures):
         return BudgetError(
             f"no plan of {problem.recipe} runs on {problem.chip}: of {len(failures)} that compile, each failed when it"
-            f" was timed (the first: {failures[0]}). `plimsoll doctor` says whether the device can be used",
+            f" was timed (the first: {failures[0].why}). `plimsoll doctor` says whether the device can be used",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
     if least is None:
+        reasons = "; ".join(failure.why for failure in failures)
         return BudgetError(
-            f"{problem.recipe} does not compile for {problem.chip}: {'; '.join(failures) or 'no plan to try'}",
+            f"{problem.recipe} does not compile for {problem.chip}: {reasons or 'no plan to try'}",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
@@ -76,17 +75,17 @@ def refusal(
     )
 
 
-def _advice(problem: Problem, static: Static, least: Candidate, would_fit: WouldFit) -> str:
+def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit) -> str:
     """Returns what else would help, as further parts of a sentence."""
     over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
-    elif problem.pins and would_fit(pins={}) is not None:
+    elif problem.pins and would_fit(pins={}):
         hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
     for numerics in CLASSES[CLASSES.index(problem.numerics) + 1 :]:  # type: ignore[arg-type]
         names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
-        if names & {*problem.supported} and would_fit(numerics=numerics) is not None:
+        if names & {*problem.supported} and would_fit(numerics=numerics):
             hints.append(f"--numerics {numerics}")
     if problem.data_advice and least.ledger.components.get("data", 0) > over:
         hints.append(problem.data_advice)

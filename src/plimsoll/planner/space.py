@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers import registry
@@ -46,14 +46,48 @@ class Combination:
         return {micro: same_step(plan) for micro, plan in self.plans.items()}
 
     @cached_property
-    def any_plan(self) -> Plan:
-        return next(iter(self.plans.values()))
+    def candidates(self) -> list[Candidate]:
+        """The combination with each micro-batch, the smallest first."""
+        return [Candidate(self, micro) for micro in sorted(self.plans)]
 
     @cached_property
     def family(self) -> tuple[Any, ...]:
         """The levers, less those that only say how state and weights are stored."""
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
+
+
+class Candidate(NamedTuple):
+    """A combination with a micro-batch: what the search chooses from."""
+
+    combination: Combination
+    micro: int
+
+    @property
+    def plan(self) -> Plan:
+        return self.combination.plans[self.micro]
+
+    @property
+    def step(self) -> Plan:
+        """The plan as the compiler sees it."""
+        return self.combination.steps[self.micro]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What a process weighs by: whether layers are unrolled, and how much code the update is."""
+        return self.plan.remat, self.plan.storage, self.plan.layerwise
+
+    @property
+    def words(self) -> str:
+        return f"micro-batch {self.micro}, {registry.in_words(self.step.levers)}"
+
+    def among(self, combinations: Iterable[Combination]) -> list[Candidate]:
+        """Returns the candidates of other combinations with this micro-batch."""
+        return [Candidate(other, self.micro) for other in combinations if self.micro in other.plans]
+
+    def doublings_to(self, other: Candidate) -> float:
+        """Returns how many times one micro-batch is doubled until it is the other."""
+        return abs(math.log2(other.micro / self.micro))
 
 
 def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:

@@ -24,14 +24,14 @@ QUESTION = Question(recipe=RECIPE, name="stories")
 PLACE = Place(chip=chips.chip("cpu"), budget_bytes=GIB)
 
 
-def refuses(problem, compiler, say, **how):
+def refuses(problem, desk):
     raise BudgetError("no plan fits", budget_bytes=1, floor_bytes=None)
 
 
 def test_the_cache_is_held_against_its_limit_after_a_plan_and_after_a_refusal(tmp_path, monkeypatch):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     monkeypatch.setenv("PLIMSOLL_CACHE_LIMIT", "1.5MiB")
-    monkeypatch.setattr(find, "search", refuses)
+    monkeypatch.setattr(find.search, "find_fastest", refuses)
     (tmp_path / "compiled").mkdir()
     for age, name in enumerate(("jit_f-1-cache", "jit_g-1-cache")):
         (tmp_path / "compiled" / name).write_bytes(bytes(2**20))
@@ -44,7 +44,7 @@ def test_the_cache_is_held_against_its_limit_after_a_plan_and_after_a_refusal(tm
 def test_a_limit_that_is_no_size_is_refused_before_anything_is_searched(tmp_path, monkeypatch):
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     monkeypatch.setenv("PLIMSOLL_CACHE_LIMIT", "5 gigs")
-    monkeypatch.setattr(find, "search", pytest.fail)
+    monkeypatch.setattr(find.search, "find_fastest", pytest.fail)
     with pytest.raises(PlimsollError, match="PLIMSOLL_CACHE_LIMIT"):
         find.find_plan(QUESTION, PLACE)
 

@@ -193,11 +193,15 @@ def test_what_the_recipe_refuses_bounds_it_too():
 def test_the_command_prints_it_and_json_has_it_as_a_number(monkeypatch, capsys):
     planner = Planner(by_length(100 * MIB, 2**14), 200 * MIB)
 
-    def search(problem, compiler, say, *, within, smallest, patient, clock):
-        assert not patient  # of all plans together the caller says how long they may take
-        return planner.planned(RECIPE.replace(seq_len=problem.rate_per_example), problem.pins, smallest=smallest)
+    def looked_for(*, smallest):
+        def plan_of(problem, desk):
+            assert not desk.deadline.is_patient  # of all plans together the caller says how long they may take
+            return planner.planned(RECIPE.replace(seq_len=problem.rate_per_example), problem.pins, smallest=smallest)
 
-    monkeypatch.setattr(find, "search", search)
+        return plan_of
+
+    monkeypatch.setattr(find.search, "find_fastest", looked_for(smallest=False))
+    monkeypatch.setattr(find.search, "find_smallest", looked_for(smallest=True))
     monkeypatch.setattr(find.SpokenPool, "static", lambda self: STATIC)
     words = ["plan", "stories", "--chip", "cpu", "--memory", "200MiB", "--largest", "seq-len"]
     assert main([*words, "--json"]) == 0

@@ -15,11 +15,11 @@ WORDS = ["plan", "finetune", "--pretrained", "meta-llama/Llama-3.1-8B", "--froze
 
 def test_a_refusal_has_its_verdict_and_is_uncertain_only_where_nothing_was_compiled(monkeypatch, capsys):
     def verdict(floor, *, compiled):
-        def search(problem, compiler, say, **how):
-            compiler.doing = "compiling" if compiled else "estimating"
+        def refuses(problem, desk):
+            desk.compiler.doing = "compiling" if compiled else "estimating"
             raise BudgetError("no plan fits", budget_bytes=problem.budget_bytes, floor_bytes=floor)
 
-        monkeypatch.setattr(find, "search", search)
+        monkeypatch.setattr(find.search, "find_fastest", refuses)
         assert main([*WORDS, "--chip", "rtx4090", "--memory", "10GiB", "--json"]) == 2
         answer = json.loads(capsys.readouterr().out)
         assert answer["fits"] is False

@@ -25,10 +25,11 @@ from plimsoll.levers.records.batch import PREFETCH
 from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Planned
-from plimsoll.planner import chips, host
+from plimsoll.planner import chips, host, search
 from plimsoll.planner.child import LONGEST_ANSWER, Child
+from plimsoll.planner.deadline import Deadline
 from plimsoll.planner.estimate import estimate_band, estimates_compared
-from plimsoll.planner.search import search
+from plimsoll.planner.search import Desk
 from plimsoll.planner.space import micro_batches
 from plimsoll.planner.types import Problem, Rates
 from plimsoll.processes import environment, toolchains
@@ -83,16 +84,10 @@ def _find(question: Question, place: Place, data: Prepared | None, say: Say, *, 
     problem = problem_of(question, place, data)
     seconds = seconds_for(question, place)
     with compilers(question, place, data, say) as compiler:
+        deadline = Deadline(seconds, compiler.clock, is_patient=question.within is None)
         try:
-            planned = search(
-                problem,
-                compiler,
-                compiler.say,
-                within=seconds,
-                smallest=smallest,
-                patient=question.within is None,
-                clock=compiler.clock,
-            )
+            find = search.find_smallest if smallest else search.find_fastest
+            planned = find(problem, Desk(compiler, compiler.say, deadline))
         except BudgetError as refusal:
             refusal.verdict = "uncertain" if _may_be_wrong(refusal, problem, compiler) else refusal.verdict
             raise

@@ -1,4 +1,4 @@
-"""The words for a plan that was not chosen, and what a process weighs by."""
+"""The words for a plan that was not chosen."""
 
 from dataclasses import replace
 
@@ -6,14 +6,14 @@ import pytest
 
 from planner_examples import analysis, plan
 from plimsoll.planned import Ledger
-from plimsoll.planner.candidates import Candidate, alternative
+from plimsoll.planner.explain import Priced, alternative
 from plimsoll.units import GIB, MIB
 
 
 def candidate(seconds, peak, **changes):
     """Of so many MiB."""
     book = Ledger(budget_bytes=GIB, components={"state": peak * MIB}, phase="train")
-    return Candidate(plan(**changes), book, seconds, analysis(0))
+    return Priced(plan(**changes), book, seconds, analysis(0))
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_what_was_not_chosen_is_slower_or_equal_and_larger_or_smaller(seconds, p
     found = alternative(other, candidate(2.0, 100))
     assert (found.plan, found.step_seconds, found.predicted_peak_bytes) == (other.plan, seconds, peak * MIB)
     assert found.reason == words
-    measured = alternative(replace(other, measured=True), candidate(2.0, 100))
+    measured = alternative(replace(other, is_timed=True), candidate(2.0, 100))
     assert measured.reason == words.replace(" as estimated", "")

@@ -1,0 +1,363 @@
+"""What the compiler has answered so far, and the ranges of bytes and seconds that follow from it.
+
+A trace says what a step holds without a compiler (liveness.py), a compile says it exactly, a timing says how long it
+takes. Of a candidate that is not compiled yet, the nearest answers say by how much its trace may be off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+from plimsoll.planned import Ledger, Plan
+from plimsoll.planner import speed
+from plimsoll.planner.estimate import interpolated, ledger
+from plimsoll.planner.space import Candidate, Combination, StaticOf, smaller
+from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
+from plimsoll.types import Storage
+from plimsoll.units import MIB
+
+
+class Range(NamedTuple):
+    """A value that is not known exactly: the least, the likeliest and the most."""
+
+    low: float
+    likely: float
+    high: float
+
+    def times(self, other: Range) -> Range:
+        return Range(self.low * other.low, self.likely * other.likely, self.high * other.high)
+
+    def share_below(self, limit: float) -> float:
+        """Returns the chance that the value is at most `limit`."""
+        if self.high <= limit:
+            return 1.0
+        if self.low > limit:
+            return 0.0
+        return (limit - self.low) / (self.high - self.low)
+
+    def gain_below(self, limit: float) -> float:
+        """Returns by how much the value is expected to be below `limit`."""
+        below = max(0.0, limit - self.low)
+        width = self.high - self.low
+        if below >= width:
+            return max(0.0, limit - self.likely)
+        return below**2 / (2 * width)
+
+
+def around(value: float, spread: float = 0.0) -> Range:
+    """Returns the range of a value that may be off by the share `spread`."""
+    low = value * (1 - spread)
+    high = value * (1 + spread)
+    return Range(low, value, high)
+
+
+UNSEEN = Range(0.75, 1.0, 1.9)
+"""Compiled over traced bytes of a model of which nothing was compiled."""
+ALIKE = 0.15
+"""Share by which that ratio may differ between levers that the compiler treats alike."""
+DOUBLED = 0.04
+"""Share by which it may differ for each doubling of the micro-batch."""
+ORDERED = 0.1
+"""Share by which a lever's next value may need more, although it is meant to need less."""
+UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
+"""Seconds by the clock over estimated ones, of a model of which nothing was timed."""
+CLOCK = 0.2
+"""Share by which that ratio may differ between levers."""
+
+USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
+"""A training process, before one of this recipe was rehearsed or weighed."""
+LOADED_BYTES = 105 * MIB
+"""Bytes that a process takes to load its functions, beyond its imports: 94 to 112 MiB of five recipes."""
+NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
+"""Analysis of a process that does not train."""
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""XLA's word in the refusal of a compiler or an allocator that lacks the memory."""
+
+Verb = Literal["trace", "compile", "time", "rehearse"]
+
+
+class Inquiry(NamedTuple):
+    """A question to the compiler about a candidate."""
+
+    verb: Verb
+    candidate: Candidate
+
+
+class Failure(NamedTuple):
+    """The reason why there was no answer."""
+
+    verb: Verb
+    why: str
+
+
+def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps what a method returns until something is learned."""
+
+    @wraps(method)
+    def once(self: Evidence, *about: Any) -> Any:
+        key = (method.__name__, *about)
+        if key not in self.memory:
+            self.memory[key] = method(self, *about)
+        return self.memory[key]
+
+    return once
+
+
+@dataclass
+class Evidence:
+    """Answers about the candidates of a problem, and what follows from them."""
+
+    problem: Problem
+    rates: Rates
+    static_of: StaticOf
+    space: Sequence[Combination]
+    traced: dict[Combination, Mapping[int, Analysis]] = field(default_factory=dict)
+    compiled: dict[Candidate, Analysis] = field(default_factory=dict)
+    timed: dict[Candidate, float] = field(default_factory=dict)
+    """Seconds of a step by the clock."""
+    rehearsed: dict[Candidate, Rehearsal] = field(default_factory=dict)
+    failed: dict[Candidate, Failure] = field(default_factory=dict)
+    untimed: dict[Candidate, str] = field(default_factory=dict)
+    """Candidates that this CPU could not time, although it may train them, and why."""
+    memory: dict[Any, Any] = field(default_factory=dict)
+    """What followed from the answers so far."""
+
+    def __post_init__(self) -> None:
+        self.children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
+        for child in self.space:
+            for parent in child.parents:
+                self.children[parent].append(child)
+
+    def candidates(self) -> list[Candidate]:
+        """Returns the candidates that have not failed, those of the fastest combination first."""
+        return [each for combination in self.space for each in combination.candidates if each not in self.failed]
+
+    # Bytes.
+
+    @remembered
+    def temporaries(self, candidate: Candidate) -> Range:
+        """Returns the bytes that a step needs beside its state."""
+        # Compiled: exact.
+        if candidate in self.compiled:
+            return around(self.compiled[candidate].beyond_state_bytes)
+
+        # Traced: a range around the trace.
+        if candidate.combination in self.traced:
+            traced = around(self.traced_bytes(candidate))
+            return traced.times(self.ratio(candidate))
+
+        # Neither: at least what levers that save more need, and who knows how much more.
+        least = (1 - ORDERED) * self.least_temporaries(candidate)
+        most = max(least, self.problem.budget_bytes)
+        return Range(least, least, most)
+
+    @remembered
+    def least_temporaries(self, candidate: Candidate) -> float:
+        """Returns the least bytes by the levers that save more."""
+        if candidate.combination in self.traced:
+            return self.temporaries(candidate).low
+        children = candidate.among(self.children[candidate.combination])
+        return max((self.least_temporaries(child) for child in children), default=0.0)
+
+    def traced_bytes(self, candidate: Candidate) -> float:
+        traces = self.traced[candidate.combination]
+        traced = interpolated(candidate.micro, traces)
+        return max(1.0, traced.beyond_state_bytes)
+
+    def ratio(self, candidate: Candidate) -> Range:
+        """Returns compiled over traced bytes, by the nearest evidence."""
+        ratios = self.ratios()
+
+        # Other micro-batches of the same levers.
+        same = [other for other in ratios if other.combination is candidate.combination]
+        if same:
+            nearest = min(same, key=candidate.doublings_to)
+            doublings = candidate.doublings_to(nearest)
+            spread = min(ALIKE, DOUBLED * doublings)
+            return around(ratios[nearest], spread)
+
+        # Other levers that this compiler treats alike.
+        apart = candidate.combination.apart
+        others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
+        if others:
+            low = (1 - ALIKE) * min(others)
+            high = (1 + ALIKE) * max(others)
+            return Range(low, median(others), high)
+
+        return UNSEEN
+
+    @remembered
+    def ratios(self) -> dict[Candidate, float]:
+        """Returns compiled over traced bytes of all that was compiled."""
+        return {
+            candidate: analysis.beyond_state_bytes / self.traced_bytes(candidate)
+            for candidate, analysis in self.compiled.items()
+        }
+
+    def process_of(self, candidate: Candidate) -> Rehearsal:
+        """Returns the process of a candidate: rehearsed for itself or for one of its kind, else for any, else as usual.
+
+        How a process is loaded depends on its kind: what another kind takes to start is not held against it.
+        """
+        if candidate in self.rehearsed:
+            return self.rehearsed[candidate]
+        for other, process in reversed(self.rehearsed.items()):
+            if other.kind == candidate.kind:
+                return process
+        for process in reversed(self.rehearsed.values()):
+            return replace(process, starting_bytes=0)
+        imported = self.static_of(1, Storage()).imported_bytes
+        return replace(USUAL, process_bytes=imported + LOADED_BYTES) if imported else USUAL
+
+    def book(self, candidate: Candidate, plan: Plan, analysis: Analysis) -> Ledger:
+        """Returns the ledger of a variant of the candidate's plan."""
+        static = self.static_of(plan.fsdp, plan.storage)
+        process = self.process_of(candidate)
+        return ledger(plan, self.problem, static=static, analysis=analysis, rehearsal=process)
+
+    def analysis(self, candidate: Candidate) -> Analysis:
+        """Returns the answer of the compiler, or what it is likely to be."""
+        if candidate in self.compiled:
+            return self.compiled[candidate]
+        return self.by_trace(candidate)
+
+    def by_trace(self, candidate: Candidate) -> Analysis:
+        """Returns the trace with the temporaries that the compiler has, or is likely to have."""
+        traced = interpolated(candidate.micro, self.traced[candidate.combination])
+        return with_temporaries(traced, self.temporaries(candidate).likely)
+
+    @remembered
+    def books(self, candidate: Candidate) -> list[Ledger]:
+        """Returns the ledgers of its smallest variant, for the least, the likeliest and the most temporaries."""
+        *_, least = smaller(candidate.plan, self.problem)
+        if candidate in self.compiled:
+            return [self.book(candidate, least, self.compiled[candidate])] * 3
+        analyses = [with_temporaries(NO_STEP, size) for size in self.temporaries(candidate)]
+        return [self.book(candidate, least, analysis) for analysis in analyses]
+
+    def needed(self, candidate: Candidate) -> Range:
+        """Returns the smallest budget that the candidate fits in."""
+        return Range(*(book.needed_bytes for book in self.books(candidate)))
+
+    def chance(self, candidate: Candidate) -> float:
+        """Returns the chance that the candidate fits: 0 or 1 once it was compiled."""
+        host = self.books(candidate)[0].host
+        if host is not None and not host.fits:
+            return 0.0
+        return self.needed(candidate).share_below(self.problem.budget_bytes)
+
+    # Seconds.
+
+    @remembered
+    def seconds(self, candidate: Candidate) -> Range:
+        """Returns the seconds of a step: by the clock where plans are timed, else by the rates of the chip."""
+        # Not traced: at best as fast as its dearest parent, beyond what rates can tell.
+        combination = candidate.combination
+        if combination not in self.traced:
+            hope = combination.hope if self.problem.measure else 1.0
+            return around(hope * self.least_seconds(candidate))
+
+        # By the rates alone.
+        estimate = self.estimate(candidate)
+        if not self.problem.measure:
+            return estimate
+
+        # By the clock; where that failed, no hope is set on the candidate.
+        if candidate in self.timed:
+            return around(self.timed[candidate])
+        if candidate in self.untimed:
+            return around(UNTIMED.high * estimate.likely)
+
+        # As much slower than estimated as others were.
+        ratios = [seconds / self.estimate(other).likely for other, seconds in self.timed.items()]
+        if not ratios:
+            return estimate.times(UNTIMED)
+        slower = around(median(ratios), CLOCK)
+        low = min(slower.low, slower.likely * combination.hope)
+        return estimate.times(slower._replace(low=low))
+
+    def least_seconds(self, candidate: Candidate) -> float:
+        """Returns the seconds of the dearest parent with this micro-batch; where no parent has it, of the fastest."""
+        parents = candidate.combination.parents
+        alike = [self.seconds(parent).likely for parent in candidate.among(parents)]
+        if alike:
+            return max(alike)
+        others = [other for parent in parents for other in parent.candidates]
+        return min((self.seconds(other).likely for other in others), default=0.0)
+
+    @remembered
+    def estimate(self, candidate: Candidate) -> Range:
+        """Returns the seconds of a step by the rates of the chip: exact once it was compiled."""
+        estimate = around(self.by_rates(candidate, self.analysis(candidate)))
+        if candidate in self.compiled:
+            return estimate
+
+        # As much slower than by its trace as what was compiled: the same levers, else any.
+        ratios = self.slower_than_traced()
+        same = [ratio for other, ratio in ratios.items() if other.combination is candidate.combination]
+        if same:
+            return estimate.times(around(median(same)))
+        others = [1.0, *ratios.values()]
+        return estimate.times(Range(min(others), median(others[1:] or others), max(others)))
+
+    @remembered
+    def slower_than_traced(self) -> dict[Candidate, float]:
+        """Returns seconds by the compiler's answer over those by the trace, of all that was compiled."""
+        return {
+            candidate: self.by_rates(candidate, analysis) / self.by_rates(candidate, self.by_trace(candidate))
+            for candidate, analysis in self.compiled.items()
+        }
+
+    def by_rates(self, candidate: Candidate, analysis: Analysis) -> float:
+        """Returns the seconds of a step by the rates, as this analysis has it."""
+        plan = candidate.plan
+        problem = self.problem
+        static = self.static_of(plan.fsdp, plan.storage)
+        sharing = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of one machine
+        return speed.step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=sharing)
+
+    # What is learned.
+
+    def learn(self, inquiry: Inquiry, answer: Any) -> None:
+        """Adds an answer."""
+        self.memory.clear()
+        candidate = inquiry.candidate
+        match inquiry.verb:
+            case "trace":  # of all that only store state and weights otherwise
+                family = [each for each in self.space if each.family == candidate.combination.family]
+                self.traced.update({each: answer for each in family if each not in self.traced})
+            case "compile":
+                self.compiled[candidate] = answer
+            case "time":
+                self.timed[candidate] = answer
+            case "rehearse":
+                self.rehearsed[candidate] = answer
+
+    def fail(self, inquiry: Inquiry, why: str) -> None:
+        """Adds that there is no answer, for all candidates of which that says as much."""
+        self.memory.clear()
+        candidate = inquiry.candidate
+        words = f"{candidate.words}: {why}"
+
+        # A CPU may train what it cannot time.
+        if inquiry.verb == "time" and self.problem.platform == "cpu":
+            self.untimed[candidate] = f"could not be timed: {words}"
+            return
+
+        if inquiry.verb == "time":
+            words = f"cannot run: {words}"
+        failing = [candidate]
+        if inquiry.verb == "trace":
+            failing = candidate.combination.candidates
+        elif inquiry.verb == "compile" and OUT_OF_MEMORY in why:
+            failing = [other for other in candidate.combination.candidates if other.micro >= candidate.micro]
+        self.failed.update(dict.fromkeys(failing, Failure(inquiry.verb, words)))
+
+
+def with_temporaries(analysis: Analysis, temporaries: float) -> Analysis:
+    """Returns the analysis of a step that needs so many bytes beside its state."""
+    return replace(analysis, temp_bytes=round(temporaries), output_bytes=0, alias_bytes=0, peak_bytes=0)

@@ -1,0 +1,135 @@
+"""The result of a search in the user's words: the chosen plan, why it was chosen, and what else was compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from plimsoll.levers.lever import CLASSES
+from plimsoll.planned import Alternative, Ledger, Plan, Planned
+from plimsoll.planner.evidence import Evidence
+from plimsoll.planner.frontier import frontier
+from plimsoll.planner.objectives import NEAR
+from plimsoll.planner.space import Candidate, same_step, smaller
+from plimsoll.planner.speed import range_of
+from plimsoll.planner.types import Analysis
+from plimsoll.types import Storage
+from plimsoll.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan with its price in bytes and in time."""
+
+    plan: Plan
+    ledger: Ledger
+    seconds: float
+    analysis: Analysis
+    is_timed: bool = False
+    """Whether the clock said its seconds."""
+
+    @property
+    def peak(self) -> int:
+        return self.ledger.predicted_peak_bytes
+
+
+def priced(evidence: Evidence, candidate: Candidate) -> Priced:
+    """Returns the first variant of the candidate that fits, else the smallest, with its likely price."""
+    analysis = evidence.analysis(candidate)
+    seconds = evidence.seconds(candidate).likely
+    is_timed = candidate in evidence.timed
+    variants = [
+        Priced(plan, evidence.book(candidate, plan, analysis), seconds, analysis, is_timed)
+        for plan in smaller(candidate.plan, evidence.problem)
+    ]
+    fitting = [variant for variant in variants if variant.ledger.fits]
+    return fitting[0] if fitting else variants[-1]
+
+
+def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = "") -> Planned:
+    """Returns the result of a search.
+
+    Args:
+        evidence: What was answered.
+        chosen: The plan.
+        compiles: Number of steps that were compiled.
+        ended: How the search ended, where it was cut short (Deadline.words).
+    """
+    problem = evidence.problem
+    analysis = chosen.analysis
+    others = [other for other in compared(evidence) if same_step(other.plan) != same_step(chosen.plan)]
+    source = "measured" if chosen.is_timed else "kernels" if analysis.kernel_seconds else "roofline"
+    failures = [failure.why for failure in evidence.failed.values()]
+    is_text = problem.rate_unit == "tokens"
+    return Planned(
+        plan=chosen.plan,
+        ledger=chosen.ledger,
+        recipe=problem.recipe,
+        parameters=evidence.static_of(1, Storage()).parameters,
+        step_seconds=chosen.seconds,
+        step_seconds_source=source,
+        step_seconds_range=range_of(chosen.seconds, source, platform=problem.platform),
+        step_flops=analysis.flops,
+        temporary_bytes=analysis.temp_bytes,
+        largest_buffers=analysis.largest,
+        chip_flops=evidence.rates.flops[chosen.plan.precision],
+        tokens_per_step=problem.effective_batch * problem.rate_per_example if is_text else None,
+        examples_per_step=problem.effective_batch,
+        sent_bytes=round(analysis.sent_bytes),
+        compiles=compiles,
+        left_out=tuple(dict.fromkeys([*failures, *evidence.untimed.values()])),
+        devices=problem.devices,
+        hosts=problem.hosts,
+        reason=reason_for(evidence, chosen, others, ended),
+        frontier=frontier(evidence, chosen.plan, chosen.seconds),
+        alternatives=tuple(alternative(other, chosen) for other in others[:3]),
+    )
+
+
+def compared(evidence: Evidence) -> list[Priced]:
+    """Returns the plans that fit, as far as is known, with seconds that can be compared, the fastest first."""
+    fitting = [
+        priced(evidence, candidate)
+        for candidate in evidence.candidates()
+        if candidate.combination in evidence.traced and evidence.chance(candidate) == 1
+    ]
+    if evidence.timed:
+        fitting = [plan for plan in fitting if plan.is_timed]
+    return sorted(fitting, key=lambda plan: plan.seconds)
+
+
+def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: str) -> str:
+    """Returns why this plan was chosen, in a sentence."""
+    problem = evidence.problem
+    fastest = min((other.seconds for other in others), default=math.inf)
+    slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # of those that were not asked about one may be faster still
+    percent = math.ceil(100 * slower - 1e-9)
+    rank = "the fastest" if chosen.seconds <= fastest else f"within {percent}% of the fastest"
+    if ended:
+        rank += f"{ended},"
+    source = "timed here" if chosen.is_timed else "estimated from the chip's rates"
+    plans = f"{len(others) + 1} plans" if others else "1 plan"
+    return (
+        f"{rank} of {plans} compared ({format_seconds(chosen.seconds)} a step, {source});"
+        f" {problem.recipe} has a peak of {format_bytes(chosen.peak)} in the phase '{chosen.ledger.phase}'"
+    )
+
+
+def alternative(other: Priced, chosen: Priced) -> Alternative:
+    """Returns a plan with by how much it is slower, and larger: why it was not chosen.
+
+    A faster one that does not count as equal was not confirmed in the time, or the smallest was asked for.
+    """
+    slower = other.seconds / chosen.seconds - 1
+    more = other.peak - chosen.peak
+    classes = CLASSES.index(other.plan.numerics) - CLASSES.index(chosen.plan.numerics)
+    is_equal = chosen.seconds <= other.seconds * NEAR ** (1 + max(0, classes))
+    faster = "faster, which counts as equal" if is_equal else "faster" if other.is_timed else "faster as estimated"
+    time = f"{abs(slower):.0%} {'slower' if slower >= 0 else faster}"
+    size = f"{format_bytes(abs(more))} {'more' if more >= 0 else 'less'}"
+    return Alternative(
+        plan=other.plan,
+        predicted_peak_bytes=other.peak,
+        step_seconds=other.seconds,
+        reason=f"{time}, {size}",
+    )

@@ -1,0 +1,117 @@
+"""Which question to ask next: a pure function of the evidence and the objective. It reads no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from plimsoll.planner.evidence import OUT_OF_MEMORY, Evidence, Inquiry
+from plimsoll.planner.objectives import NEAR, Fastest
+from plimsoll.planner.space import Candidate, Combination
+
+LEAST_CHANCE = 0.1
+"""Chance of fitting below which a candidate is not asked about, once a plan is known."""
+EXPECTED = 0.5
+"""Chance of fitting from which a candidate is expected to fit."""
+GIVEN_UP = 12
+"""Failures for other reasons than memory, and no success, after which nothing is expected to work."""
+
+
+def best(evidence: Evidence, objective: Fastest) -> Candidate | None:
+    """Returns the cheapest candidate that was compiled and may be chosen."""
+    settled = [
+        candidate
+        for candidate in evidence.compiled
+        if candidate not in evidence.failed and objective.is_settled(candidate)
+    ]
+    return min(settled, key=objective.likely_cost, default=None)
+
+
+def inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
+    """Returns the questions that may change the choice, the most promising first; none when it is made."""
+    if nothing_will_work(evidence):
+        return []
+    required = objective.required()
+    if required is not None:
+        return [next_inquiry(evidence, required)]
+    known = best(evidence, objective)
+    if known is None:
+        return first_inquiries(evidence, objective)
+    worthwhile = [] if objective.is_late else worthwhile_inquiries(evidence, objective, known)
+    return worthwhile or confirmation(evidence, known)
+
+
+def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
+    """Returns what leads to a first plan."""
+    possible = [candidate for candidate in evidence.candidates() if objective.chance(candidate) > 0]
+    if not possible:
+        return []
+
+    # The fastest combination is traced first.
+    first = evidence.space[0]
+    last = evidence.space[-1]
+    if not evidence.traced:
+        return [trace_of(first)]
+
+    # To be traced first, a candidate must be cheaper by more than counts as equal.
+    def cost(candidate: Candidate) -> float:
+        is_traced = candidate.combination in evidence.traced
+        return objective.likely_cost(candidate) * (1.0 if is_traced else NEAR)
+
+    # The cheapest that is expected to fit, else the likeliest to fit.
+    least_chance = 1.0 if objective.is_late else EXPECTED
+    expected = [candidate for candidate in possible if objective.chance(candidate) >= least_chance]
+    target = min(expected, key=cost, default=max(possible, key=objective.chance))
+    inquiry = next_inquiry(evidence, target)
+
+    # Before others are traced, what saves most is: it says what they need at least.
+    if inquiry.verb == "trace" and last not in evidence.traced:
+        return [trace_of(last)]
+    return [inquiry]
+
+
+def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidate) -> list[Inquiry]:
+    """Returns the questions that are expected to gain more than is small, those that gain most first."""
+    most = objective.likely_cost(known)
+    gains: dict[Inquiry, float] = {}
+    for candidate in evidence.candidates():
+        least_chance = LEAST_CHANCE if candidate.combination in evidence.traced else 0.0
+        is_known = candidate in evidence.compiled and objective.is_settled(candidate)
+        if not is_known and objective.chance(candidate) > least_chance:
+            inquiry = next_inquiry(evidence, candidate)
+            gain = objective.cost(candidate).gain_below(most) / most
+            gains[inquiry] = max(gain, gains.get(inquiry, 0.0))
+
+    small = objective.small(known)
+    worthwhile = [inquiry for inquiry, gain in gains.items() if gain > small]
+    return sorted(worthwhile, key=lambda inquiry: -gains[inquiry])
+
+
+def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
+    """Returns the question whether the process of the chosen plan weighs what it was taken to weigh."""
+    return [] if known in evidence.rehearsed else [Inquiry("rehearse", known)]
+
+
+def next_inquiry(evidence: Evidence, candidate: Candidate) -> Inquiry:
+    """Returns what is to be asked next of a candidate of which not all is known."""
+    if candidate.combination not in evidence.traced:
+        return trace_of(candidate.combination)
+    verb = "time" if candidate in evidence.compiled else "compile"
+    return Inquiry(verb, candidate)
+
+
+def trace_of(combination: Combination) -> Inquiry:
+    return Inquiry("trace", Candidate(combination, max(combination.plans)))
+
+
+def nothing_will_work(evidence: Evidence) -> bool:
+    """Returns True once so many candidates failed, and none worked, that the cause cannot be the plan."""
+    failures = Counter(failure.verb for failure in evidence.failed.values() if OUT_OF_MEMORY not in failure.why)
+    compiling_fails = failures["compile"] >= GIVEN_UP and not evidence.compiled
+    timing_fails = failures["time"] >= GIVEN_UP and not evidence.timed
+    return compiling_fails or timing_fails
+
+
+def is_cut_short(evidence: Evidence, objective: Fastest) -> bool:
+    """Returns whether more would have been asked, had there been time."""
+    known = best(evidence, objective)
+    return objective.is_late and known is not None and bool(worthwhile_inquiries(evidence, objective, known))
