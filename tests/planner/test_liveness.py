@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 from plimsoll.planned import Plan
 from plimsoll.planner.liveness import temporary_bytes
@@ -58,6 +59,17 @@ def test_a_loop_holds_one_round_and_what_it_stacks():
         return jnp.sum(x) + jnp.sum(kept @ x)
 
     assert 8 * MIB <= counted(stacked, SQUARE) <= 20 * MIB  # eight stacked, their product, a round
+
+
+def test_functions_of_elementwise_work_and_other_names_of_bytes_take_nothing():
+    silu = jax.jit(jax.nn.silu)  # a function of its own in the trace
+    assert counted(lambda x: jnp.sum(silu(x @ x) * 2), SQUARE) == counted(lambda x: jnp.sum((x @ x) * 2), SQUARE)
+
+    def under_other_names(x):
+        bits = jax.lax.bitcast_convert_type(checkpoint_name(x, "kept"), jnp.uint32)
+        return jnp.sum(jax.lax.dynamic_slice(bits, (0, 0), (1, 512)))
+
+    assert counted(under_other_names, SQUARE) <= 4096
 
 
 def test_what_a_loop_fills_is_its_result_from_the_beginning():

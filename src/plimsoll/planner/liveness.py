@@ -9,7 +9,7 @@ docs/chips.md says how far this is from what the compilers say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import jax
@@ -17,18 +17,22 @@ from jax.extend import core as jex
 
 from plimsoll.planner.flops import inner_jaxprs, live
 
-FREE = frozenset(
-    {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota", "copy", "stop_gradient", "optimization_barrier"}
-)
-"""The same bytes under another shape, or made where they are used."""
+_SAME_BYTES = """
+    reshape squeeze expand_dims broadcast_in_dim bitcast_convert_type iota copy stop_gradient optimization_barrier name
+    sharding_constraint
+"""
+FREE = frozenset(_SAME_BYTES.split())
+"""The same bytes under another shape or name, or made where they are used."""
 _ELEMENTWISE = """
     abs add add_any and cbrt ceil clamp convert_element_type cos div eq erf erf_inv exp exp2 expm1 floor ge gt
-    integer_pow is_finite le log log1p logistic lt max min mul name ne neg not or pow real round
+    integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow real round
     rsqrt select_n shift_left shift_right_logical sign sin sqrt square sub tan tanh xor reduce_precision
-    sharding_constraint transpose slice pad rev
+    transpose slice pad rev
 """
 FUSED = frozenset(_ELEMENTWISE.split())
 """Done inside whoever reads the result."""
+CALLS = ("jit", "custom_jvp_call")
+"""Functions that a compiler puts in their callers' place."""
 UPDATES = ("dynamic_update_slice", "scatter", "scatter-add")
 """Written into their first operand, where nobody reads that again."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
@@ -124,22 +128,33 @@ def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
 
 def _followed(jaxpr: Any, results: set[Any]) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
     """Returns what each variable that is never allocated is made from, and the last use of each value that is."""
-    readers: dict[Any, set[str]] = {}
-    for equation in jaxpr.eqns:
-        for variable in _variables(equation.invars):
-            readers.setdefault(variable, set()).add(equation.primitive.name)
+    read_unfused = {
+        variable
+        for equation in jaxpr.eqns
+        for variable in _variables(equation.invars)
+        if not _consists_of(equation, READS_FUSED)
+    }
     made_from: dict[Any, frozenset[Any]] = {}
     last_use: dict[Any, int] = {}
     for at, equation in enumerate(jaxpr.eqns):
-        name = equation.primitive.name
+        is_free = equation.primitive.name in FREE
+        is_fused = _consists_of(equation, FUSED | FREE)
         operands = (made_from.get(variable, {variable}) for variable in _variables(equation.invars))
         sources = frozenset[Any]().union(*operands)
         last_use |= dict.fromkeys(sources, at)
         for variable in equation.outvars:
-            fused = name in FUSED and variable not in results and readers.get(variable, set()) <= READS_FUSED
-            if name in FREE or fused:
+            never_written = is_fused and variable not in results and variable not in read_unfused
+            if is_free or never_written:
                 made_from[variable] = sources
     return made_from, last_use
+
+
+def _consists_of(equation: Any, names: Collection[str]) -> bool:
+    """Returns whether an operation is one of these, or a function of nothing else."""
+    name = equation.primitive.name
+    if name in CALLS:
+        return all(_consists_of(inner, names) for jaxpr in inner_jaxprs(equation) for inner in jaxpr.eqns)
+    return name in names
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
