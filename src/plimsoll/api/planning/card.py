@@ -104,13 +104,13 @@ def seen(platform: str) -> Card:
 
 @cache
 def _listed(platform: str) -> dict[str, Any]:
-    """Returns what JAX lists, in a process that holds no memory of the accelerator. Its own messages are not shown."""
+    """Returns the devices that JAX lists, in a process that holds no memory of them and shows no messages of JAX."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return ask("accelerators", {}, under=environment.for_several(platform) | quiet, seconds=LOOK_SECONDS)
 
 
 def free_bytes(card: Card, target: Chip) -> int:
-    """Returns what a run may have of each device now: what is free, less what lies beside XLA's pool."""
+    """Returns the bytes of each device that a run may have now: those that are free, less those beside XLA's pool."""
     free = [gpu.free_bytes - BESIDE_BYTES for gpu in _gpus_of(card, target)]
     return max(0, min(free, default=card.memory_bytes - BESIDE_BYTES))
 

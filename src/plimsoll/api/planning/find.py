@@ -136,7 +136,7 @@ def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = W
 
 
 def problem_of(question: Question, place: Place, data: Prepared | None) -> Problem:
-    """Returns what the search has to know: what the user, the recipe, the chip and the data say.
+    """Returns the problem for the search: facts of the user, the recipe, the chip and the data.
 
     Raises:
         RecipeError: A pinned lever is impossible, or no plan could have it. A precision of a chip whose rates are still

@@ -61,22 +61,22 @@ def find_largest(
             f" {micro_batch} splits it: leave --micro-batch out"
         )
     deadline = clock() + seconds_for(question, place, WITHIN)
-    trials = _Trials(question, place, values, say, clock, deadline)
+    search = _Search(question, place, values, say, clock, deadline)
 
-    trials.plan(min(values.number(question.recipe.options[values.option]), values.last))
+    search.plan(min(values.number(question.recipe.options[values.option]), values.last))
     while True:
-        below, above = trials.bounds()
-        if trials.is_late and below >= 0:
+        below, above = search.bounds()
+        if search.is_late and below >= 0:
             break
         if above - below > 1:
-            trials.plan(trials.guess(below, above))
-        elif above <= values.last and not trials.known[above].settled:
-            trials.plan(above, free=True)
+            search.plan(search.guess(below, above))
+        elif above <= values.last and not search.trials[above].settled:
+            search.plan(above, free=True)
         else:
             break
     if below < 0:
-        _refuse(trials)
-    return _answer(trials, below)
+        _refuse(search)
+    return _answer(search, below)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Trial:
 
 
 @dataclass
-class _Trials:
+class _Search:
     """The values that were planned so far, by their numbers."""
 
     question: Question
@@ -124,10 +124,10 @@ class _Trials:
     say: Say
     clock: Callable[[], float]
     deadline: float
-    known: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[int, Trial] = field(default_factory=dict)
     levers: dict[int, dict[str, object]] = field(default_factory=dict)
     """Levers of the smallest plans that were found with all of them free."""
-    tried: list[Trial] = field(default_factory=list)
+    history: list[Trial] = field(default_factory=list)
     """In the order in which they were tried."""
 
     @property
@@ -136,26 +136,26 @@ class _Trials:
 
     def bounds(self) -> tuple[int, int]:
         """Returns the largest number that fits, -1 if none, and the smallest that does not, beyond the last if none."""
-        below = max((number for number, trial in self.known.items() if trial.fits), default=-1)
-        above = min((number for number in self.known if number > below), default=self.values.last + 1)
+        below = max((number for number, trial in self.trials.items() if trial.fits), default=-1)
+        above = min((number for number in self.trials if number > below), default=self.values.last + 1)
         return below, above
 
     def guess(self, below: int, above: int) -> int:
         """Returns the number to plan next, between the largest that fits and the smallest that does not."""
         middle = (below + above) // 2
-        sides = [trial.fits for trial in self.tried[-SAME_SIDE:]]
-        if len(sides) == SAME_SIDE and len({*sides}) == 1 and above in self.known:
+        sides = [trial.fits for trial in self.history[-SAME_SIDE:]]
+        if len(sides) == SAME_SIDE and len({*sides}) == 1 and above in self.trials:
             return middle
-        furthest = FURTHEST * self.values.value(max(self.known))
+        furthest = FURTHEST * self.values.value(max(self.trials))
         number = self.values.number(max(0, min(self._value_at_budget(below, above), furthest)))
-        if above in self.known and number >= above and self.known[above].planned is None:
+        if above in self.trials and number >= above and self.trials[above].planned is None:
             return middle  # what is refused has no bytes
         return max(below + 1, min(number, above - 1))
 
     def _value_at_budget(self, below: int, above: int) -> float:
         """Returns the value that needs the budget, by a line through the two whose bytes are nearest to it."""
         value = self.values.value
-        needed = {number: trial.needed_bytes for number, trial in self.known.items() if trial.needed_bytes is not None}
+        needed = {number: trial.needed_bytes for number, trial in self.trials.items() if trial.needed_bytes is not None}
         if len(needed) < 2:
             return value(below) * 2 if below >= 0 else value(above) / 2
         first, second = sorted(needed, key=lambda number: abs(needed[number] - self.place.budget_bytes))[:2]
@@ -171,16 +171,16 @@ class _Trials:
         self.say(f"planning for {self.named(number)}{with_levers}")
         trial = self._trial(number, levers)
         if trial.free and trial.fits:  # other levers: what did not fit with those before may fit now
-            self.known = {other: known for other, known in self.known.items() if known.fits or known.settled}
-        self.known[number] = trial
-        self.tried.append(trial)
+            self.trials = {at: other for at, other in self.trials.items() if other.fits or other.settled}
+        self.trials[number] = trial
+        self.history.append(trial)
 
     def _trial(self, number: int, levers: dict[str, object] | None) -> Trial:
         value, is_free = self.values.value(number), levers is None
         try:
             question = self.question_of(number)
         except RecipeError as refusal:
-            if not self.known:
+            if not self.trials:
                 raise
             return Trial(value=value, free=is_free, refusal=str(refusal))
         started, seconds = self.clock(), self._seconds_left()
@@ -231,17 +231,17 @@ class _Trials:
         return f"--{self.values.flag} {shown}"
 
 
-def _answer(trials: _Trials, number: int) -> Planned:
-    """Returns the plan of the largest value, and what keeps it from being larger."""
-    values, beyond = trials.values, trials.known.get(number + 1)
-    bounded_by, reason = _bound(trials, number)
+def _answer(search: _Search, number: int) -> Planned:
+    """Returns the plan of the largest value, with the bound that it meets."""
+    values, beyond = search.values, search.trials.get(number + 1)
+    bounded_by, reason = _bound(search, number)
     if bounded_by == "recipe":
-        _require_another_value(trials)
+        _require_another_value(search)
 
     # There is room where the option ends: the fastest plan.
-    planned = trials.known[number].planned
+    planned = search.trials[number].planned
     if bounded_by == "option":
-        planned = trials.fastest(number) or planned
+        planned = search.fastest(number) or planned
     assert planned is not None
     largest = Largest(
         option=values.flag,
@@ -249,24 +249,24 @@ def _answer(trials: _Trials, number: int) -> Planned:
         next_value=values.value(number + 1) if number < values.last else None,
         next_needed_bytes=None if beyond is None else beyond.needed_bytes,
         bounded_by=bounded_by,
-        reason=f"{trials.named(number)}: {reason}",
-        tried=tuple(trial.in_words for trial in trials.tried),
+        reason=f"{search.named(number)}: {reason}",
+        tried=tuple(trial.in_words for trial in search.history),
     )
-    plan = replace(planned.plan, pinned=tuple(sorted(trials.question.pins)))
+    plan = replace(planned.plan, pinned=tuple(sorted(search.question.pins)))
     return replace(planned, plan=plan, largest_found=largest)
 
 
-def _require_another_value(trials: _Trials) -> None:
+def _require_another_value(search: _Search) -> None:
     """Raises RecipeError where every value but the recipe's own is refused: the option contradicts another one."""
-    refusals = [trial.refusal for trial in trials.tried if trial.refusal]
-    if refusals and len(trials.tried) - len(refusals) == 1:
+    refusals = [trial.refusal for trial in search.history if trial.refusal]
+    if refusals and len(search.history) - len(refusals) == 1:
         raise RecipeError(refusals[-1])
 
 
-def _bound(trials: _Trials, number: int) -> tuple[Literal["bytes", "option", "recipe", "time"], str]:
-    """Returns what keeps the value from being larger, in a word and in a clause."""
-    values, beyond = trials.values, trials.known.get(number + 1)
-    needed = f"{_in_mib(trials.known[number].needed_bytes)} of {_in_mib(trials.place.budget_bytes)}"
+def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "recipe", "time"], str]:
+    """Returns the bound of the value, in a word and in a clause."""
+    values, beyond = search.values, search.trials.get(number + 1)
+    needed = f"{_in_mib(search.trials[number].needed_bytes)} of {_in_mib(search.place.budget_bytes)}"
     if number == values.last:
         return "option", f"{values.why_most}, and not the bytes: its smallest plan needs {needed}"
     if beyond is not None and beyond.settled and beyond.refusal:
@@ -281,17 +281,17 @@ def _bound(trials: _Trials, number: int) -> tuple[Literal["bytes", "option", "re
     return "time", f"it fits, {needed}, and within the time limit of planning {next_value} {found}"
 
 
-def _refuse(trials: _Trials) -> NoReturn:
+def _refuse(search: _Search) -> NoReturn:
     """Raises the refusal of the least value, which does not fit."""
-    least = trials.known[0]
+    least = search.trials[0]
     why = least.refusal
     if least.planned is not None:
         verb = "needs" if least.planned.ledger.source == "compiled" else "is estimated to need"
         why = f"its smallest plan {verb} {format_budget(least.planned.ledger.needed_bytes)}"
     raise BudgetError(
-        f"no --{trials.values.flag} fits in {format_bytes(trials.place.budget_bytes)}: the least that is tried is"
+        f"no --{search.values.flag} fits in {format_bytes(search.place.budget_bytes)}: the least that is tried is"
         f" {least.value:,}, and {why}. Give a larger --memory, or plan for it alone to see what would help",
-        budget_bytes=trials.place.budget_bytes,
+        budget_bytes=search.place.budget_bytes,
         floor_bytes=least.needed_bytes,
     )
 

@@ -61,7 +61,7 @@ class Place:
 
 
 def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
-    """Returns where the plan runs.
+    """Returns the place of a question.
 
     Args:
         question: What the user wants a plan for.
@@ -75,11 +75,11 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
     """
     # The chip, and the accelerator of this machine if it is one.
     mesh = parse_mesh(question.mesh)
-    named = chip_here(say, batch=question.batch, mesh=mesh) if question.chip is None else chip_named(question.chip)
-    chip = with_devices(named, question, mesh, processes)
+    whole = chip_here(say, batch=question.batch, mesh=mesh) if question.chip is None else chip_named(question.chip)
+    chip = with_devices(whole, question, mesh, processes)
     card = None
     if processes == 1:
-        card = require_card(named) if trains else card_here(named)
+        card = require_card(whole) if trains else card_here(whole)
     _require_rates(chip, card, measure=question.measure)
 
     # Bytes.
@@ -315,7 +315,7 @@ def _require_equal_parts(mesh: Mesh, question: Question) -> None:
 
 
 def _devices_of_cpu(mesh: Mesh | None, question: Question, processes: int) -> int:
-    """Returns how many devices a run uses, of those that the CPUs of all processes are treated as.
+    """Returns the number of devices that a run uses, of those that the CPUs of all processes are treated as.
 
     Raises RecipeError if they are fewer than the mesh has, or the processes cannot have equal parts of it.
     """
@@ -340,7 +340,7 @@ def _devices_of_cpu(mesh: Mesh | None, question: Question, processes: int) -> in
 
 
 def cpu_devices() -> int:
-    """Returns how many devices JAX makes of the CPU in one process; 1 by default."""
+    """Returns the number of devices that JAX makes of the CPU in one process; 1 by default."""
     count = whole_number(os.environ.get(CPU_DEVICES, ""))
     if count is not None:
         return max(1, count)
@@ -403,7 +403,7 @@ def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = Non
 
 
 def _most_bytes(chip: Chip, card: Card | None) -> int:
-    """Returns what a run can use of a device of an accelerator."""
+    """Returns the bytes of an accelerator's device that a run can use."""
     return chip.memory_bytes if card is None else min(chip.memory_bytes, card.memory_bytes)
 
 
