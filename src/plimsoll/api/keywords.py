@@ -52,13 +52,7 @@ def read_request(
     Raises:
         RecipeError: It is no recipe, a name is neither a field of it nor an option, or a value is of another kind.
     """
-    try:
-        levers = dict(pins or {})
-    except (TypeError, ValueError):
-        kind = type(pins).__name__
-        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
-
-    # The recipe.
+    levers = _as_levers(pins)
     if isinstance(recipe, Pinned):
         levers = {**recipe.pins, **levers}
         recipe = recipe.recipe
@@ -67,24 +61,37 @@ def read_request(
         recipe = preset(recipe)
     recipe = recipe_of(recipe)
     if not isinstance(recipe, Recipe):
-        advice = (
-            ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init, data)"
-        )
+        advice = ""
+        if callable(recipe):
+            advice = (
+                ". A loss of your own is planned first: plimsoll.plan(loss, params, batch, optimizer=...).train(init,"
+                " data)"
+            )
         raise RecipeError(
             f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
-            f" {type(recipe).__name__}{advice if callable(recipe) else ''}"
+            f" {type(recipe).__name__}{advice}"
         )
     request = Request(recipe, levers, name)
-    if not fields:
-        return request
+    return _with_fields(request, fields, options, verb=verb) if fields else request
 
-    # Its fields.
+
+def _as_levers(pins: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns levers by name. Raises RecipeError where they are no mapping."""
+    try:
+        return dict(pins or {})
+    except (TypeError, ValueError):
+        kind = type(pins).__name__
+        raise RecipeError(f'pins are levers by name, like {{"micro_batch": 8}}, got a {kind}') from None
+
+
+def _with_fields(request: Request, fields: Mapping[str, Any], options: Iterable[str], *, verb: str) -> Request:
+    """Returns the request with other values of some fields of its recipe. Raises RecipeError for an unknown name."""
+    recipe = request.recipe
     own = [*recipe.options, *recipe.parts]
     fields = with_own_names(fields, own)
     for field in fields:
-        if field in own:
-            continue
-        if others := recipes_with(field):
+        others = [] if field in own else recipes_with(field)
+        if others:
             raise RecipeError(
                 f"the recipe {request.name} has no option {field}, which is one of {names_in_words(others)}"
             )
