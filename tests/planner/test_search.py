@@ -141,11 +141,15 @@ def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_t
     card = {"platform": "cuda", "chip": "h100"}
     planned = found(GIB, WithKernels(), **card)
     assert planned.step_seconds_source == "kernels"
-    assert planned.step_seconds_range == range_of(planned.step_seconds, "kernels", platform="cuda")
+    assert planned.step_seconds_range == range_of(
+        planned.step_seconds, "kernels", platform="cuda", loss_chunk=planned.plan.loss_chunk
+    )
     unseen = FakeCompiler()
     rated = found(GIB, unseen, **card)
     assert rated.step_seconds_source == "roofline"
-    assert rated.step_seconds_range == range_of(rated.step_seconds, "roofline", platform="cuda")
+    assert rated.step_seconds_range == range_of(
+        rated.step_seconds, "roofline", platform="cuda", loss_chunk=rated.plan.loss_chunk
+    )
     assert "measure" not in {verb for verb, _ in unseen.asked}
     timed = found(GIB, WithKernels(), measure=True, **card)
     assert (timed.step_seconds_source, timed.step_seconds_range) == ("measured", None)

@@ -68,7 +68,9 @@ def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = ""
         parameters=evidence.static_of(1, Storage()).parameters,
         step_seconds=chosen.seconds,
         step_seconds_source=source,
-        step_seconds_range=range_of(chosen.seconds, source, platform=problem.platform),
+        step_seconds_range=range_of(
+            chosen.seconds, source, platform=problem.platform, loss_chunk=chosen.plan.loss_chunk
+        ),
         step_flops=analysis.flops,
         temporary_bytes=analysis.temp_bytes,
         largest_buffers=analysis.largest,

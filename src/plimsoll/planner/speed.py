@@ -71,7 +71,7 @@ def _dots_and_moves(
     return arithmetic + moved / rates.copy_bytes + first_touch
 
 
-def range_of(seconds: float, source: str, *, platform: str, loss_chunk: int = 0) -> tuple[float, float] | None:
+def range_of(seconds: float, source: str, *, platform: str, loss_chunk: int) -> tuple[float, float] | None:
     """Returns the least and the most that a step may take, as measured ones did; None for one that was timed.
 
     Args:
