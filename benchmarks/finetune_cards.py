@@ -213,7 +213,8 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     for chip in options.chip:
         for tokens in options.tokens or SWEPT[chip]:
             recipe = preset("finetune").replace(pretrained=MODELS["qwen2.5-7b"], seq_len=tokens)
-            question = Question(recipe=recipe, name="finetune", chip=chip, pins={"frozen_bits": 4})
+            pins = {"frozen_bits": 4}
+            question = Question(recipe=recipe, name="finetune", chip=chip, pins=pins, within=options.within)
             row = {"chip": chip, "tokens": tokens} | compared(question, rivals=options.rivals)
             rows.append(row)
             print(
@@ -298,6 +299,7 @@ def main() -> None:
     of_sweep = kinds.add_parser("sweep")
     of_sweep.add_argument("--chip", nargs="*", choices=SWEPT, default=list(SWEPT))
     of_sweep.add_argument("--tokens", type=int, nargs="*", help="lengths; by default those of SWEPT")
+    of_sweep.add_argument("--within", default="10min", help="time for each plan: a busy machine is no part of this")
     of_sweep.add_argument("--rivals", type=int, default=4, help="other plans that are compiled, at most")
     options = parser.parse_args()
     makers = {"context": context, "sweep": sweep}

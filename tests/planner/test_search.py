@@ -133,6 +133,33 @@ def test_a_plan_too_large_to_be_timed_costs_only_itself():
     assert planned.step_seconds_source == "measured"
 
 
+def test_attention_that_holds_its_scores_is_found_where_only_recomputing_makes_room_for_it():
+    """A card without an attention kernel of its own: with nothing recomputed its scores are far beyond the budget."""
+    kept = {"none": 20_000, "dots": 4_000, "block": 300}
+    scores = {"none": 50_000, "dots": 10_000, "block": 20}
+
+    class Attends(FakeCompiler):
+        def analyse(self, plan: Plan):
+            analysis = super().analyse(plan)
+            slower = 2.5 if plan.attention_chunk else 1.0
+            return replace(analysis, flops=slower * analysis.flops)
+
+    def temporaries(plan: Plan) -> int:
+        whole = 0 if plan.attention_chunk else scores[plan.remat]
+        return (kept[plan.remat] + whole) * plan.micro_batch * MIB
+
+    planned = found(
+        GIB,
+        Attends(temporaries=temporaries),
+        platform="cuda",
+        chip="t4",
+        supported=("remat", "attention_chunk"),
+        loss_chunks=(),
+        attention_chunks=(1_024, 256),
+    )
+    assert (planned.plan.remat, planned.plan.attention_chunk) == ("block", 0)
+
+
 def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_that():
     class WithKernels(FakeCompiler):
         def analyse(self, plan: Plan):

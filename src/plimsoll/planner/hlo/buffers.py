@@ -70,19 +70,26 @@ class Place:
 
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
     """Returns the places in use at the moment of peak memory, with the values there then, each with its aliases."""
-    births = [(*lifetimes.of(value), place, value) for place in places for value in place.values]
+    # Births of values, in the order of time: begin, end, number of the place, value.
+    births = [(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
     births.sort(key=lambda birth: birth[0])
-    alive: list[tuple[int, int, Place, Location]] = []
-    most, peak = -1, []
+
+    # The moment when most bytes are in use. Places may overlap: their sum is at least what they take.
+    alive: list[tuple[int, int, int, Location]] = []
+    peak: list[tuple[int, int, int, Location]] = []
+    most = -1
     for birth in births:
         alive = [earlier for earlier in alive if earlier[1] >= birth[0]] + [birth]
-        if (
-            sum(place.size for *_, place, _ in alive) > most
-            and (size := _union(place for *_, place, _ in alive)) > most
-        ):
-            most, peak = size, alive
+        in_use = [places[number] for number in {number for _, _, number, _ in alive}]
+        if sum(place.size for place in in_use) > most:
+            size = _union(in_use)
+            if size > most:
+                most, peak = size, alive
+
+    # Its places, each with the values that are there then.
     used: dict[tuple[int, int, int], Place] = {}
-    for _, _, place, value in peak:
+    for _, _, number, value in peak:
+        place = places[number]
         at = place.allocation, place.offset, place.size
         names = aliases.get(value, set())
         others = [other for other in place.values if other in names and other != value]
