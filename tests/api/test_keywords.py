@@ -116,12 +116,27 @@ def test_a_preset_refuses_what_is_no_option_in_one_paragraph(options, said):
         ({"patience": 0}, r"^--patience must be 1 or more, got 0$"),
         ({"log_every": True}, r"^--log-every must be a whole number, got True$"),
         ({"patience": 2, "eval_every": 0}, r"^--patience 2 counts evaluations during training, and --eval-every 0"),
+        ({"patience": 2, "eval_every": "10min"}, r"^--patience 2 counts evaluations .* --eval-every 10min"),
+        ({"save_every": 0}, r"^--save-every must be 1 or more, or a time like 10min, got 0$"),
+        ({"save_every": "0s"}, r"^--save-every takes a number of steps or a time, got '0s': "),
+        ({"eval_every": "often"}, r"^--eval-every takes a number of steps or a time, got 'often': "),
+        ({"eval_every": -1}, r"^--eval-every takes a number of steps or a time, got -1: "),
     ],
 )
 def test_an_option_of_training_that_is_wrong_is_refused_in_one_paragraph(options, said):
     with pytest.raises(plimsoll.RecipeError, match=said) as refusal:
         plimsoll.train("stories", **options)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("option", ["eval_every", "save_every"])
+def test_several_processes_have_no_common_clock(option):
+    by_clock = TrainOptions(**{option: "10min"})
+    by_clock.refuse_clock(1)
+    TrainOptions(**{option: 10}).refuse_clock(2)
+    flag = option.replace("_", "-")
+    with pytest.raises(plimsoll.RecipeError, match=rf"^--{flag} 10min .* 2 processes.* number of steps$"):
+        by_clock.refuse_clock(2)
 
 
 @pytest.mark.parametrize("function", [plimsoll.train, plimsoll.loader])

@@ -127,7 +127,9 @@ def test_the_help_of_a_recipe_loads_options_and_no_other_recipe():
     assert packages == set()
     rooms = {name.split(".")[1] for name in ours}
     assert rooms <= {"cli", "data", "engine", "errors", "files", "levers", "models", "optimizers", "options", "planned",
-                     "recipes", "types", "units", "values"}  # fmt: skip
+                     "recipes", "training", "types", "units", "values"}  # fmt: skip
+    of_training = {name for name in ours if name.startswith("plimsoll.training.")}
+    assert of_training == {"plimsoll.training.schedule"}, "what `--eval-every` means, and nothing that imports JAX"
     recipes = {name for name in ours if name.startswith("plimsoll.recipes.") and not name.endswith(".family")}
     assert not [name for name in recipes if name.split(".")[2] in ("finetune", "puzzles", "recommend", "control")
                 and name.count(".") > 2]  # fmt: skip

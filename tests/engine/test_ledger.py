@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.engine import ledger
-from plimsoll.engine.ledger import Measurements
+from plimsoll.engine.ledger import Held, Measurements
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import OTHER, Ledger, RunLedger, SessionBytes
 from plimsoll.report.tables import ledger_table
+from plimsoll.training.phases import Phases
 from report_examples import PLANNED
 
 MIB = 2**20
@@ -25,28 +26,36 @@ class Session:
     """Memory of one session in MiB: what it held between steps, and the highest peak after each phase, in order."""
 
     def __init__(self, folder, *, between, loaded=100, started=120, resumed=None, **phases):
-        self.measured = Measurements(
-            session=SimpleNamespace(budget_bytes=400 * MIB),
+        run = SimpleNamespace(
+            session=SimpleNamespace(budget_bytes=400 * MIB, patience=None),
             folder=folder,
             planned=replace(PLANNED, ledger=BOOK),
-            guard=SimpleNamespace(overrun=None),
+            plan=SimpleNamespace(devices=1),
             notes=[],
         )
-        self.measured.resumed = resumed
-        self.measured.held = {"state": {0: 30 * MIB}, "params": {0: 10 * MIB}, "ema": {}, "carry": {}}
-        self.measured.marks = {"peak while loading": loaded * MIB, "peak before training": max(loaded, started) * MIB}
-        self.measured.marks |= {"before data": 130 * MIB, "data": 135 * MIB}
-        self.peak, raised = self.measured.marks["peak before training"], {}
-        for phase, reached in phases.items():
-            if reached * MIB > self.peak:
-                self.peak = raised[phase] = reached * MIB
-        self.log = SimpleNamespace(seen={*phases}, phase_peaks=raised, between_steps=between * MIB)
+        reached = {"load": loaded, "start" if resumed is None else "restore": started, **phases}
+        self.phases = Phases()
+        self.phases.seen = set(reached)
+        self.phases.between_steps = between * MIB
+        for phase, size in reached.items():
+            if size * MIB > self.phases.peak:
+                self.phases.peak = self.phases.peaks[phase] = size * MIB
+        self.measured = Measurements(
+            run=run,
+            guard=SimpleNamespace(overrun=None),
+            phases=self.phases,
+            source=SimpleNamespace(held_bytes=5 * MIB),
+            shapes={},
+            held=Held(fullest=30 * MIB, state=30 * MIB, params=10 * MIB, ema=0, carry=0),
+            resumed=resumed,
+        )
 
     def write(self, monkeypatch):
-        monkeypatch.setattr(ledger.allocator, "peak_bytes", lambda: self.peak)
+        monkeypatch.setattr(ledger.allocator, "peak_bytes", lambda: self.phases.peak)
         monkeypatch.setattr(ledger.allocator, "device_bytes", lambda: None)
-        written = self.measured.write({}, self.log)
-        assert self.measured.folder.ledger() == written
+        monkeypatch.setattr(self.phases, "look", lambda: None)
+        written = self.measured.write(None)
+        assert self.measured.run.folder.ledger() == written
         return written
 
 

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from plimsoll.engine import session
 from plimsoll.engine.options import Session
+from plimsoll.engine.training_run import TrainingRun
 from plimsoll.levers.registry import LEVERS
-from plimsoll.processes.interruption import Interruption
 from plimsoll.units import MIB
 from small_runs import STEPS, rows
 
@@ -34,16 +35,13 @@ def init(**_):
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_run_that_gave_equal_runs_up_says_so(runs, deterministic, monkeypatch):
     """Every session of it: the notes are in the log and in the ledger."""
-    run = runs.prepared()
-    path = run / "plan.json"
-    planned = json.loads(path.read_text())
-    planned["plan"]["deterministic"] = deterministic
-    path.write_text(json.dumps(planned))
+    run = TrainingRun.read(Session(run=str(runs.prepared()), budget_bytes=MIB))
+    plan = replace(run.plan, deterministic=deterministic)
+    run = replace(run, planned=replace(run.planned, plan=plan))
     monkeypatch.setattr(session, "import_everything", lambda recipe, tracker: None)
     monkeypatch.setattr(session, "load", lambda recipe, plan, steps: plan)
-    training = session._Training(Session(run=str(run), budget_bytes=MIB), Interruption())
-    assert training._load() == training.plan
-    assert any(note.startswith("--deterministic False: another run") for note in training.notes) != deterministic
+    assert session.load_executables(run) == plan
+    assert any(note.startswith("--deterministic False: another run") for note in run.notes) != deterministic
 
 
 @pytest.mark.slow

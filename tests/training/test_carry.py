@@ -24,8 +24,8 @@ from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.training.checkpoints import Checkpoints
-from plimsoll.training.loop import numbers_of
 from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.training.reports import numbers_of
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import IGNORED_LABEL, Compute
 from small_tasks import relative_distance

@@ -1,5 +1,6 @@
 """The loop between steps: what an evaluation comes to, which checkpoint is the best, what is given back."""
 
+import math
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -7,10 +8,14 @@ import pytest
 
 from plimsoll.errors import StoppedError
 from plimsoll.processes.interruption import Interruption
-from plimsoll.training import loop, memory
-from plimsoll.training.loop import run_steps, summed
+from plimsoll.training import loop, memory, schedule, stop
+from plimsoll.training.acts import Evaluate, Save
+from plimsoll.training.loop import Training, run_steps
+from plimsoll.training.phases import Phases
 from plimsoll.training.program import Executables
-from plimsoll.training.schedule import Schedule
+from plimsoll.training.reports import EvaluationStopped, summed
+from plimsoll.training.schedule import Best, Every, Last, Patience, Schedule
+from plimsoll.training.stop import Ended, Reason, Stop
 from plimsoll.types import LossSum
 
 
@@ -33,6 +38,7 @@ class Kept:
 
     def __init__(self, told, saving):
         self.told, self.saving, self.best_step = told, saving, None
+        self.in_background = False
 
     def __enter__(self):
         return self
@@ -51,6 +57,7 @@ class Telling:
 
     def __init__(self, told, *, steps=False):
         self.told, self.steps = told, steps
+        self.phases = Phases()
 
     def step(self, done, metrics):
         if self.steps:
@@ -69,6 +76,9 @@ def _untrimmed(monkeypatch):
     monkeypatch.setattr(memory, "trim_heap", lambda: None)
 
 
+AT_THE_END_ALONE = Every()
+
+
 def trained(
     *,
     first=0,
@@ -82,12 +92,16 @@ def trained(
     diverges_at=99,
     saving=lambda: None,
     logs_steps=False,
-    **of,
+    steps=9,
+    seconds=math.inf,
+    evaluate=AT_THE_END_ALONE,
+    save=AT_THE_END_ALONE,
+    best_by="loss",
 ):
     """Steps that do nothing but `during`: what was told, in order, the end, and what is marked as best. The loss of a
     step is its number, NaN from `diverges_at` on."""
     told = [] if told is None else told
-    checkpoints = Kept(told, saving)
+    log = Telling(told, steps=logs_steps)
 
     def step(state, _batch):
         step = state["step"] + 1
@@ -96,27 +110,68 @@ def trained(
         loss = float("nan") if step >= diverges_at else float(step)
         return state | {"step": step}, {"loss": loss, "gradient_norm": 1.0}
 
-    def evaluate(_params):
+    def metrics_of(_params):
         return {"validation_loss": 1.0} if evaluation is None else evaluation(told[-1])
 
-    _, ended = run_steps(
-        {"step": first, "params": {}},
-        Numbered(first),
-        Executables(init=None, step=step, evaluate=None, state=None),
-        Schedule(steps=max(9, stop_at), stop_at=stop_at, **of),
-        checkpoints,
-        evaluate,
-        Telling(told, steps=logs_steps),
-        interruption or Interruption(),
-        over_budget=over_budget,
-        last_evaluated=last_evaluated,
+    when = Schedule(
+        steps=max(steps, stop_at), last_step=stop_at, seconds=seconds, evaluate=evaluate, save=save, best_by=best_by
     )
-    return told, ended, checkpoints.best_step
+    patience = Patience(when)
+    ends = Stop(when, patience, interruption or Interruption(), over_budget)
+    loader = Numbered(first)
+    saves = Save(
+        every=when.save,
+        checkpoints=Kept(told, saving),
+        loader=loader,
+        log=log,
+        last=when.save.begin(first),
+    )
+    evaluates = Evaluate(
+        every=when.evaluate,
+        evaluate=metrics_of,
+        best=Best(best_by),
+        patience=patience,
+        stop=ends,
+        save=saves,
+        log=log,
+        last=when.evaluate.begin(first if last_evaluated is None else last_evaluated),
+    )
+    training = Training(
+        state={"step": first, "params": {}},
+        executables=Executables(init=None, step=step, evaluate=None, state=None),
+        loader=loader,
+        evaluate=evaluates,
+        save=saves,
+        stop=ends,
+        log=log,
+    )
+    _, ended = run_steps(training)
+    return told, ended, saves.checkpoints.best_step
 
 
 def words_of(told):
     """What was told but for the steps that were taken."""
     return [word for word in told if isinstance(word, str)]
+
+
+class Clock:
+    """Time as `time.monotonic` tells it, which passes when a test says so."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(schedule.time, "monotonic", lambda: made.now)
+    return made
+
+
+BY_CLOCK = Every(seconds=300, first_seconds=60, largest_share=0.05)
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
@@ -131,21 +186,36 @@ def test_steps_under_way_at_the_end_are_logged_before_the_last_evaluation_and_sa
 
 
 @pytest.mark.parametrize(
-    ("by_clock", "save_seconds", "saves"),
-    [(True, 0, [2, 8, 14, 20]), (True, 25, [2, 12, 20]), (False, 0, [20])],
-    ids=["soon, then every 5 minutes", "less often where it takes long", "only by steps"],
+    ("every", "save_seconds", "saves"),
+    [
+        (BY_CLOCK, 0, [2, 8, 14, 20]),
+        (BY_CLOCK, 25, [2, 12, 20]),
+        (Every(seconds=300), 25, [6, 12, 18, 20]),
+        (Every(), 0, [20]),
+    ],
+    ids=["soon, then every 5 minutes", "less often where it takes long", "as often as asked for", "only by steps"],
 )
-def test_steps_of_fifty_seconds_are_saved_by_the_clock(monkeypatch, by_clock, save_seconds, saves):
-    now = [0.0]
-
-    def passes(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+def test_steps_of_fifty_seconds_are_saved_by_the_clock(clock, every, save_seconds, saves):
     told, *_ = trained(
-        stop_at=20, during=lambda step: passes(50), saving=lambda: passes(save_seconds), save_by_clock=by_clock
+        stop_at=20, during=lambda step: clock.passes(50), saving=lambda: clock.passes(save_seconds), save=every
     )
     assert [word for word in words_of(told) if "saved" in word] == [f"saved {step}" for step in saves]
+
+
+def test_an_evaluation_every_two_minutes_is_after_the_step_in_which_they_are_over(clock):
+    """They count from the end of the last one, and of those after so many steps, too."""
+
+    def evaluation(step):
+        clock.passes(30)
+        return {"validation_loss": -float(step)}
+
+    told, *_ = trained(
+        stop_at=9,
+        during=lambda step: clock.passes(50),
+        evaluation=evaluation,
+        evaluate=Every(seconds=120),
+    )
+    assert [word for word in words_of(told) if "evaluation" in word] == [f"evaluation {step}" for step in (3, 6, 9)]
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
@@ -156,7 +226,7 @@ def test_a_step_that_diverged_is_neither_evaluated_nor_saved_even_if_it_is_still
     monkeypatch.setitem(loop.IN_FLIGHT, "cpu", in_flight)
     told = []
     with pytest.raises(StoppedError, match=r"step 3: the loss is nan"):
-        trained(stop_at=6, told=told, diverges_at=3, evaluate_every=evaluate_every, save_every=1)
+        trained(stop_at=6, told=told, diverges_at=3, evaluate=Every(steps=evaluate_every), save=Every(steps=1))
     assert {word.rpartition(" ")[2] for word in words_of(told)} == {"1", "2", "closed"}
 
 
@@ -188,17 +258,17 @@ def test_library_pages_are_given_back_before_and_after_every_evaluation_and_afte
         events.append("evaluated")
         return {"validation_loss": float(step)}
 
-    trained(stop_at=2, evaluate_every=1, evaluation=evaluation)
+    trained(stop_at=2, evaluate=Every(steps=1), evaluation=evaluation)
     assert events == 2 * ["given back", "evaluated", "given back", "given back"]  # saved: the best, and the last
 
 
 @pytest.mark.parametrize(
     ("every", "due"),
-    [(1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 7]), (2.5, [3, 5, 7]), (0.4, [1, 2, 3, 4, 5, 6, 7]), (9, [7]), (0, [7])],
+    [(1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6]), (2.5, [3, 5]), (0.4, [1, 2, 3, 4, 5, 6, 7]), (9, []), (0, [])],
 )
-def test_what_is_done_every_so_many_steps_is_due_in_the_step_that_completes_them_and_at_the_end(every, due):
-    schedule = Schedule(steps=9, stop_at=7)
-    assert [step for step in range(1, 8) if schedule.due(every, step)] == due
+def test_what_is_done_every_so_many_steps_is_due_in_the_step_that_completes_them(every, due):
+    last = Last(step=0, time=0.0)
+    assert [step for step in range(1, 8) if Every(steps=every).is_due(step, last)] == due
 
 
 AT_THE_END = ["evaluation 4", "checkpoint 4", "saved 4", "closed"]
@@ -207,19 +277,16 @@ AT_THE_END = ["evaluation 4", "checkpoint 4", "saved 4", "closed"]
 def test_a_session_evaluates_and_saves_once_at_its_end_and_where_it_is_due():
     told, ended, marked = trained()
     assert told == [1, 2, 3, 4, *AT_THE_END]
-    assert (ended.step, ended.signal, ended.over) == (4, None, False)
+    assert ended == Ended(4, Reason.FINISHED)
     assert marked == 4
-    told, *_ = trained(evaluate_every=2, save_every=4)
+    told, *_ = trained(evaluate=Every(steps=2), save=Every(steps=4))
     assert told == [1, 2, "evaluation 2", "checkpoint 2", "saved 2", 3, 4, *AT_THE_END]
 
 
-def test_when_time_is_up_a_session_evaluates_and_saves_the_step_it_is_at(monkeypatch):
-    """It begins at 100 s and has 10: at 110 they are over."""
-    seconds = iter([100.0, 103.0, 109.9, 110.0])
-    monkeypatch.setattr(loop.time, "monotonic", lambda: next(seconds))
-    told, ended, _ = trained(stop_after_seconds=10.0)
+def test_when_time_is_up_a_session_evaluates_and_saves_the_step_it_is_at(clock):
+    told, ended, _ = trained(seconds=10.0, during=lambda step: clock.passes(5.0))
     assert told == [1, 2, "evaluation 2", "checkpoint 2", "saved 2", "closed"]
-    assert (ended.step, ended.signal, ended.over) == (2, None, False)
+    assert ended == Ended(2, Reason.TIME_IS_UP)
 
 
 @pytest.mark.parametrize(("number", "at"), [(2, 2), (15, 4)])
@@ -231,9 +298,9 @@ def test_a_signal_saves_the_step_it_came_in_and_evaluates_nothing_that_is_not_du
             interruption.signal = number
 
     told, ended, _ = trained(during=during, interruption=interruption)
-    due = ["evaluation 4"] if at == 4 else []  # in the last step, before anybody looks for a signal
-    assert told == [*range(1, at + 1), *due, f"checkpoint {at}", f"saved {at}", "closed"]
-    assert (ended.step, ended.signal, ended.over) == (at, number, False)
+    assert told == [*range(1, at + 1), f"checkpoint {at}", f"saved {at}", "closed"]
+    assert ended == Ended(at, Reason(number))
+    assert ended.why.exit_code == 128 + number
 
 
 @pytest.mark.parametrize(("at", "evaluate_every"), [(2, 2), (4, 2), (4, 0)])
@@ -244,26 +311,28 @@ def test_a_signal_during_an_evaluation_ends_that_and_the_next_session_begins_wit
         if step < at:
             return {"validation_loss": 1.0}
         interruption.signal = 15
-        raise loop.EvaluationStopped(15)
+        raise EvaluationStopped
 
-    told, ended, _ = trained(evaluation=evaluation, interruption=interruption, evaluate_every=evaluate_every)
+    every = Every(steps=evaluate_every)
+    told, ended, _ = trained(evaluation=evaluation, interruption=interruption, evaluate=every)
     assert told[-4:] == [at, f"checkpoint {at}", f"saved {at}", "closed"]
-    assert (ended.step, ended.signal) == (at, 15)
+    assert ended == Ended(at, Reason.TERMINATE)
     told = [at]
-    trained(first=at, told=told, evaluate_every=evaluate_every, last_evaluated=at - 2)
+    trained(first=at, told=told, evaluate=every, last_evaluated=at - 2)
     rest = ["closed"] if at == 4 else [3, 4, *AT_THE_END]
     assert told == [at, f"evaluation {at}", *rest]
 
 
 def test_what_was_evaluated_before_it_was_saved_is_not_evaluated_again():
-    assert trained(first=2, evaluate_every=2, last_evaluated=2)[0] == [3, 4, *AT_THE_END]
-    assert trained(first=1, evaluate_every=2, last_evaluated=0)[0][0] == 2
-    assert trained(first=0, evaluate_every=2, last_evaluated=0)[0][0] == 1
+    every = Every(steps=2)
+    assert trained(first=2, evaluate=every, last_evaluated=2)[0] == [3, 4, *AT_THE_END]
+    assert trained(first=1, evaluate=every, last_evaluated=0)[0][0] == 2
+    assert trained(first=0, evaluate=every, last_evaluated=0)[0][0] == 1
 
 
 def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_agree(monkeypatch):
     """Each of them evaluates then, or none would: an evaluation needs all of them."""
-    monkeypatch.setattr(loop, "Agreement", lambda: agreed)
+    monkeypatch.setattr(stop, "Agreement", lambda: agreed)
 
     def agreed(request):
         return 0
@@ -273,29 +342,29 @@ def test_of_several_processes_a_signal_in_the_last_step_is_no_reason_until_all_a
     interruption.signal = 15
     told, ended, _ = trained(interruption=interruption)
     assert told == [1, 2, 3, 4, *AT_THE_END]
-    assert ended.signal is None
+    assert ended.why is Reason.FINISHED
 
 
 def test_over_its_budget_a_session_saves_and_evaluates_nothing():
     told = []
     _, ended, _ = trained(told=told, over_budget=lambda: 2 in told)
     assert told == [1, 2, "checkpoint 2", "saved 2", "closed"]
-    assert (ended.step, ended.signal, ended.over) == (2, None, True)
+    assert ended == Ended(2, Reason.OVER_BUDGET)
     told = []
     _, ended, _ = trained(told=told, over_budget=lambda: 4 in told)
-    assert (ended.step, ended.over) == (4, False)  # after the last step it is finished
+    assert ended == Ended(4, Reason.FINISHED)
 
 
-def test_a_signal_is_told_before_time_and_time_before_the_budget(monkeypatch):
+def test_a_signal_is_told_before_time_and_time_before_the_budget(clock):
     interruption = Interruption()
     interruption.signal = 2
-    monkeypatch.setattr(loop.time, "monotonic", lambda: 0.0)
     ends = [
-        trained(first=1, interruption=interruption, over_budget=lambda: True, stop_after_seconds=0.0)[1],
-        trained(first=1, over_budget=lambda: True, stop_after_seconds=0.0)[1],
+        trained(first=1, interruption=interruption, over_budget=lambda: True, seconds=0.0)[1],
+        trained(first=1, over_budget=lambda: True, seconds=0.0)[1],
         trained(first=1, over_budget=lambda: True)[1],
     ]
-    assert [(ended.signal, ended.over) for ended in ends] == [(2, False), (None, False), (None, True)]
+    assert [ended.why for ended in ends] == [Reason.INTERRUPT, Reason.TIME_IS_UP, Reason.OVER_BUDGET]
+    assert [ended.why.exit_code for ended in ends] == [130, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -313,20 +382,20 @@ def test_the_best_is_the_first_with_the_lowest_loss_or_the_most_of_a_metric_and_
         loss, f1 = of_steps[step]
         return {"validation_loss": loss, "validation_f1": f1}
 
-    told, _, marked = trained(evaluate_every=1, best_by=best_by, evaluation=evaluation)
+    told, _, marked = trained(evaluate=Every(steps=1), best_by=best_by, evaluation=evaluation)
     assert marked == best
     assert f"checkpoint {best}" in told
     assert "checkpoint 3" not in told
 
 
-@pytest.mark.parametrize(("problem", "saved"), [(MemoryError(), ["checkpoint 2"]), (ValueError(), [])])
+@pytest.mark.parametrize(("problem", "saved"), [(MemoryError(), ["checkpoint 2", "saved 2"]), (ValueError(), [])])
 def test_an_evaluation_that_the_allocator_refuses_costs_no_step(problem, saved):
     def evaluation(step):
         raise problem
 
     told = []
     with pytest.raises(type(problem)):
-        trained(evaluate_every=2, evaluation=evaluation, told=told)
+        trained(evaluate=Every(steps=2), evaluation=evaluation, told=told)
     assert told == [1, 2, *saved, "closed"]
 
 
@@ -334,7 +403,7 @@ def finished(**report):
     """What is logged of a step with this report."""
     log = {}
 
-    flight = loop._InFlight(SimpleNamespace(step=log.__setitem__))
+    flight = loop.InFlight(SimpleNamespace(step=log.__setitem__))
     flight.add(7, {"loss": 1.0, "gradient_norm": 1.0} | report)
     flight.land()
     return log[7]
@@ -359,7 +428,7 @@ def test_while_one_step_from_the_heap_runs_the_numbers_of_the_one_before_are_log
     monkeypatch.setattr(memory, "settle", lambda **_: looks.append(1) or 1)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(now)))
 
-    flight = loop._InFlight(SimpleNamespace(step=lambda done, metrics: ended.append(done)), in_heap=True)
+    flight = loop.InFlight(SimpleNamespace(step=lambda done, metrics: ended.append(done)), in_heap=True)
     for step in range(3):
         flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
         assert ended == list(range(step))
@@ -375,7 +444,7 @@ def test_no_more_steps_are_under_way_than_may_be(monkeypatch, limit, under_way):
     monkeypatch.setattr(memory, "settle", lambda **_: 1)
     ended, waiting = [], []
 
-    flight = loop._InFlight(SimpleNamespace(step=lambda done, metrics: ended.append(done)))
+    flight = loop.InFlight(SimpleNamespace(step=lambda done, metrics: ended.append(done)))
     for step in range(4):
         flight.add(step, {"loss": 1.0, "gradient_norm": 1.0})
         waiting.append(step + 1 - len(ended))
@@ -391,6 +460,6 @@ def test_an_evaluation_ends_between_batches_once_it_is_stopped():
         evaluated.append(batch)
         return {"loss": (1.0, 1.0)}
 
-    with pytest.raises(loop.EvaluationStopped):
+    with pytest.raises(EvaluationStopped):
         summed(iter([{}] * 5), evaluate, None, lambda: len(evaluated) == 2)
     assert len(evaluated) == 2

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,8 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import RUNNING, Overrun
 from plimsoll.training import allocator, checkpoints, distributed, overruns
 from plimsoll.training.checkpoints import Checkpoints
-from plimsoll.training.loop import Ended
 from plimsoll.training.overruns import SPREAD_BYTES
+from plimsoll.training.stop import Ended, Reason
 from plimsoll.units import MIB
 from report_examples import PLANNED
 
@@ -97,20 +98,26 @@ def test_an_earlier_margin_is_no_part_of_what_the_next_overrun_lacks():
 
 def line(tmp_path, *, budget, **options):
     planned = of_phases(dict.fromkeys(RUNNING, 100 * MIB))
-    return BudgetGuard(Session(budget_bytes=budget, **options), RunFolder(tmp_path), planned, steps=12)
+    run = SimpleNamespace(
+        session=Session(budget_bytes=budget, **options),
+        folder=RunFolder(tmp_path),
+        planned=planned,
+        prepared=SimpleNamespace(steps=12),
+    )
+    return BudgetGuard(run)
 
 
 def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):
-    assert line(tmp_path, budget=1).exceeded()
+    assert line(tmp_path, budget=1).is_exceeded()
     begun = line(tmp_path, budget=1)
     begun.started = allocator.peak_bytes()
-    assert not begun.exceeded()
+    assert not begun.is_exceeded()
 
 
 @pytest.mark.parametrize("option", [{"keep_plan": True}, {"debug_nans": True}, {"profile": 3}, {"profiler_port": 9999}])
 def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
     one = line(tmp_path, budget=1, **option)
-    assert not one.exceeded()
+    assert not one.is_exceeded()
     with pytest.raises(StoppedError, match=r"the allocator refused .* up to step 0 is whole") as stopped:
         one.refused(REFUSAL)
     assert stopped.value.exit_code == 3
@@ -129,9 +136,9 @@ def test_of_several_processes_all_keep_the_overrun_of_the_one_that_held_most(tmp
     own = []
     monkeypatch.setattr(distributed, "of_each", lambda _, value: own.append(value) or [0, 150 * MIB, 130 * MIB])
     watched = line(tmp_path, budget=2**50)
-    watched.session_ended(Ended(12, None, False))
+    watched.keep_overrun(Ended(12, Reason.FINISHED))
     assert own == []
-    watched.session_ended(Ended(7, None, True))
+    watched.keep_overrun(Ended(7, Reason.OVER_BUDGET))
     assert own == [0]  # it is not over the budget itself
     (kept,) = overruns.read(RunFolder(tmp_path))
     assert (kept.step, kept.process, kept.measured_bytes) == (7, 1, 150 * MIB)

@@ -11,7 +11,7 @@ import pytest
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.flops import dot_flops
-from plimsoll.training.loop import numbers_of
+from plimsoll.training.reports import numbers_of
 from plimsoll.training.step import make_evaluate, make_init, make_step
 from small_tasks import (
     DroppedRegression,

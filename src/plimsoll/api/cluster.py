@@ -142,9 +142,11 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
         member: Place of the process among the others.
 
     Raises:
+        RecipeError: It is to evaluate or save by the clock.
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
+    options.refuse_clock(member.processes or 1)
     question: dict[str, Any] = {
         **dataclasses.asdict(member),
         "recipe": to_dict(recipe),

@@ -83,6 +83,7 @@ def job(
     if nodes is not None and nodes < 1:
         raise RecipeError(f"--nodes must be 1 or more, got {nodes}")
     tasks = target.devices if target.platform == "cuda" else (nodes or 1)
+    options.refuse_clock(tasks)
     count = nodes or max(1, tasks // GPUS_OF_A_NODE)
     if tasks % count:
         raise RecipeError(

@@ -66,6 +66,7 @@ def prepare_run(
 
     require_tracker(options.tracker)
     require_levers(options.pins)
+    options.refuse_clock(processes)
     folder = RunFolder(options.run or f"runs/{options.name or name_of(recipe)}")
     _require_own_folder(recipe, folder)
     _require_data_here(recipe, folder)
@@ -376,7 +377,8 @@ def _say_kept(planned: Planned, options: TrainOptions, say: Say) -> None:
     other += ["plan"] if options.plan is not None else []
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        say(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
+        warn = printing(quiet=False) if options.quiet else say  # --quiet leaves warnings
+        warn(f"this run has a plan and keeps it, {flags} notwithstanding: --replan looks for another")
 
 
 def plan_again(request: dict[str, Any]) -> int:

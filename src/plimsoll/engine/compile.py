@@ -39,7 +39,7 @@ from plimsoll.processes import environment
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import memory, program
 from plimsoll.training.initial_weights import twice_at_first
-from plimsoll.training.loop import numbers_of
+from plimsoll.training.reports import numbers_of
 from plimsoll.training.step import make_init, make_step
 from plimsoll.types import Precision, Storage
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from plimsoll.errors import RecipeError
-from plimsoll.options import FilePath, Metavar, NonNegativeInt, Options, PositiveInt, Seconds, Size
+from plimsoll.options import FilePath, Metavar, NonNegativeInt, Options, PositiveInt, Seconds, Size, flag_of
+from plimsoll.training.schedule import Every, parse_every
 from plimsoll.types import Numerics
 from plimsoll.units import parse_budget, parse_seconds
 
 Chip = Annotated[str, Metavar("CHIP")]
+Often = Annotated[int | str, Metavar("N|TIME")]
+"""Steps, or a time like 10min."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +87,13 @@ class TrainOptions(Place):
     runs to its end."""
     log_every: PositiveInt = 10
     """Steps between logged rows of metrics."""
-    save_every: PositiveInt | None = None
-    """Steps between checkpoints. By default a quarter of the run, at most 1,000; a checkpoint is also saved a minute
-    after the start, and then every 5 minutes."""
-    eval_every: NonNegativeInt | None = None
-    """Steps between evaluations on held-out data; 0 evaluates only at the end. By default an epoch, or a quarter of the
-    run; --eval-interval epochs, where a recipe has that option."""
+    save_every: Often | None = None
+    """Steps between checkpoints, or a time like 10min. By default a quarter of the run, at most 1,000; a checkpoint is
+    also saved a minute after the start, and then every 5 minutes."""
+    eval_every: Often | None = None
+    """Steps between evaluations on held-out data, or a time like 10min; 0 evaluates only at the end. By default an
+    epoch, or several so that a run has at most 100 evaluations, or a quarter of the run; --eval-interval epochs, where
+    a recipe has that option."""
     patience: PositiveInt | None = None
     """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
     By default all steps are taken."""
@@ -114,13 +118,42 @@ class TrainOptions(Place):
 
     def check_options(self) -> None:
         super().check_options()
-        if self.patience is not None and self.eval_every == 0:
+        evaluate, save = self.often("eval_every"), self.often("save_every")
+        if save == Every():
+            raise RecipeError("--save-every must be 1 or more, or a time like 10min, got 0")
+        if self.patience is not None and evaluate is not None and not evaluate.steps:
+            reason = "evaluates only at the end"
+            if evaluate.is_by_clock:
+                reason = "evaluates by the clock, so often as the machine is fast"
             raise RecipeError(
-                f"--patience {self.patience} counts evaluations during training, and --eval-every 0 evaluates only at"
-                " the end: give --eval-every a number of steps, or leave one of them out"
+                f"--patience {self.patience} counts evaluations during training, and --eval-every {self.eval_every}"
+                f" {reason}: give --eval-every a number of steps, or leave one of them out"
             )
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
+
+    def often(self, name: str) -> Every | None:
+        """Returns how often --save-every or --eval-every says. Raises RecipeError if it says neither steps nor time."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        try:
+            return parse_every(value)
+        except RecipeError as problem:
+            raise RecipeError(f"{flag_of(name)} takes a number of steps or a time, got {value!r}: {problem}") from None
+
+    def refuse_clock(self, processes: int) -> None:
+        """Raises RecipeError where several processes are to evaluate or save by the clock: each has one of its own."""
+        if processes == 1:
+            return
+        for name in ("save_every", "eval_every"):
+            every = self.often(name)
+            if every is not None and every.is_by_clock:
+                raise RecipeError(
+                    f"{flag_of(name)} {getattr(self, name)} goes by the clock, and this run has {processes:,}"
+                    " processes, each with a clock of its own: they have to evaluate and save at the same step. Give a"
+                    " number of steps"
+                )
 
     @property
     def kept(self) -> dict[str, Any]:

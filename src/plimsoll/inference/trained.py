@@ -25,8 +25,8 @@ from plimsoll.recipes.saved import from_dict
 from plimsoll.recipes.verbs import resolved
 from plimsoll.report.metrics import read_rows
 from plimsoll.training.checkpoints import FROZEN, load_arrays, read_leaves, without_frozen
-from plimsoll.training.loop import summed
 from plimsoll.training.program import compiled
+from plimsoll.training.reports import summed
 from plimsoll.training.schedule import best_of
 from plimsoll.training.step import evaluated, make_evaluate, make_init
 from plimsoll.types import LossSum

@@ -16,12 +16,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import islice
 from typing import Any, TextIO
 
 from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
 REFRESH_SECONDS = 0.25
+OWN_SHOWN = 3
+"""Metrics of the task's own that a line shows."""
 
 
 class Progress:
@@ -62,7 +65,7 @@ class Progress:
                 delay=1e-9,  # nothing is written before the first update
             )
 
-    def update(self, step: int, row: Mapping[str, Any]) -> None:
+    def update(self, step: int, row: Mapping[str, Any], *, own: Mapping[str, float] | None = None) -> None:
         """Shows that `step` steps are done, with the time that the run has taken, in all its processes, and is to take.
 
         The time left is counted from the first update on, because the first steps also load and warm up. Evaluations
@@ -71,18 +74,20 @@ class Progress:
         Args:
             step: Steps since the start of the run.
             row: Metrics of that step, as in `metrics.jsonl`.
+            own: Those of them that are the task's own. A line has the first three, a bar has no room for them.
         """
         if self.quiet:
             return
-        facts = _facts(row)
+        loss, *facts = _facts(row)
         elapsed, left = format_seconds(row["elapsed_seconds"]), self._left(step, row["elapsed_seconds"])
         if self._bar is None:
-            numbers = "  ".join([*facts, f"elapsed {elapsed}", f"left {left}"])
+            metrics = [f"{name} {value:.4g}" for name, value in islice((own or {}).items(), OWN_SHOWN)]
+            numbers = "  ".join([loss, *metrics, *facts, f"elapsed {elapsed}", f"left {left}"])
             self._try(self._print, f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}")
             return
 
         # Short enough for a window of 80 columns.
-        text = "  ".join([f"{elapsed} + {left} left", *facts]).replace("resident ", "")
+        text = "  ".join([f"{elapsed} + {left} left", loss, *facts]).replace("resident ", "")
         self._bar.set_description_str(text, refresh=False)
         self._try(self._bar.update, step - self._bar.n)
 

@@ -1,6 +1,8 @@
-"""What a session says at the end of an epoch: the validation loss of that epoch, where it has one."""
+"""What a session logs: rows, and at the end of an epoch its summary, with the validation loss of that epoch."""
 
+import io
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,40 +10,45 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plimsoll.engine import log as engine_log
-from plimsoll.engine.log import SessionLog
+from plimsoll.engine import console as engine_console
+from plimsoll.engine.console import Console
+from plimsoll.engine.meter import Epochs
+from plimsoll.engine.options import Session
+from plimsoll.engine.training_run import TrainingRun
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.report.metrics import read_rows
-from plimsoll.training.loop import Ended
-from plimsoll.training.schedule import Best, Schedule, epochs_over, times
-from plimsoll.units import MIB
-from report_examples import PLANNED
+from plimsoll.training.phases import Phases
+from plimsoll.training.schedule import Best, Schedule, completes, epochs_over, times
+from plimsoll.training.stop import Ended, Reason
+from report_examples import LEDGER, PLANNED
 
 STRICT = True
 
 
-def made(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None, **planned):
+def made(tmp_path, *, per_epoch, steps=10, of_recipe=None, quiet=True, log_every=100, **planned):
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    session = SimpleNamespace(tracker="none", profile=0, quiet=True, log_every=100)
-    prepared = Prepared(steps=steps, steps_per_epoch=per_epoch, evaluate_every=of_recipe)
-    source = SimpleNamespace(waited_seconds=0.0, state=dict)
-    schedule = Schedule(steps=steps, stop_at=steps, evaluate_every=evaluate_every)
-    return SessionLog(
-        session, preset("control"), replace(PLANNED, **planned), prepared, folder, schedule, source, resumed=None
+    run = TrainingRun(
+        session=Session(run=str(folder.path), budget_bytes=1, quiet=quiet, log_every=log_every),
+        folder=folder,
+        recipe=preset("control"),
+        planned=replace(PLANNED, **planned),
+        prepared=Prepared(steps=steps, steps_per_epoch=per_epoch, evaluate_every=of_recipe),
     )
+    source = SimpleNamespace(waited_seconds=0.0, state=dict)
+    return Console(run, Schedule(steps=steps, last_step=steps), source, Phases(), resumed=None)
 
 
 def said(tmp_path, *, per_epoch, evaluate_every, steps=10, of_recipe=None):
     """The (epoch, validation loss) of every summary; the loss of the evaluation at step n is n."""
-    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=evaluate_every, steps=steps, of_recipe=of_recipe)
+    console = made(tmp_path, per_epoch=per_epoch, steps=steps, of_recipe=of_recipe)
     for step in range(1, steps + 1):
-        log.step(step, {"loss": 1.0})
-        if evaluate_every and log.schedule.due(evaluate_every, step):
-            log.evaluation(step, {"validation_loss": float(step)})
-    log.close(None, None, Best())
+        console.step(step, {"loss": 1.0})
+        if evaluate_every and (completes(evaluate_every, step) or step == steps):
+            console.evaluation(step, {"validation_loss": float(step)})
+    console.close()
     text = (tmp_path / "run/log.txt").read_text()
     found = re.findall(r"Epoch (\d+)/[\d.]+ summary.*?Val Loss: +(\S+)", text, re.DOTALL)
     return [(int(epoch), loss if loss == "no" else float(loss)) for epoch, loss in found]
@@ -86,9 +93,10 @@ def test_where_a_step_reads_the_data_more_than_once_its_epochs_are_counted_too()
 def test_the_whole_run_has_as_many_epochs_as_its_steps_are(tmp_path, monkeypatch, per_epoch, steps, taken, epochs):
     """However many of them this session took: its summary tells of the steps and the time of the whole run, too."""
     outcomes = []
-    monkeypatch.setattr(engine_log, "final_summary", lambda outcome: outcomes.append(outcome) or "")
-    log = made(tmp_path, per_epoch=per_epoch, evaluate_every=0, steps=steps)
-    log.close(Ended(step=taken, signal=None, over=False), None, Best())
+    monkeypatch.setattr(engine_console, "final_summary", lambda outcome: outcomes.append(outcome) or "")
+    console = made(tmp_path, per_epoch=per_epoch, steps=steps)
+    console.summarise(Ended(taken, Reason.FINISHED), LEDGER, Best())
+    console.close()
     (outcome,) = outcomes
     assert outcome.epochs == epochs
     assert outcome.epochs_begun == pytest.approx(taken / per_epoch if per_epoch else 0)
@@ -110,49 +118,51 @@ def test_without_an_evaluation_at_its_end_an_epoch_has_the_one_before(tmp_path, 
 
 
 def test_shares_of_many_systems_are_one_column_of_the_logged_row(tmp_path):
-    log = made(tmp_path, per_epoch=None, evaluate_every=1)
+    console = made(tmp_path, per_epoch=None)
     found = {"validation_unexplained_0": 0.25, "validation_unexplained_12": float("nan")}
-    log.evaluation(1, {"validation_loss": 1.0, **found})
+    console.evaluation(1, {"validation_loss": 1.0, **found})
     (row,) = read_rows(tmp_path / "run/metrics.jsonl")
     assert row["validation_unexplained"] == {"0": 0.25, "12": None}
     assert not found.keys() & row.keys()
-    log.close(None, None, Best())
+    console.close()
+
+
+def test_lines_of_progress_and_evaluations_have_the_metrics_of_ones_own(tmp_path, monkeypatch):
+    """But those that every task has, and those of which there is one for each of many systems."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    console = made(tmp_path, per_epoch=None, quiet=False, log_every=1)
+    of_every_task = {"weight": 64.0, "gradient_norm": 1.0, "scale": 2.0, "skipped_steps": 0.0}
+    own = {"accuracy": 0.75, "unexplained_0": 0.1}
+    console.step(1, {**own, "loss": 1.0, **of_every_task})
+    console.evaluation(1, {"validation_loss": 0.5, "validation_accuracy": 0.625, "evaluations_since_best": 0})
+    console.close()
+    first, second = sys.stderr.getvalue().splitlines()
+    assert re.match(r"step  1/10  loss 1\.0000  accuracy 0\.75  (tokens|examples|windows|\d)", first)
+    assert second == "step 1: validation loss 0.5000, accuracy 0.625"
 
 
 @pytest.mark.parametrize(("step_flops", "has"), [(1e-12, True), (1e30, False)])
 def test_a_share_of_more_than_the_machine_was_measured_to_do_is_no_share(tmp_path, step_flops, has):
-    log = made(tmp_path, per_epoch=None, evaluate_every=0, steps=1, step_flops=step_flops, chip_flops=1.0)
-    log.step(1, {"loss": 1.0})
+    console = made(tmp_path, per_epoch=None, steps=1, step_flops=step_flops, chip_flops=1.0)
+    console.step(1, {"loss": 1.0})
     (row,) = read_rows(tmp_path / "run/metrics.jsonl")
     assert ("mfu" in row) == has
-    log.close(None, None, Best())
+    console.close()
 
 
 @pytest.mark.parametrize("every", [1, 3, 2.5, 0.4])
 def test_what_is_due_every_so_many_steps_is_due_when_they_are_over(every):
-    schedule = Schedule(steps=100, stop_at=100)
-    due = [step for step in range(1, 100) if schedule.due(every, step)]
+    due = [step for step in range(1, 100) if completes(every, step)]
     assert due == sorted({-int(-n * every // 1) for n in range(1, 1000)} & set(range(1, 100)))
 
 
-@pytest.mark.parametrize(
-    ("trained", "later", "phases"),
-    [
-        (200.0, 0.6, {"train": 200.6}),
-        (200.0, 1.5, {"train": 200.0, "evaluate": 201.5}),
-        (100.6, 0.3, {}),  # loading had the peak
-        (100.6, 50.0, {"evaluate": 150.6}),
-    ],
-)
-def test_a_peak_that_is_only_read_later_is_of_no_other_phase(tmp_path, monkeypatch, trained, later, phases):
-    """It was taken for what an evaluation needs, and later plans were 27 MiB too high."""
-    peaks = [100.0]
-    monkeypatch.setattr("plimsoll.training.memory.peak_resident_bytes", lambda: round(peaks[-1] * MIB))
-    log = made(tmp_path, per_epoch=None, evaluate_every=1)
-    peaks.append(trained)
-    log.step(1, {"loss": 1.0})
-    peaks.append(trained + later)
-    log.evaluation(1, {"validation_loss": 1.0})
-    assert log.phase_peaks == {name: round(size * MIB) for name, size in phases.items()}
-    assert log.seen == {"train", "evaluate"}
-    log.close(None, None, Best())
+def test_where_evaluations_are_rarer_than_epochs_a_summary_is_of_several():
+    """A run of 1,000 epochs of two steps evaluates a hundred times by default."""
+    epochs = Epochs(Prepared(steps=2000, steps_per_epoch=2.0), step=0)
+    numbers = []
+    for step in range(1, 101):
+        epochs.add(step, loss=float(step), elapsed_seconds=0.0)
+        summary = epochs.summary(None)
+        if summary is not None:
+            numbers.append((summary.number, summary.train_loss))
+    assert numbers == [(10, 10.5), (20, 30.5), (30, 50.5), (40, 70.5), (50, 90.5)]

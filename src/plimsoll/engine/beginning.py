@@ -1,0 +1,164 @@
+"""What a session begins with: its state, its schedule, and what earlier sessions evaluated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from plimsoll.engine.meter import evaluation_steps
+from plimsoll.engine.training_run import TrainingRun
+from plimsoll.optimizers.in_place import in_place
+from plimsoll.report.metrics import read_rows
+from plimsoll.training import distributed, memory
+from plimsoll.training.checkpoints import Checkpoints, Loaded
+from plimsoll.training.initial_weights import own_copies, with_initial
+from plimsoll.training.on_device import OnDevice
+from plimsoll.training.program import Executables
+from plimsoll.training.schedule import Best, Every, Patience, Schedule, best_of
+from plimsoll.training.step import State
+from plimsoll.types import Source
+
+BY_CLOCK = Every(seconds=300.0, first_seconds=60.0, largest_share=0.05)
+"""Saves of a process alone, by default, besides those after so many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What the steps of a session start from."""
+
+    checkpoints: Checkpoints
+    loader: Source
+    """At the position that belongs to the state."""
+    state: State
+    resumed: int | None
+    """Step of the checkpoint that was loaded; None for a run that begins."""
+
+
+def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
+    """Opens checkpoints and data, and returns the state of the newest whole checkpoint, or that of a new run."""
+    checkpoints = Checkpoints(
+        run.folder,
+        in_background=run.plan.async_save,
+        frozen=not run.recipe.hints.frozen_given,
+        plan=run.plan.to_dict(),
+    )
+    loader = run.open().source(prefetch=run.plan.prefetch)
+    distributed.barrier("data")  # a host without the tokenised text has made it: minutes
+    if jax.default_backend() != "cpu":
+        loader = OnDevice(loader, executables.put)
+    try:
+        loaded = restored(run, executables, checkpoints)
+        if loaded is None:
+            state = first_state(run, executables)
+        else:
+            state = loaded.state
+            if loaded.position.step > run.prepared.data_since:
+                loader.restore(loaded.position.loader)
+    except BaseException:
+        loader.close()
+        raise
+    memory.trim()
+    step = None if loaded is None else loaded.position.step
+    return Start(checkpoints=checkpoints, loader=loader, state=state, resumed=step)
+
+
+def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoints) -> Loaded | None:
+    """Returns the newest whole checkpoint; None, with a note where the run had begun before, if there is none."""
+    # Frozen weights that a recipe reads from elsewhere are in no checkpoint.
+    has_saved = distributed.of_first("has-saved", lambda: bool(run.folder.saved_steps()))
+    frozen: dict[str, Any] = {}
+    if run.recipe.hints.frozen_given and has_saved:
+        frozen = frozen_weights(run, executables)
+
+    loaded, damaged = checkpoints.newest(executables.state)
+    run.notes.extend(damaged)
+    if loaded is not None:
+        loaded.state["params"] |= frozen
+        return loaded
+    last = max((row["step"] for row in read_rows(run.folder.metrics)), default=0)
+    if damaged:
+        run.notes.append("no checkpoint is whole: starting from the beginning")
+    elif last:
+        run.notes.append(f"starting over, nothing was saved yet: the last step that was logged is {last:,}")
+    return None
+
+
+def sampled_state(run: TrainingRun, executables: Executables) -> State:
+    """Returns the state as it is sampled by the seed."""
+    seed = np.uint32(run.recipe.length.seed % 2**32)
+    return jax.block_until_ready(executables.init(seed))
+
+
+def first_state(run: TrainingRun, executables: Executables) -> State:
+    """Returns the state of a new run, with the recipe's own parameters if it has some."""
+    state = sampled_state(run, executables)
+    options = run.recipe.hints.begins_with
+    if options:
+        rule = in_place(run.recipe.update_rule(run.prepared.steps, run.plan.storage))
+        entries = with_initial(state, run.open().load, rule.average)
+        if entries is not None:
+            run.notes.append(f"the run began with weights that were given to it ({options})")
+            state |= entries
+    return state
+
+
+def frozen_weights(run: TrainingRun, executables: Executables) -> dict[str, Any]:
+    """Returns the frozen weights of the parameters as a dictionary with them."""
+    state = sampled_state(run, executables)
+    sampled = state["params"].pop("frozen")
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()
+    return {"frozen": own_copies(run.open().load_frozen(sampled), sampled)}
+
+
+def schedule_of(run: TrainingRun) -> Schedule:
+    """Returns when this session evaluates, saves and ends."""
+    session = run.session
+    steps = run.prepared.steps
+
+    # By default: each epoch, or quarter.
+    evaluate = Every(steps=evaluation_steps(run.prepared))
+    save = Every(steps=max(1, min(1000, steps // 4)))
+    if distributed.processes() == 1:
+        save = replace(BY_CLOCK, steps=save.steps)
+
+    return Schedule(
+        steps=steps,
+        last_step=min(steps, session.max_steps or steps),
+        seconds=math.inf if session.max_seconds is None else session.max_seconds,
+        evaluate=session.often("eval_every") or evaluate,
+        save=session.often("save_every") or save,
+        best_by=run.recipe.model.uses.best_by,
+        patience=session.patience,
+    )
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What earlier sessions evaluated."""
+
+    best: Best
+    patience: Patience
+    step: int
+    """Step of the last evaluation; 0 before the first."""
+
+
+def evaluated_before(run: TrainingRun, schedule: Schedule) -> Evaluated:
+    """Returns what the logged rows say of evaluations. Those of other data count for nothing.
+
+    Of several processes the first one has the rows, and alone removes checkpoints that are not the best.
+    """
+    rows = list(read_rows(run.folder.metrics))
+    same_data = [row for row in rows if row["step"] > run.prepared.data_since]
+    best = best_of(same_data, run.folder.saved_steps() if distributed.process() == 0 else (), schedule.best_by)
+    patience = Patience(schedule)
+    patience.add_rows(same_data)
+    last = max((row["step"] for row in rows if "validation_loss" in row), default=0)
+
+    of_first = distributed.of_first("evaluated", lambda: [last, patience.best, patience.since_best])
+    last, patience.best, patience.since_best = of_first
+    return Evaluated(best, patience, last)

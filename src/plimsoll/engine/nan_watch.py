@@ -1,0 +1,74 @@
+"""`--debug-nans`: the place where the first NaN is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plimsoll.engine.training_run import TrainingRun
+from plimsoll.errors import StoppedError
+from plimsoll.training import program
+from plimsoll.training.program import Executables
+from plimsoll.training.step import make_step
+from plimsoll.types import Batch
+
+Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
+
+
+def watched_for_nan(run: TrainingRun, executables: Executables) -> Executables:
+    """Returns the executables with a step that is compiled without donation, and stops at a NaN."""
+    run.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
+    task = run.recipe.task(run.plan.compute(jax.default_backend()))
+    rule = run.recipe.update_rule(run.prepared.steps, run.plan.storage)
+    step = make_step(task, rule, **program.of_plan(run.plan))
+    batch = program.shapes(run.recipe.spec.batch(run.recipe.effective_batch))
+    lowered = jax.jit(step).lower(executables.state, batch)
+    compiled = program.compiled(lowered, deterministic=run.plan.deterministic)
+    return dataclasses.replace(executables, step=stopping_at_nan(step, compiled, run.folder.path / "nan.txt"))
+
+
+def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
+    """Returns a step for `--debug-nans`, which raises StoppedError with the place of the first NaN.
+
+    Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there (the
+    step is compiled without donation, which costs a second copy of the state), so that step is taken again outside of
+    `jit` with `jax_debug_nans`, which stops at the first operation whose result is NaN.
+
+    Args:
+        step: The step before it was compiled.
+        compiled: The step, compiled without donation.
+        report: File for the traceback.
+    """
+
+    def watched(state: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        new_state, metrics = compiled(state, batch)
+        if all(math.isfinite(metrics[name]) for name in ("loss", "gradient_norm")):
+            return new_state, metrics
+        number = int(state["step"]) + 1
+        try:
+            with jax.debug_nans(True), jax.disable_jit():
+                step(state, batch)
+        except FloatingPointError as problem:
+            frames = traceback.extract_tb(problem.__traceback__)[1:]
+        else:
+            raise StoppedError(
+                f"step {number}: the loss or the gradient is not finite, but the same step taken one operation at a"
+                " time makes no NaN: it is an infinity, or an effect of the compiled order of sums. Nothing was saved"
+                " over the last good checkpoint; lower --learning-rate in a new --run"
+            )
+        library = str(Path(jax.__file__).parent)
+        frames = [frame for frame in frames if not frame.filename.startswith(library)] or list(frames)
+        report.write_text("".join(traceback.format_list(frames)))
+        place = frames[-1]
+        raise StoppedError(
+            f"step {number}: the first NaN is made in {place.name} ({place.filename}, line {place.lineno}):"
+            f" `{place.line}`. The way there is in {report}. Nothing was saved over the last good checkpoint"
+        )
+
+    return watched
