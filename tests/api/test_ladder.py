@@ -105,6 +105,7 @@ def world(monkeypatch, tmp_path):
 def climbed(**options):
     chosen = options.pop("chosen", ["save", "micro-batch"])
     found = ladder.climb(RECIPE, chosen=chosen, **{"name": "stories", "memory": "2GiB", "steps": 6, **options})
+    found = found.to_dict()
     return found, {row["name"]: row for row in found["rungs"]}
 
 
@@ -203,7 +204,7 @@ def test_a_rung_takes_at_least_three_steps_and_no_more_than_the_recipe_has(world
         climbed(steps=2)
     with pytest.raises(RecipeError, match="a rung takes 3 steps or more, and stories has 2"):
         ladder.climb(RECIPE.replace(steps=2), name="stories", steps=12)
-    assert ladder.climb(RECIPE.replace(steps=4), name="stories", chosen=["save"], steps=12)["stops"] == [3, 4]
+    assert ladder.climb(RECIPE.replace(steps=4), name="stories", chosen=["save"], steps=12).stops == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +231,7 @@ def test_a_ladder_for_a_chip_is_planned_and_nothing_is_trained_or_prepared(monke
 
     monkeypatch.setattr(ladder, "find_smallest", find_smallest)
     told = ladder.predict(RECIPE, name="stories", chip="t4", memory="2GiB", chosen=["save", "micro-batch"])
+    told = told.to_dict()
     assert [row["outcome"] for row in told["rungs"]] == ["failed", "predicted", "predicted"]
     assert all((place.chip.name, place.budget_bytes) == ("t4", 2048 * MIB) for place in asked)
     _, save, micro = told["rungs"]

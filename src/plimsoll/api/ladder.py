@@ -8,34 +8,33 @@ their first session, then all their second, so that what else the machine does m
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from plimsoll.api import train
+from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning.find import find_plan, find_smallest
-from plimsoll.api.planning.place import budget_bytes, place_of
+from plimsoll.api.planning.place import Place, place_of
 from plimsoll.api.planning.question import Question
 from plimsoll.api.rungs import CLASSES, Rung, rungs
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
-from plimsoll.planner import chips
 from plimsoll.planner.types import DoesNotCompile
 from plimsoll.processes.supervise import watched
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
+from plimsoll.report.ladder import Ladder, LadderRow
 from plimsoll.report.metrics import read_rows
 from plimsoll.units import TIB, format_bytes
-
-Say = Callable[[str], None]
 
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
@@ -55,9 +54,9 @@ def climb(
     numerics: str = CLASSES[-1],
     steps: int,
     folder: Path | str | None = None,
-    say: Say = lambda text: None,
-) -> dict[str, Any]:
-    """Returns what `plimsoll ladder --json` prints: `rungs`, the plain one first, predicted and measured.
+    say: Say = quiet,
+) -> Ladder:
+    """Returns the ladder with every rung predicted and measured.
 
     Args:
         recipe: The recipe.
@@ -74,37 +73,40 @@ def climb(
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
-    limit = budget_bytes(memory, chips.chip("cpu"))
-    with _folder(folder) as place:
-        ready = RunFolder(place / PREPARED)
+    this_cpu = Question(recipe=recipe, name=name, memory=memory, chip="cpu")  # whose resident set is measured
+    place = place_of(this_cpu)
+    with _folder(folder) as runs:
+        ready = RunFolder(runs / PREPARED)
         ready.create()
         prepared = train.prepare_data(ready, recipe, say)
         if prepared.steps < LEAST_STEPS:
             raise RecipeError(f"a rung takes {LEAST_STEPS} steps or more, and {name} has {prepared.steps}")
         steps = min(steps, prepared.steps)
-        stops = [steps - max(1, steps // 3), steps]  # at which the two sessions end
+        stops = steps - max(1, steps // 3), steps
         ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
-        climbed = [_Climbed(rung, RunFolder(place / rung.name), rung.recipe, name) for rung in ladder]
-        for each in climbed:
-            each.plan(prepared, limit, say)
-        if all(each.planned is None for each in climbed):  # the recipe's mistake, and no lever's
-            raise PlimsollError(climbed[0].failed)
-        _create_runs(place, climbed, ready.path)
+
+        # Plan all rungs, then train those that fit, session by session.
+        climbers = [_Climber(rung, RunFolder(runs / rung.name), name) for rung in ladder]
+        for climber in climbers:
+            climber.plan(place, prepared, say)
+        if all(climber.planned is None for climber in climbers):  # the recipe's mistake, and no lever's
+            raise PlimsollError(climbers[0].row.why_not)
+        _create_runs(runs, climbers, ready.path)
         for stop in stops:
-            for each in climbed:
-                each.session(stop, save_every=max(1, stops[0] // 2), say=say)
-        rows = [each.row() for each in climbed]
-    _compare(rows)
-    return {
-        "recipe": name,
-        "parameters": next((each.planned.parameters for each in climbed if each.planned is not None), None),
-        "effective_batch": recipe.effective_batch,
-        "rate_unit": recipe.spec.rate_unit,
-        "budget_bytes": limit,
-        "stops": stops,
-        "rungs": rows,
-        "left_out": left_out,
-    }
+            for climber in climbers:
+                climber.train_to(stop, save_every=max(1, stops[0] // 2), say=say)
+        for climber in climbers:
+            climber.measure()
+        _compare(climbers)
+    return Ladder(
+        recipe=name,
+        effective_batch=recipe.effective_batch,
+        rate_unit=recipe.spec.rate_unit,
+        budget_bytes=place.budget_bytes,
+        stops=stops,
+        rungs=[climber.row for climber in climbers],
+        left_out=left_out,
+    )
 
 
 def predict(
@@ -115,9 +117,9 @@ def predict(
     memory: str | float | None = None,
     chosen: Sequence[str] = (),
     numerics: str = CLASSES[-1],
-    say: Say = lambda text: None,
-) -> dict[str, Any]:
-    """Returns what `plimsoll ladder --chip --json` prints: `rungs`, compiled for a chip; nothing is trained or read.
+    say: Say = quiet,
+) -> Ladder:
+    """Returns the ladder with every rung compiled for a chip; nothing is trained or read.
 
     Args:
         recipe: The recipe.
@@ -133,57 +135,57 @@ def predict(
     """
     place = place_of(Question(recipe=recipe, name=name, chip=chip, memory=memory))
     ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=place.chip.platform)
-    rows: list[dict[str, Any]] = []
+    rows: list[LadderRow] = []
     for rung in ladder:
         say(f"{rung.name}: planning")
-        question = Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
+        row = _row(rung)
         try:
-            planned, problem = find_smallest(question, place), None
+            _predict(row, find_smallest(_question(rung, name), place))
         except (PlimsollError, DoesNotCompile) as failure:
-            planned, problem = None, str(failure)
-            say(f"{rung.name}: {problem}")
-        rows.append(_row(rung, planned, outcome="failed" if planned is None else "predicted", why_not=problem))
-    if all(row["outcome"] == "failed" for row in rows):
-        raise PlimsollError(rows[0]["why_not"])
-    return {
-        "recipe": name,
-        "chip": chip,
-        "parameters": next(row["parameters"] for row in rows if row["parameters"]),
-        "effective_batch": recipe.effective_batch,
-        "rate_unit": recipe.spec.rate_unit,
-        "budget_bytes": place.budget_bytes,
-        "rungs": rows,
-        "left_out": left_out,
-    }
+            _fail(row, failure, say)
+        rows.append(row)
+    if all(row.outcome == "failed" for row in rows):
+        raise PlimsollError(rows[0].why_not)
+    return Ladder(
+        recipe=name,
+        chip=chip,
+        effective_batch=recipe.effective_batch,
+        rate_unit=recipe.spec.rate_unit,
+        budget_bytes=place.budget_bytes,
+        rungs=rows,
+        left_out=left_out,
+    )
 
 
-def _row(rung: Rung, planned: Planned | None, *, outcome: str, why_not: str | None) -> dict[str, Any]:
-    """Returns what is predicted of a rung; None for each figure where it has no plan."""
-    row: dict[str, Any] = {
-        "name": rung.name,
-        "numerics": rung.numerics,
-        "lever": rung.lever or None,
-        "words": rung.words,
-        "outcome": outcome,
-        "why_not": why_not,
-        **dict.fromkeys(("plan", "parameters", "predicted_peak_bytes", "phase", "source", "state_bytes")),
-        **dict.fromkeys(("temporary_bytes", "host_bytes", "step_seconds")),
-    }
-    if planned is None:
-        return row
+def _question(rung: Rung, name: str) -> Question:
+    """Returns the question for the plan of a rung, whose levers are all pinned."""
+    return Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
 
+
+def _row(rung: Rung) -> LadderRow:
+    """Returns the row of a rung of which nothing is known yet."""
+    return LadderRow(name=rung.name, numerics=rung.numerics, lever=rung.lever or None, words=rung.words)
+
+
+def _predict(row: LadderRow, planned: Planned) -> None:
+    """Writes what is predicted into the row."""
     ledger = planned.ledger
-    return row | {
-        "plan": planned.plan.to_dict(),
-        "parameters": planned.parameters,
-        "predicted_peak_bytes": ledger.predicted_peak_bytes,
-        "phase": ledger.phase,
-        "source": ledger.source,
-        "state_bytes": _state_bytes(ledger.components),
-        "temporary_bytes": ledger.components.get("step temporaries"),
-        "host_bytes": None if ledger.host is None else ledger.host.predicted_peak_bytes,
-        "step_seconds": planned.step_seconds,
-    }
+    row.plan = planned.plan
+    row.parameters = planned.parameters
+    row.predicted_peak_bytes = ledger.predicted_peak_bytes
+    row.phase = ledger.phase
+    row.source = ledger.source
+    row.state_bytes = _state_bytes(ledger.components)
+    row.temporary_bytes = ledger.components.get("step temporaries")
+    row.host_bytes = None if ledger.host is None else ledger.host.predicted_peak_bytes
+    row.step_seconds = planned.step_seconds
+
+
+def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
+    """Writes into the row that its rung failed, and says it."""
+    row.outcome = "failed"
+    row.why_not = str(problem)
+    say(f"{row.name}: {problem}")
 
 
 @contextlib.contextmanager
@@ -203,13 +205,13 @@ def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
             place.rmdir()
 
 
-def _create_runs(place: Path, climbed: Sequence[_Climbed], ready: Path) -> None:
+def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None:
     """Creates the runs with their data and plans.
 
     Raises RunError if the disk is too small for the checkpoints of all of them, which exist at once.
     """
-    runs = [(each.folder, each.planned) for each in climbed if each.runs and each.planned is not None]
-    needed = sum(planned.disk.bytes for _, planned in runs if planned.disk is not None)
+    runs = [(climber.folder, climber.planned) for climber in climbers if climber.fits]
+    needed = sum(planned.disk.bytes for _, planned in runs if planned is not None and planned.disk is not None)
     free = shutil.disk_usage(place).free
     if needed > free:
         raise RunError(
@@ -217,49 +219,45 @@ def _create_runs(place: Path, climbed: Sequence[_Climbed], ready: Path) -> None:
             f" {format_bytes(free)} free: choose fewer --rungs, or a folder on another disk with --run"
         )
     for folder, planned in runs:
+        assert planned is not None
         shutil.copytree(ready, folder.path)
         folder.write("plan.json", planned.to_dict())
 
 
-class _Climbed:
-    """One rung on its way. What goes wrong with it ends it, and not the others."""
+class _Climber:
+    """A rung on its way. What goes wrong with it ends it, and not the others."""
 
-    def __init__(self, rung: Rung, folder: RunFolder, recipe: Recipe, name: str) -> None:
-        self.rung, self.folder, self.recipe, self.name = rung, folder, recipe, name
+    def __init__(self, rung: Rung, folder: RunFolder, name: str) -> None:
+        self.rung = rung
+        self.folder = folder
+        self.name = name
+        self.row = _row(rung)
         self.planned: Planned | None = None
-        self.over = False
-        """Predicted above what it may use: not run."""
-        self.failed = ""
         self.temporaries: list[int] = []
         self.seconds: list[list[float]] = []
         """Of the steps of each session, but for its first."""
 
     @property
-    def runs(self) -> bool:
-        return not self.over and not self.failed
+    def fits(self) -> bool:
+        """Whether it is trained: it has a plan within its budget, and nothing failed yet."""
+        return self.planned is not None and self.planned.ledger.fits and self.row.outcome != "failed"
 
-    def plan(self, prepared: Prepared, limit: int, say: Say) -> None:
-        say(f"{self.rung.name}: planning")
+    def plan(self, place: Place, prepared: Prepared, say: Say) -> None:
+        """Plans the rung; what does not fit the place is predicted, too."""
+        say(f"{self.row.name}: planning")
         try:
-            question = Question(
-                recipe=self.recipe,
-                name=self.name,
-                chip="cpu",  # whose resident set is measured
-                memory=WITHOUT_LIMIT,
-                numerics=self.rung.numerics,
-                pins=self.rung.pins,
-            )
-            planned = find_plan(question, place_of(question), prepared)
+            planned = find_plan(_question(self.rung, self.name), replace(place, budget_bytes=WITHOUT_LIMIT), prepared)
         except (PlimsollError, DoesNotCompile) as problem:
-            self._fail(problem, say)
+            _fail(self.row, problem, say)
             return
-        self.planned = dataclasses.replace(planned, ledger=dataclasses.replace(planned.ledger, budget_bytes=limit))
-        self.over = not self.planned.ledger.fits
+        self.planned = replace(planned, ledger=replace(planned.ledger, budget_bytes=place.budget_bytes))
+        _predict(self.row, self.planned)
 
-    def session(self, stop: int, *, save_every: int, say: Say) -> None:
-        if not self.runs:
+    def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
+        """Trains a session up to a step, if the rung fits."""
+        if not self.fits:
             return
-        say(f"{self.rung.name}: training to step {stop}")
+        say(f"{self.row.name}: training to step {stop}")
         options = train.TrainOptions(
             name=self.name,
             numerics=self.rung.numerics,
@@ -273,18 +271,14 @@ class _Climbed:
         )
         try:
             before = self._steps()
-            _train(self.recipe, options)
-            taken = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
-            self.seconds.append(taken[1:] or taken)
+            _train(self.rung.recipe, options)
+            seconds = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
+            self.seconds.append(seconds[1:] or seconds)
             session = self.folder.ledger().session
             temporaries = session and session.components.get("step temporaries")
             self.temporaries += [] if temporaries is None else [temporaries]
         except (PlimsollError, OSError) as problem:
-            self._fail(problem, say)
-
-    def _fail(self, problem: Exception, say: Say) -> None:
-        self.failed = str(problem)
-        say(f"{self.rung.name}: {self.failed}")
+            _fail(self.row, problem, say)
 
     def _steps(self) -> dict[int, dict[str, Any]]:
         """Returns steps and their rows of training metrics."""
@@ -292,49 +286,48 @@ class _Climbed:
             return {}
         return {row["step"]: row for row in read_rows(self.folder.metrics) if "loss" in row}
 
-    def row(self) -> dict[str, Any]:
-        outcome = "failed" if self.failed else "predicted" if self.over else "measured"
-        row = _row(self.rung, self.planned, outcome=outcome, why_not=self.failed or None)
-        figures = ("measured_peak_bytes", "temporary_bytes", "step_seconds", "loss", "validation_loss")
-        rate = f"{self.recipe.spec.rate_unit}_per_second"
-        row |= {"session_step_seconds": [], **dict.fromkeys(figures), rate: None}
-        return row if not self.runs else row | self._measured()
+    def losses(self) -> dict[int, float]:
+        """Returns the training losses by step."""
+        return {step: row["loss"] for step, row in self._steps().items()}
 
-    def _measured(self) -> dict[str, Any]:
+    def measure(self) -> None:
+        """Writes what was measured into the row, if the rung was trained."""
+        row, recipe = self.row, self.rung.recipe
+        row.temporary_bytes = row.step_seconds = None  # of a ladder that is trained, measured ones alone
+        if not self.fits:
+            return
         ledger = self.folder.ledger()
-        steps = self._steps()
-        spec = self.recipe.spec
-        seconds = statistics.median([taken for session in self.seconds for taken in session])
-        evaluated = [row for row in read_rows(self.folder.metrics) if "validation_loss" in row]
-        components = {name: component.measured for name, component in ledger.components.items()}
-        return {
-            "measured_peak_bytes": ledger.measured_bytes,
-            "state_bytes": _state_bytes(components),
-            "temporary_bytes": max(self.temporaries, default=None),
-            "step_seconds": seconds,
-            "session_step_seconds": [statistics.median(session) for session in self.seconds],
-            f"{spec.rate_unit}_per_second": self.recipe.effective_batch * spec.rate_per_example / seconds,
-            "loss": steps[max(steps)]["loss"],
-            "losses": {step: row["loss"] for step, row in steps.items()},
-            "validation_loss": evaluated[-1]["validation_loss"] if evaluated else None,
-        }
+        losses = self.losses()
+        evaluations = [each for each in read_rows(self.folder.metrics) if "validation_loss" in each]
+        row.outcome = "measured"
+        row.measured_peak_bytes = ledger.measured_bytes
+        row.state_bytes = _state_bytes({name: part.measured for name, part in ledger.components.items()})
+        row.temporary_bytes = max(self.temporaries, default=None)
+        row.step_seconds = statistics.median(seconds for session in self.seconds for seconds in session)
+        row.session_step_seconds = [statistics.median(session) for session in self.seconds]
+        row.per_second = recipe.effective_batch * recipe.spec.rate_per_example / row.step_seconds
+        row.loss = losses[max(losses)]
+        row.validation_loss = evaluations[-1]["validation_loss"] if evaluations else None
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
     """Returns the bytes of the state; None where the components are of a phase before there is any."""
     parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
-    return None if None in parts else sum(part for part in parts if part is not None)
+    sizes = [size for size in parts if size is not None]
+    return sum(sizes) if len(sizes) == len(parts) else None
 
 
-def _compare(rows: Sequence[dict[str, Any]]) -> None:
+def _compare(climbers: Sequence[_Climber]) -> None:
     """Says in each row how its steps and its losses compare with those of the first rung that was measured."""
-    losses = [row.pop("losses", {}) for row in rows]
-    first = next((at for at, row in enumerate(rows) if row["outcome"] == "measured"), None)
-    for row, own in zip(rows, losses, strict=True):
-        row["step_ratio"] = row["loss_drift"] = None
-        if first is not None and row["outcome"] == "measured":
-            row["step_ratio"] = row["step_seconds"] / rows[first]["step_seconds"]
-            row["loss_drift"] = max(abs(own[step] - loss) / abs(loss) for step, loss in losses[first].items() if loss)
+    measured = [climber for climber in climbers if climber.row.outcome == "measured"]
+    for climber in measured:
+        row, first = climber.row, measured[0].row
+        assert row.step_seconds is not None
+        assert first.step_seconds is not None
+        row.step_ratio = row.step_seconds / first.step_seconds
+        losses = climber.losses()
+        of_first = measured[0].losses()
+        row.loss_drift = max(abs(losses[step] - loss) / abs(loss) for step, loss in of_first.items() if loss)
 
 
 def _train(recipe: Recipe, options: train.TrainOptions) -> None:

@@ -33,13 +33,14 @@ def ladder(arguments: list[str]) -> int:
     if options.chip is None:
         signal.signal(signal.SIGTERM, _stop)
         result = climb(typed.recipe, steps=options.rung_steps, folder=options.run, **shared)
-        print_answer(options, result, ladder_table)
+        text = ladder_table(result)
     else:
         result = predict(typed.recipe, chip=options.chip, **shared)
-        print_answer(options, result, predicted_table)
+        text = predicted_table(result)
+    print_answer(options, result.to_dict(), lambda _: text)
 
     # A rung that is trained may be predicted to need too much, and is not run then.
-    outcomes = {row["outcome"] for row in result["rungs"]}
+    outcomes = {row.outcome for row in result.rungs}
     if "failed" in outcomes:
         return 3
     return 0 if options.chip is not None or "measured" in outcomes else 2
