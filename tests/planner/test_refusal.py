@@ -77,6 +77,24 @@ def test_a_host_that_is_too_small_is_told_where_the_device_is_not():
         assert refused(least).floor_bytes == 101 * MIB
 
 
+def test_a_budget_that_is_named_works_and_what_no_device_has_is_not_named():
+    """The plan that a refusal is of fits in what it names: on the device, and on the host beside it."""
+    small = HostLedger(budget_bytes=40 * MIB, components={"process": 50 * MIB}, phase="save")
+    both = refused(smallest(parameters=120, host=small), chip="h200", memory_bytes=120 * MIB)
+    assert str(both).endswith("--memory 120MiB --host-memory 50MiB")
+    assert both.floor_bytes == 120 * MIB
+    larger = refused(smallest(parameters=120), chip="t4", memory_bytes=120 * MIB - 1)
+    assert "--memory" not in str(larger)
+    assert "a --chip with 120.0 MiB per device" in str(larger)
+
+
+def test_only_what_was_compiled_is_the_smallest_that_was_found():
+    assert "smallest found: 120.0 MiB" in str(refused(OVER))
+    estimated = replace(OVER, ledger=replace(OVER.ledger, source="estimated"))
+    assert "smallest found" not in str(refused(estimated))
+    assert "estimated, without a compiler: 120.0 MiB" in str(refused(estimated))
+
+
 OVER = smallest(process=70, step_temporaries=50)
 
 

@@ -65,18 +65,30 @@ def refusal(
     # The device is too small.
     spare = least.ledger.spare_bytes
     kept_free = f" and {format_bytes(spare)} kept free" if spare else ""
+    found = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-        f"  smallest found: {format_bytes(needed)} = {_components_text(least.ledger)}{kept_free}\n"
+        f"  smallest {found}: {format_bytes(needed)} = {_components_text(least.ledger)}{kept_free}\n"
         f"  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
-        f"  you could: --memory {format_budget(needed)}{_advice(problem, static, least, would_fit)}",
+        f"  you could: {', or '.join([_memory(problem, least.ledger), *_advice(problem, static, least, would_fit)])}",
         budget_bytes=problem.budget_bytes,
         floor_bytes=needed,
     )
 
 
-def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit) -> str:
-    """Returns what else would help, as further parts of a sentence."""
+def _memory(problem: Problem, least: Ledger) -> str:
+    """Returns the budgets in which the smallest plan fits; where a device has less, that another chip is needed."""
+    needed = least.needed_bytes
+    if problem.memory_bytes is not None and needed > problem.memory_bytes:
+        return f"a --chip with {format_bytes(needed)} per device (`plimsoll chips`)"
+    of_host = ""
+    if least.host is not None and not least.host.fits:
+        of_host = f" --host-memory {format_budget(least.host.predicted_peak_bytes)}"
+    return f"--memory {format_budget(needed)}{of_host}"
+
+
+def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit) -> list[str]:
+    """Returns changes that would help, too."""
     over = least.ledger.needed_bytes - problem.budget_bytes
     hints = []
     if problem.pinned_by is not None:
@@ -94,7 +106,7 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
     if static.state_bytes > over:
         saved = 1 - over / static.state_bytes
         hints.append(f"a model of {static.parameters * saved:,.0f} parameters or fewer")
-    return "".join(f", or {hint}" for hint in hints)
+    return hints
 
 
 def _components_text(ledger: Ledger | HostLedger) -> str:

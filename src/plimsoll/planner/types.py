@@ -178,6 +178,8 @@ class Problem(lever.Problem):
     hosts: int = 1
     budget_bytes: int
     """Budget of one device."""
+    memory_bytes: int | None = None
+    """Bytes that a run can use of an accelerator's device, at most; None on a CPU."""
     host_budget_bytes: int | None = None
     """Budget of one host beside its accelerators; None for no limit."""
     rate_per_example: int

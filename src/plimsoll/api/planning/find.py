@@ -159,6 +159,7 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
         devices=chip.devices,
         hosts=chip.hosts,
         budget_bytes=place.budget_bytes,
+        memory_bytes=None if chip.platform == "cpu" else chip.memory_bytes,
         host_budget_bytes=place.host_budget_bytes,
         margin_bytes=place.reserve_bytes,
         numerics=question.numerics,

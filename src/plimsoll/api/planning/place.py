@@ -164,22 +164,23 @@ def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> tuple[Chip, str]:
     """Returns as many of the GPUs that are here as are used, and words for those left out."""
     one, listed = _chip_of(card), chips.chip_called(card.kind)
     if listed is None or not listed.link_bandwidth:
-        note = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
-        if not one.flops:
-            note += ", which no list of chips has: its memory is the driver's, its rates are measured"
-        return one, note
+        unlinked = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
+        unlisted = ", which no list of chips has: its memory is the driver's, its rates are measured"
+        return one, unlinked + ("" if one.flops else unlisted)
 
     # As many as the mesh has, or share the batch equally.
-    counts = [count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0]
-    devices = mesh.devices if mesh is not None else max(counts, default=1)
+    devices = mesh.devices if mesh is not None else _sharing_equally(card, batch)
     chip = one if devices == 1 else chips.chip(f"{one.name}x{devices}")
     if devices == card.devices:
         return chip, ""
-    are = "is" if devices == 1 else "are"
-    note = f"{devices} of them {are} used"
     if devices == 1 and mesh is None:
-        note = f"one of them is used: a batch of {batch} is not shared equally"
-    return chip, f", {note}"
+        return chip, f", one of them is used: a batch of {batch} is not shared equally"
+    return chip, f", {devices} of them {'is' if devices == 1 else 'are'} used"
+
+
+def _sharing_equally(card: Card, batch: int) -> int:
+    """Returns the number of GPUs that get equal parts of a batch."""
+    return max((count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0), default=1)
 
 
 def _chip_of(card: Card) -> Chip:
