@@ -16,7 +16,7 @@ def test_an_estimated_plan_says_so_in_every_form(text_file, tmp_path, monkeypatc
     band, traced = found["estimate_band"], found["components"]["step temporaries"]
     assert found["source"] == "estimated"
     assert band["lowest_peak_bytes"] < found["predicted_peak_bytes"] < band["highest_peak_bytes"]
-    spread = (1 / 0.76 - 1 / 1.28) * traced
+    spread = (1 / 0.87 - 1 / 1.49) * traced
     assert abs(band["highest_peak_bytes"] - band["lowest_peak_bytes"] - spread) <= 2
     assert main(words) == 0  # answers are kept: nothing is traced again
     table = capsys.readouterr().out

@@ -72,6 +72,16 @@ def test_functions_of_elementwise_work_and_other_names_of_bytes_take_nothing():
     assert counted(under_other_names, SQUARE) <= 4096
 
 
+def test_weights_that_a_loop_rounds_in_every_round_are_rounded_before_it():
+    def rounds(x, weights):
+        body = lambda x, _: ((x.astype(jnp.bfloat16) @ weights.astype(jnp.bfloat16)).astype(jnp.float32), None)  # noqa: E731
+        return jax.lax.scan(body, x, length=3)[0]
+
+    narrow = jax.ShapeDtypeStruct(SQUARE.shape, jnp.bfloat16)
+    more = counted(rounds, SQUARE, SQUARE) - counted(rounds, SQUARE, narrow)
+    assert MIB // 2 <= more <= MIB  # the whole time, and while they are read
+
+
 def test_what_a_loop_fills_is_its_result_from_the_beginning():
     def filled(x):
         rows = lambda whole, i: (jax.lax.dynamic_update_slice(whole, x[:1] * 2, (i, 0)), None)  # noqa: E731

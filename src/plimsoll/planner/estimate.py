@@ -38,12 +38,12 @@ TIMED_KERNELS_SHARE = 0.011
 """Bytes that kernels chosen by the card's clock may take beyond those of the compiler's own choice, as a share of the
 step's. An H100 took up to 1.01 % more than was predicted for one plan of six (2026-11-23, jax 0.11.2; docs/chips.md)
 with such kernels, and not more than was predicted without."""
-ESTIMATED_ON_ONE_DEVICE = 20, (0.76, 1.28)
+ESTIMATED_ON_ONE_DEVICE = 21, (0.87, 1.49)
 """Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
-beyond its state, as estimated, over what the compiler reported. 10 for an h200 on 2026-11-21 and 10 on 2026-11-26 (jax
-0.10.2), drawn at random; docs/chips.md lists the later ones."""
+beyond its state, as estimated, over what the compiler reported. 19 for four cards (0.87 to 1.09) and 2 for a tpu-v5e-1,
+of five recipes, on 2026-11-30 (jax 0.10.2); docs/chips.md lists them."""
 ESTIMATED_ON_SEVERAL = 32, (0.46, 1.73)
-"""The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on those days."""
+"""The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on 2026-11-21 and 2026-11-26, of `stories`."""
 TRACED = "temporaries"
 """End of the names of components that are counted in a traced function; all others are exact, or measured."""
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}

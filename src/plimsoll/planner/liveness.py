@@ -75,6 +75,7 @@ def _peak(jaxpr: Any, workspace: int) -> int:
     for at, equation in enumerate(jaxpr.eqns):
         inside = max((_peak(inner, workspace) for inner in inner_jaxprs(equation)), default=0)
         inside += workspace if equation.primitive.name == "dot_general" else 0
+        inside += _rounded_before(equation) if equation.primitive.name == "scan" else 0
         allocated = {
             variable: _bytes(variable)
             for variable in equation.outvars
@@ -107,6 +108,36 @@ def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
             if after in results and last_reader.get(before) is equation:
                 results.add(before)
     return results
+
+
+def _rounded_before(loop: Any) -> int:
+    """Returns the bytes of what a loop reads in every round in a narrower type: a compiler rounds it once, before."""
+    (body,) = inner_jaxprs(loop)
+    constants = {variable: variable for variable in body.invars[: loop.params["num_consts"]]}
+    rounded: dict[Any, int] = {}
+    _collect_rounded(body, constants, rounded)
+    return sum(rounded.values())
+
+
+def _collect_rounded(jaxpr: Any, constants: dict[Any, Any], rounded: dict[Any, int]) -> None:
+    """Adds to `rounded` the bytes of narrower forms of `constants`, which map a variable to where it comes from."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        sources = [None if isinstance(atom, jex.Literal) else constants.get(atom) for atom in equation.invars]
+
+        # The same bytes under another shape, or a narrower type.
+        if sources and sources[0] is not None:
+            result = equation.outvars[0]
+            if name in FREE:
+                constants[result] = sources[0]
+            elif name == "convert_element_type" and result.aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize:
+                rounded[sources[0], result.aval.dtype] = _bytes(result)
+
+        # What functions, and loops within the loop, are given of them.
+        count = equation.params["num_consts"] if name == "scan" else len(sources)
+        for inner in inner_jaxprs(equation) if name not in ("cond", "while") else ():
+            passed = zip(inner.invars, sources[:count], strict=False)
+            _collect_rounded(inner, {variable: source for variable, source in passed if source is not None}, rounded)
 
 
 def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
