@@ -1,6 +1,5 @@
 """A run that was begun with one length goes on to a longer one, exactly where it can, and noted where it cannot."""
 
-import dataclasses
 import json
 import random
 import re
@@ -16,15 +15,13 @@ from interaction_files import write_small
 from making import made
 from packed_files import write_packed
 from plimsoll import preset
-from plimsoll.api import changes, train
+from plimsoll.api import changes
 from plimsoll.api.train import prepare_data
-from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import DataError, PlimsollError, RunError
 from plimsoll.files.manifest import finish
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.optimizers.adam_atan2 import AdamATan2
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.planner.chips import chip
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict, to_dict
 from report_examples import PLANNED
@@ -274,30 +271,6 @@ def test_items_whose_numbers_mean_something_else_are_refused(tmp_path):
         prepare_data(folder, recipe.replace(data=str(tmp_path / "others")), print, on_purpose=["data"])
     prepared = prepare_data(folder, recipe.replace(data=str(tmp_path / "longer")), print, on_purpose=["data"])
     assert (prepared.steps_per_epoch, prepared.data_since) != (3.5, 0)
-
-
-@pytest.mark.parametrize("pinned", [(), ("micro_batch", "remat")])
-def test_a_longer_run_keeps_its_levers_and_what_the_user_had_set_of_them(tmp_path, monkeypatch, pinned):
-    """All of them are kept as if by --plan, which is not what the user set."""
-    folder = begun(tmp_path / "run", SUDOKU, taken=200)
-    before = dataclasses.replace(PLANNED, plan=dataclasses.replace(PLANNED.plan, pinned=pinned))
-    folder.write("plan.json", before.to_dict())
-    recipe = longer(SUDOKU, 400)
-    prepared = prepare_data(folder, recipe, print)
-    kept = {}
-
-    def planned_with(recipe, *, pins, **_):
-        kept.update(pins)
-        return dataclasses.replace(before, plan=dataclasses.replace(before.plan, pinned=tuple(sorted(pins))))
-
-    monkeypatch.setattr(train, "plan", planned_with)
-    monkeypatch.setattr(train, "levers_of", lambda *_: dict.fromkeys((*pinned, "loss_chunk", "prefetch")))
-    monkeypatch.setattr(train.disk, "require_room", lambda *_: None)
-    options = TrainOptions(run=str(folder.path))
-    train._settle_plan(folder, recipe, options, prepared, chip("cpu"), None, lambda _: None, 1)
-    assert {"loss_chunk", "prefetch"} <= kept.keys()
-    assert tuple(folder.read("plan.json")["plan"]["pinned"]) == pinned
-    assert not folder.has(changes.PENDING)
 
 
 def test_a_damaged_plan_names_the_way_out_and_what_is_kept(tmp_path):

@@ -9,7 +9,7 @@ from commands import plimsoll
 from control_files import write_control
 from interaction_files import write_random
 from packed_files import write_packed
-from plimsoll.api import train as preparing
+from plimsoll.api import plan_of_run
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 from plimsoll.files.run_folder import RunFolder
@@ -68,7 +68,7 @@ def test_the_data_of_an_example_is_prepared_and_a_plan_is_searched(name, place, 
         raise PlimsollError(PLANNED)
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(preparing, "find_plan", planned)
+    monkeypatch.setattr(plan_of_run, "find_plan", planned)
     words, small = example(name)
     assert main([*words, *small, "--chip", "cpu", "--run", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.endswith(f"error: {PLANNED}\n")

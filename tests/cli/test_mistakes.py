@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 import plimsoll
-from plimsoll.api import train as preparing
+from plimsoll.api import plan_of_run
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError
 
@@ -92,7 +92,7 @@ def place(tmp_path, monkeypatch):
     """An empty folder with a file that is no text, in which nothing is planned or downloaded."""
     (tmp_path / "noise.txt").write_bytes(bytes(range(256)) * 20)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preparing, "find_plan", lambda *_, **__: pytest.fail("it was planned first"))
+    monkeypatch.setattr(plan_of_run, "find_plan", lambda *_, **__: pytest.fail("it was planned first"))
     return tmp_path
 
 

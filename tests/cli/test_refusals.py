@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from commands import TINY, plimsoll, workers_here
+from plimsoll.api import plan_of_run
 from plimsoll.api import train as preparing
 from plimsoll.api.planning import find
 from plimsoll.cli.main import main
@@ -256,7 +257,7 @@ def test_a_refused_start_leaves_what_another_run_put_beside_it(capsys, tmp_path,
         (tmp_path / "runs/a/other").mkdir()
         raise RecipeError("no plan")
 
-    monkeypatch.setattr(preparing, "levers_of", meanwhile)
+    monkeypatch.setattr(plan_of_run, "levers_of", meanwhile)
     refused(capsys, "train", "code", "--plan", "nope.json", "--run", "runs/a/b/x")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["runs", "runs/a", "runs/a/other"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from commands import plimsoll
 from plimsoll import load
-from plimsoll.api import train as preparing
+from plimsoll.api import plan_of_run
 from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
@@ -98,7 +98,7 @@ def test_a_learning_rate_that_is_typed_changes_the_run(run, capsys, monkeypatch)
     def planned(*_, **__):
         raise PlimsollError(PLANNED)
 
-    monkeypatch.setattr(preparing, "find_plan", planned)
+    monkeypatch.setattr(plan_of_run, "find_plan", planned)
     assert PLANNED in refused(capsys, "resume", run, "--learning-rate", "0.002")
     folder = RunFolder(run)
     assert folder.read("recipe.json")["fields"]["learning_rate"] == 0.002
@@ -110,7 +110,7 @@ def test_a_damaged_plan_is_refused_and_made_anew(run, capsys, monkeypatch):
     def planned(*_, **__):
         raise PlimsollError(PLANNED)
 
-    monkeypatch.setattr(preparing, "find_plan", planned)
+    monkeypatch.setattr(plan_of_run, "find_plan", planned)
     (run / "plan.json").write_text("{")
     assert "add --replan" in refused(capsys, "resume", run)
     assert PLANNED in refused(capsys, "resume", run, "--replan")

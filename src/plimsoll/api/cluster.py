@@ -39,7 +39,7 @@ from plimsoll.files.provenance import PACKAGES, installed_version
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.planner import chips
 from plimsoll.processes import environment
-from plimsoll.processes.handover import replace_process
+from plimsoll.processes.handover import Ready, become
 from plimsoll.processes.interruption import Interruption
 from plimsoll.processes.request import ask
 from plimsoll.processes.supervise import end_with
@@ -159,7 +159,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
 def _become(question: Mapping[str, Any], variables: Mapping[str, str]) -> NoReturn:
     """Becomes the process that answers with `train_together`."""
     command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    replace_process(command, variables, ())
+    become(Ready(command, variables))
 
 
 def train_together(question: dict[str, Any]) -> NoReturn:

@@ -18,7 +18,7 @@ from plimsoll.errors import PlimsollError, RunError, StoppedError, as_paragraph,
 from plimsoll.files.bucket import is_address
 from plimsoll.files.provenance import last_options
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.files.sender import Sender, sent
+from plimsoll.files.sender import sent
 from plimsoll.processes import supervise
 from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import from_dict, name_in
@@ -101,47 +101,55 @@ def train(
 
 def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> str:
     """Trains, and returns the folder of the run when it has ended. A run in a bucket is sent there meanwhile."""
-    if not is_address(options.run):
-        return _follow_here(recipe, options, say, on_log)
-    with sent(str(options.run), say) as sender:
-        here = dataclasses.replace(options, run=sender.folder)
-        folder = _follow_here(recipe, here, say, on_log, sender)
-    if sender.behind is not None:
+    in_bucket = is_address(options.run)
+    with sent(str(options.run), say) if in_bucket else contextlib.nullcontext() as sender:
+        folder = str(options.run) if sender is None else sender.folder
+        rows = NewRows(RunFolder(folder).metrics)
+
+        def look() -> None:
+            for row in rows.read():
+                if on_log is not None:
+                    on_log(row)
+            if sender is not None:
+                sender.require_running()
+
+        code, _ = train_beside(
+            recipe,
+            dataclasses.replace(options, run=folder),
+            say,
+            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
+            look=None if on_log is None and sender is None else look,
+        )
+    _require_ended(code, folder)
+    if sender is not None and sender.behind is not None:
         raise RunError(sender.behind)
     return folder
 
 
-def _follow_here(
-    recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None, sender: Sender | None = None
-) -> str:
-    """Trains in a folder of this machine, and returns it. It ends if the `sender` of its bucket does."""
-    folder = RunFolder(options.run or "")
+def train_beside(recipe: Recipe, options: TrainOptions, say: Say, **watching: Any) -> tuple[int, int | None]:
+    """Trains in a process beside this one. Returns what `supervise.watched` returns of it.
+
+    Args:
+        recipe: What to train.
+        options: Options of training; the run is in a folder of this machine.
+        say: Called with messages.
+        watching: Further arguments of `supervise.watched`.
+    """
     ready = prepare_run(recipe, options, say)
-    rows = NewRows(folder.metrics)
-
-    def look() -> None:
-        for row in rows.read():
-            if on_log is not None:
-                on_log(row)
-        if sender is not None:
-            sender.require_running()
-
+    assert ready.lock is not None
     try:
-        code, _ = supervise.watched(
-            ready.command,
-            ready.environment,
-            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
-            look=None if on_log is None and sender is None else look,
-            pass_fds=[ready.lock],
-        )
+        return supervise.watched(ready.command, ready.environment, pass_fds=[ready.lock], **watching)
     finally:
         os.close(ready.lock)
+
+
+def _require_ended(code: int, folder: str) -> None:
+    """Raises the exception of a training that ended with this exit code, unless it is 0."""
     if code == 128 + signal.SIGINT:
-        message = f"training was interrupted: what {folder.path} has saved is whole, the same call continues"
+        message = f"training was interrupted: what {folder} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))
     if code == 128 + signal.SIGKILL:
         raise StoppedError(ended_by_kill())
     if code:
         kind = StoppedError if code == StoppedError.exit_code else PlimsollError
         raise kind(f"training ended with code {code}: its own message says why")
-    return str(folder.path)

@@ -8,9 +8,9 @@ from typing import Literal
 
 from plimsoll.api.cluster import require_shared_folder
 from plimsoll.api.messages import Say
+from plimsoll.api.plan_of_run import question_of
 from plimsoll.api.planning.find import find_plan
 from plimsoll.api.planning.place import budget_bytes, chip_named, place_of
-from plimsoll.api.train import question_of
 from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder

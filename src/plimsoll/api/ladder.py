@@ -8,7 +8,6 @@ their first session, then all their second, so that what else the machine does m
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import statistics
@@ -19,17 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plimsoll.api import train
+from plimsoll.api.follow import train_beside
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning.find import find_plan, find_smallest
 from plimsoll.api.planning.place import Place, place_of
 from plimsoll.api.planning.question import Question
 from plimsoll.api.rungs import CLASSES, Rung, rungs
+from plimsoll.api.train import prepare_data
+from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned
 from plimsoll.planner.types import DoesNotCompile
-from plimsoll.processes.supervise import watched
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.report.ladder import Ladder, LadderRow
@@ -78,7 +78,7 @@ def climb(
     with _folder(folder) as runs:
         ready = RunFolder(runs / PREPARED)
         ready.create()
-        prepared = train.prepare_data(ready, recipe, say)
+        prepared = prepare_data(ready, recipe, say)
         if prepared.steps < LEAST_STEPS:
             raise RecipeError(f"a rung takes {LEAST_STEPS} steps or more, and {name} has {prepared.steps}")
         steps = min(steps, prepared.steps)
@@ -258,7 +258,7 @@ class _Climber:
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")
-        options = train.TrainOptions(
+        options = TrainOptions(
             name=self.name,
             numerics=self.rung.numerics,
             run=str(self.folder.path),
@@ -330,20 +330,16 @@ def _compare(climbers: Sequence[_Climber]) -> None:
         row.loss_drift = max(abs(losses[step] - loss) / abs(loss) for step, loss in of_first.items() if loss)
 
 
-def _train(recipe: Recipe, options: train.TrainOptions) -> None:
+def _train(recipe: Recipe, options: TrainOptions) -> None:
     """Runs a session of the real training process. Raises PlimsollError with its message if it fails.
 
     A signal kills the session, and is raised again here: nothing of a ladder is left behind.
     """
-    ready = train.prepare_run(recipe, options, lambda text: None)
-    try:
-        with tempfile.TemporaryFile("w+") as errors:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
-            code, received = watched(ready.command, ready.environment, kill=True, pass_fds=[ready.lock], **streams)
-            errors.seek(0)
-            words = errors.read().strip()
-    finally:
-        os.close(ready.lock)
+    with tempfile.TemporaryFile("w+") as errors:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        code, received = train_beside(recipe, options, quiet, kill=True, **streams)
+        errors.seek(0)
+        words = errors.read().strip()
     if received is not None:
         signal.raise_signal(received)
     if code:

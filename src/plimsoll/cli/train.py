@@ -144,20 +144,14 @@ def _on_scheduler(
 
 def _train_in_bucket(recipe: Recipe, given: OptionsOfRun, say: Callable[[str], None]) -> int:
     """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
-    from plimsoll.api.train import prepare_run
+    from plimsoll.api.follow import train_beside
     from plimsoll.files.sender import BEHIND, sent
-    from plimsoll.processes.supervise import end_with, watched
+    from plimsoll.processes.supervise import end_with
 
     with sent(str(given.run), say) as sender:
-        ready = prepare_run(recipe, replace(given, run=sender.folder), say)
-        code, _ = watched(
-            ready.command,
-            ready.environment,
-            look=sender.require_running,
-            pass_fds=[ready.lock],
-            preexec_fn=partial(end_with, os.getpid()),  # this process may be killed
-        )
-        os.close(ready.lock)
+        here = replace(given, run=sender.folder)
+        dies_too = partial(end_with, os.getpid())  # this process may be killed
+        code, _ = train_beside(recipe, here, say, look=sender.require_running, preexec_fn=dies_too)
     if sender.behind is not None:
         print(f"error: {sender.behind}", file=sys.stderr, flush=True)
         return code or BEHIND

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,26 +18,16 @@ class Ready:
     """Training process of a run that is prepared and planned: its command, environment and lock."""
 
     command: list[str]
-    environment: dict[str, str]
-    lock: int
-    """File descriptor of the run's lock, which the process inherits."""
+    environment: Mapping[str, str]
+    lock: int | None = None
+    """File descriptor of the run's lock, which the process inherits; None where it takes the lock itself."""
 
 
 def become(ready: Ready) -> NoReturn:
-    """Replaces this process by the training process. Does not return. The run's lock stays held."""
-    replace_process(ready.command, ready.environment, {ready.lock})
+    """Replaces this process by the training process. Does not return. The run's lock stays held.
 
-
-def replace_process(command: Sequence[str], environment: Mapping[str, str], inherited: Collection[int]) -> NoReturn:
-    """Replaces this process by another program. Does not return.
-
-    Of the open files only the standard streams and those named are inherited: a device or a port would stay taken.
+    Of the open files only the standard streams and the lock are inherited: a device or a port would stay taken.
     Signals are held back until the new process has its handlers.
-
-    Args:
-        command: Program and arguments.
-        environment: Its variables.
-        inherited: Descriptors that it inherits.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -45,5 +35,5 @@ def replace_process(command: Sequence[str], environment: Mapping[str, str], inhe
     listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for descriptor in {int(name) for name in os.listdir(listed)} - {0, 1, 2}:
         with contextlib.suppress(OSError):  # the descriptor by which they were listed
-            os.set_inheritable(descriptor, descriptor in inherited)
-    os.execve(command[0], [*command], environment)
+            os.set_inheritable(descriptor, descriptor == ready.lock)
+    os.execve(ready.command[0], ready.command, ready.environment)

@@ -1,21 +1,16 @@
-"""Planning and the cache, which is held against its limit; and the plan that a run keeps."""
+"""Planning and the cache, which is held against its limit."""
 
 import os
-from dataclasses import replace
 
 import pytest
 
 from making import made
-from plimsoll.api import train
 from plimsoll.api.planning import find
 from plimsoll.api.planning.place import Place
 from plimsoll.api.planning.question import Question
-from plimsoll.engine.options import TrainOptions
 from plimsoll.errors import BudgetError, PlimsollError
-from plimsoll.files.run_folder import RunFolder
 from plimsoll.planner import chips
-from plimsoll.units import GIB, MIB
-from report_examples import PLANNED
+from plimsoll.units import GIB
 
 RECIPE = made(
     "stories", dataset_id="no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=2
@@ -47,19 +42,3 @@ def test_a_limit_that_is_no_size_is_refused_before_anything_is_searched(tmp_path
     monkeypatch.setattr(find.search, "find_fastest", pytest.fail)
     with pytest.raises(PlimsollError, match="PLIMSOLL_CACHE_LIMIT"):
         find.find_plan(QUESTION, PLACE)
-
-
-def test_a_kept_plan_needs_what_its_search_kept_free_too(tmp_path):
-    """What the refusal names is enough; without --memory the budget stays the run's own."""
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    planned = replace(PLANNED, ledger=replace(PLANNED.ledger, spare_bytes=24 * MIB))
-
-    def kept(memory):
-        options = TrainOptions(memory=memory)
-        return train._keep_plan(folder, planned, options, PLACE, lambda text: None)
-
-    assert kept(None) == 2 * GIB
-    with pytest.raises(BudgetError, match=r"needs 1560MiB, and --memory allows 1\.5 GiB: add --replan") as refused:
-        kept("1559MiB")
-    assert refused.value.floor_bytes == kept("1560MiB") == 1560 * MIB

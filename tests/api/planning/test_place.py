@@ -15,6 +15,7 @@ import pytest
 from commands import workers_here
 from making import made
 from plimsoll.api import train
+from plimsoll.api.plan_of_run import Starting
 from plimsoll.api.planning import card, place
 from plimsoll.api.planning.find import compile_process, find_plan
 from plimsoll.api.planning.place import Place, budget_bytes, chip_named, place_of, require_card, require_free
@@ -370,7 +371,14 @@ def test_a_run_is_on_what_is_here_where_nothing_names_its_chip_and_stays_there_u
     folder.create()
 
     def target(say=silently, processes=1, **options):
-        return train._target(folder, preset("stories"), train.TrainOptions(**options), say, processes=processes).name
+        starting = Starting(
+            folder=folder,
+            recipe=preset("stories"),
+            options=train.TrainOptions(**options),
+            say=say,
+            processes=processes,
+        )
+        return train._target(starting).name
 
     assert target(said.append) == "h200x2"
     assert len(said) == 2

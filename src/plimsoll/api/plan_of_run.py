@@ -1,0 +1,216 @@
+"""The plan of a run: kept where it has one, unless something speaks against it; else a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plimsoll.api import changes
+from plimsoll.api.messages import Say
+from plimsoll.api.planning.find import find_plan
+from plimsoll.api.planning.pins import levers_of
+from plimsoll.api.planning.place import Place, budget_bytes, elsewhere, place_of
+from plimsoll.api.planning.question import Question
+from plimsoll.engine.options import TrainOptions
+from plimsoll.errors import BudgetError, RunError, StoppedError
+from plimsoll.files.run_folder import RunFolder
+from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Planned
+from plimsoll.planner.chips import Chip
+from plimsoll.recipes.parts import Prepared
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.saved import name_of
+from plimsoll.training import disk, overruns
+from plimsoll.units import format_budget, format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """A run that is about to be trained."""
+
+    folder: RunFolder
+    recipe: Recipe
+    options: TrainOptions
+    say: Say
+    processes: int = 1
+    """Processes that train it together: each has devices."""
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether it has a plan, and --replan does not ask for another."""
+        return self.folder.has("plan.json") and not self.options.replan
+
+
+def settle_plan(run: Starting, place: Place, data: Prepared) -> int:
+    """Keeps the plan in the run's folder, or writes a new one there. Returns the budget in bytes.
+
+    Raises:
+        BudgetError: The plan needs more than the budget, or no plan fits it.
+        RunError: Levers are set to other values than those of the plan that the run keeps.
+        StoppedError: The run went over its budget, and no plan leaves room for that.
+    """
+    if not run.has_plan:
+        return write_plan(run, place, data)
+    planned = run.folder.planned()
+    reason = why_plan_again(run, place, planned)
+    if not reason:
+        return keep(run, place, planned)
+    run.say(f"{run.folder.path} {reason}: planning again")
+    return plan_again(run, place, planned, data)
+
+
+def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
+    """Returns why a run cannot keep its plan, in words; empty if it can."""
+    moved = elsewhere(planned, run.options.mesh, place.chip, processes=run.processes)
+    margin = overruns.margin_bytes(overruns.read(run.folder))
+    lacks_margin = margin > planned.margin_bytes and not run.options.keep_plan
+    reasons = [
+        (moved is not None, moved or ""),
+        (run.folder.has(changes.PENDING), "has changed"),
+        (lacks_margin, f"went over its budget, and gets a margin of {format_bytes(margin)}"),
+    ]
+    return next((reason for holds, reason in reasons if holds), "")
+
+
+def keep(run: Starting, place: Place, planned: Planned) -> int:
+    """Returns the budget of a run that keeps its plan."""
+    require_its_levers(run, planned)
+    _require_room(run, planned)
+    memory = run.options.memory
+    if memory is None:
+        return planned.ledger.budget_bytes
+    needed = planned.ledger.needed_bytes
+    budget = budget_bytes(memory, place.chip, place.card)
+    if needed > budget:
+        raise BudgetError(
+            f"the plan of {run.folder.path} needs {format_budget(needed)}, and --memory allows {format_bytes(budget)}:"
+            " add --replan to look for a smaller plan",
+            budget_bytes=budget,
+            floor_bytes=needed,
+        )
+    return budget
+
+
+def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) -> int:
+    """Writes another plan for a run, and returns its budget: the one it had, unless --memory names another."""
+    options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
+    pinned = None
+
+    # On other devices the numbers stay: a checkpoint fits no other storage.
+    if options.plan is None and elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None:
+        levers = planned.plan.levers
+        touching = {name: value for name, value in levers.items() if LEVERS[name].touches != "exact"}
+        options = replace(options, pins=touching | dict(options.pins))
+        pinned = {*run.options.pins, *planned.plan.pinned} & options.pins.keys()
+
+    # A run that has changed takes the same step, compiled with another schedule.
+    elif options.plan is None and run.folder.has(changes.PENDING):
+        require_its_levers(run, planned)
+        options = replace(options, plan=str(run.folder.path / "plan.json"), pins={})
+        pinned = planned.plan.pinned
+
+    return write_plan(replace(run, options=options), place, data, pinned=pinned)
+
+
+def require_its_levers(run: Starting, planned: Planned) -> None:
+    """Raises RunError where levers are set to other values than those of the run's plan."""
+    options = run.options
+    pins = options.pins if options.plan is None else levers_of(options.plan, run.recipe, options.pins)
+    levers = planned.plan.levers
+    for name, value in pins.items():
+        if value is not None and value != levers[name]:
+            what = LEVERS[name].flag if options.plan is None else f"--plan {options.plan} with {LEVERS[name].flag}"
+            raise RunError(
+                f"{run.folder.path} is planned with {LEVERS[name].flag} {levers[name]}, and this command says"
+                f" {what} {value}: add --replan to plan it again and go on so, leave the option out, or name another"
+                " --run"
+            )
+
+
+def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collection[str] | None = None) -> int:
+    """Finds a plan and writes it into the run's folder. Returns its budget in bytes.
+
+    Args:
+        run: The run.
+        place: Where it runs.
+        data: What was prepared of its data.
+        pinned: Levers that the user has set, where others stay from an earlier plan.
+    """
+    from plimsoll.report.tables import plan_table
+
+    went_over = overruns.read(run.folder)
+    is_searched = run.options.plan is None
+    measure = is_searched and place.chip.platform in ("cpu", "cuda") and run.processes == 1
+    question = question_of(run.recipe, run.options, place.chip, measure=measure)
+    place = place_of(question, run.say, processes=run.processes, trains=True)
+    try:
+        planned = find_plan(question, replace(place, reserve_bytes=overruns.margin_bytes(went_over)), data, run.say)
+    except BudgetError as refusal:
+        if not went_over:
+            raise
+        last = went_over[-1]
+        raise StoppedError(
+            f"{run.folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room"
+            f" for that: {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger"
+            " --memory, or with --keep-plan to go on over the budget"
+        ) from None
+
+    if pinned is None and is_searched:
+        pinned = run.options.pins
+    if pinned is not None:
+        planned = replace(planned, plan=replace(planned.plan, pinned=tuple(sorted(pinned))))
+    run.say(plan_table(planned))
+    _require_room(run, planned)
+    run.folder.write("plan.json", planned.to_dict())
+    (run.folder.path / changes.PENDING).unlink(missing_ok=True)
+    return planned.ledger.budget_bytes
+
+
+def _require_room(run: Starting, planned: Planned) -> None:
+    """Raises RunError if the checkpoints of a plan do not fit on the disk."""
+    if planned.disk is not None:
+        disk.require_room(run.folder.checkpoints, planned.disk)
+
+
+def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: bool = False) -> Question:
+    """Returns the question that options of training ask.
+
+    Args:
+        recipe: What is trained.
+        options: Options of training.
+        chip: Chip to train on.
+        measure: Whether the best few plans are timed.
+    """
+    pins = options.pins
+    pinned_by = None
+    if options.plan is not None:
+        pins = levers_of(options.plan, recipe, options.pins)
+        pinned_by = f"--plan {options.plan}"
+    return Question(
+        recipe=recipe,
+        name=options.name or name_of(recipe),
+        memory=options.memory,
+        chip=chip.name,
+        mesh=options.mesh,
+        numerics=options.numerics,
+        pins=pins,
+        pinned_by=pinned_by,
+        within=options.within,
+        measure=measure,
+    )
+
+
+def notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a note where the plan has changed: from here on sums may come in another order.
+
+    Args:
+        folder: The run.
+        before: Levers by which its checkpoints were trained; empty if it has none.
+        now: Levers of its plan.
+    """
+    changed = [name for name in now if name in before and name != "pinned" and before[name] != now[name]]
+    if not changed:
+        return ()
+    words = ", ".join(f"{name.replace('_', ' ')} {now[name]} instead of {before[name]}" for name in changed)
+    return (f"planned again after step {folder.newest_whole()[0]:,}: {words}",)
