@@ -99,6 +99,37 @@ def _rounds(module: Module, loop: Any) -> int:
     return constants[0] if len(constants) == 1 else 1
 
 
+class Link:
+    """What is under way to other devices, one message after another."""
+
+    def __init__(self) -> None:
+        self.under_way: deque[list[Any]] = deque()
+        """Instructions that have begun to send, each with the seconds that it still needs."""
+
+    def begin(self, identity: int, seconds: float) -> None:
+        self.under_way.append([identity, seconds])
+
+    def run_beside(self, seconds: float) -> None:
+        """Lets kernels run for so long."""
+        while self.under_way and seconds > 0:
+            first = self.under_way[0]
+            taken = min(seconds, first[1])
+            first[1] -= taken
+            seconds -= taken
+            if first[1] <= 0:
+                self.under_way.popleft()
+
+    def wait_for(self, identity: int) -> float:
+        """Returns the seconds until an instruction's message has been sent, and what was before it."""
+        waited = 0.0
+        while any(message[0] == identity for message in self.under_way):
+            waited += self.under_way.popleft()[1]
+        return waited
+
+    def wait_for_all(self) -> float:
+        return sum(seconds for _, seconds in self.under_way)
+
+
 @dataclass(frozen=True)
 class _Walk:
     reader: Reader
@@ -108,48 +139,40 @@ class _Walk:
 
     def of(self, computation: int) -> Sent:
         """Returns what is sent in a computation, in the order in which its instructions run."""
-        module, whole = self.reader.module, Sent()
-        under_way: deque[list[Any]] = deque()
-        """Instructions that have begun to send, each with the seconds that it still needs."""
-
-        def ran(seconds: float) -> Sent:
-            """Lets kernels run for so long beside what is under way."""
-            left = seconds
-            while under_way and left > 0:
-                taken = min(left, under_way[0][1])
-                under_way[0][1] -= taken
-                left -= taken
-                if under_way[0][1] > 0:
-                    break
-                under_way.popleft()
-            return Sent(kernel_seconds=seconds)
-
-        def awaited(identity: int | None) -> Sent:
-            """Waits until it has been sent, and what was before it on the link; all of it for None."""
-            waited = 0.0
-            while under_way and (identity is None or any(each[0] == identity for each in under_way)):
-                waited += under_way.popleft()[1]
-            return Sent(waited_seconds=waited)
-
+        module = self.reader.module
+        link = Link()
+        whole = Sent()
         for identity in module.schedule[computation]:
-            instruction = module.instructions[identity]
-            opcode = instruction.opcode
-            if (carried := self.collective(instruction)) is not None:
-                seconds = carried / self.link_bytes
-                whole = whole.and_then(Sent(sent_bytes=carried, seconds=seconds))
-                under_way.append([identity, seconds])
-                if not opcode.endswith("-start"):
-                    whole = whole.and_then(awaited(identity))
-            elif opcode.endswith("-done") and instruction.operand_ids:
-                whole = whole.and_then(awaited(instruction.operand_ids[0]))
-            elif opcode in ("while", "call", "conditional", "async-start"):
-                inner = self._called(instruction)
-                whole = whole.and_then(ran(inner.kernel_seconds)).and_then(
-                    Sent(sent_bytes=inner.sent_bytes, seconds=inner.seconds, waited_seconds=inner.waited_seconds)
-                )
-            elif opcode not in FREE and not opcode.startswith(SENT) and (kernel := self.reader.kernel(instruction)):
-                whole = whole.and_then(ran(self.seconds_of(kernel)))
-        return whole.and_then(awaited(None))
+            whole = whole.and_then(self._step(module.instructions[identity], link))
+        return whole.and_then(Sent(waited_seconds=link.wait_for_all()))
+
+    def _step(self, instruction: Any, link: Link) -> Sent:
+        """Returns what one instruction adds, and moves the link on by the time that it takes."""
+        opcode = instruction.opcode
+
+        # It sends, and waits for it unless it only begins.
+        carried = self.collective(instruction)
+        if carried is not None:
+            seconds = carried / self.link_bytes
+            link.begin(instruction.id, seconds)
+            waited = 0.0 if opcode.endswith("-start") else link.wait_for(instruction.id)
+            return Sent(sent_bytes=carried, seconds=seconds, waited_seconds=waited)
+
+        # It waits for what was begun.
+        if opcode.endswith("-done") and instruction.operand_ids:
+            return Sent(waited_seconds=link.wait_for(instruction.operand_ids[0]))
+
+        # It runs kernels.
+        if opcode in ("while", "call", "conditional", "async-start"):
+            inner = self._called(instruction)
+            link.run_beside(inner.kernel_seconds)
+            return inner
+        if opcode in FREE or opcode.startswith(SENT):
+            return Sent()
+        kernel = self.reader.kernel(instruction)
+        seconds = self.seconds_of(kernel) if kernel else 0.0
+        link.run_beside(seconds)
+        return Sent(kernel_seconds=seconds)
 
     def _called(self, instruction: Any) -> Sent:
         """Returns what is sent in the computations that an instruction calls; of branches, in the longest."""
