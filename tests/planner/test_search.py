@@ -455,7 +455,7 @@ def test_a_short_run_is_asked_fewer_questions_about():
         compiler = FakeCompiler(seconds=seconds, loop_seconds=0.05)
         assert found(GIB, compiler, measure=True, steps=steps).ledger.fits
         asked[steps] = len(compiler.asked)
-    assert asked[10] < asked[None] < asked[1_000_000]
+    assert asked[10] < asked[None] <= asked[1_000_000]
 
 
 def test_the_smallest_plan_says_whether_it_fits():

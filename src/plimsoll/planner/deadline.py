@@ -26,7 +26,6 @@ class Deadline:
     """Whether it may take longer for a run that takes long."""
     compile_seconds: float = 0.0
     """Seconds that the latest compile took: what is left must be enough for another."""
-    was_late: bool = False
     was_interrupted: bool = False
     began: float = field(init=False)
 
@@ -55,4 +54,4 @@ class Deadline:
         """How the search ended, as the end of a phrase; empty if nothing was left to ask."""
         if self.was_interrupted:
             return " found before planning was interrupted"
-        return " found within the time limit of planning" if self.was_late else ""
+        return " found within the time limit of planning" if self.is_over() else ""

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from plimsoll.planned import Ledger, Plan
 from plimsoll.planner import speed
 from plimsoll.planner.estimate import interpolated, ledger
-from plimsoll.planner.space import Candidate, Combination, StaticOf, smaller
+from plimsoll.planner.space import Candidate, Combination, Family, StaticOf, smaller
 from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
 from plimsoll.types import Storage
 from plimsoll.units import MIB
@@ -65,9 +65,6 @@ ORDERED = 0.1
 """Share by which a lever's next value may need more, although it is meant to need less."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
 """Seconds by the clock over estimated ones, of a model of which nothing was timed."""
-CLOCK = 0.2
-"""Share by which that ratio may differ between levers."""
-
 USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
 """A training process, before one of this recipe was rehearsed or weighed."""
 LOADED_BYTES = 105 * MIB
@@ -115,7 +112,8 @@ class Evidence:
     rates: Rates
     static_of: StaticOf
     space: Sequence[Combination]
-    traced: dict[Combination, Mapping[int, Analysis]] = field(default_factory=dict)
+    traced: dict[Family, Mapping[int, Analysis]] = field(default_factory=dict)
+    """Traces by micro-batch, of all that only store state and weights otherwise."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
     """Seconds of a step by the clock."""
@@ -127,6 +125,12 @@ class Evidence:
     """What followed from the answers so far."""
 
     def __post_init__(self) -> None:
+        self.answers: Mapping[Verb, dict[Any, Any]] = {
+            "trace": self.traced,
+            "compile": self.compiled,
+            "time": self.timed,
+            "rehearse": self.rehearsed,
+        }
         self.children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
@@ -135,6 +139,9 @@ class Evidence:
     def candidates(self) -> list[Candidate]:
         """Returns the candidates that have not failed, those of the fastest combination first."""
         return [each for combination in self.space for each in combination.candidates if each not in self.failed]
+
+    def is_traced(self, candidate: Candidate) -> bool:
+        return candidate.combination.family in self.traced
 
     # Bytes.
 
@@ -146,9 +153,9 @@ class Evidence:
             return around(self.compiled[candidate].beyond_state_bytes)
 
         # Traced: a range around the trace.
-        if candidate.combination in self.traced:
+        if self.is_traced(candidate):
             traced = around(self.traced_bytes(candidate))
-            return traced.times(self.ratio(candidate))
+            return traced.times(self.ratio(self.byte_ratios(), candidate, UNSEEN))
 
         # Neither: at least what levers that save more need, and who knows how much more.
         least = (1 - ORDERED) * self.least_temporaries(candidate)
@@ -158,20 +165,24 @@ class Evidence:
     @remembered
     def least_temporaries(self, candidate: Candidate) -> float:
         """Returns the least bytes by the levers that save more."""
-        if candidate.combination in self.traced:
+        if self.is_traced(candidate):
             return self.temporaries(candidate).low
         children = candidate.among(self.children[candidate.combination])
         return max((self.least_temporaries(child) for child in children), default=0.0)
 
     def traced_bytes(self, candidate: Candidate) -> float:
-        traces = self.traced[candidate.combination]
+        traces = self.traced[candidate.combination.family]
         traced = interpolated(candidate.micro, traces)
         return max(1.0, traced.beyond_state_bytes)
 
-    def ratio(self, candidate: Candidate) -> Range:
-        """Returns compiled over traced bytes, by the nearest evidence."""
-        ratios = self.ratios()
+    def ratio(self, ratios: Mapping[Candidate, float], candidate: Candidate, unseen: Range) -> Range:
+        """Returns the ratio of what is known to what a trace says, by the nearest candidate of which it is known.
 
+        Args:
+            ratios: The ratio, where it is known.
+            candidate: The candidate that it is wanted of.
+            unseen: The ratio where nothing like it is known.
+        """
         # Other micro-batches of the same levers.
         same = [other for other in ratios if other.combination is candidate.combination]
         if same:
@@ -188,15 +199,22 @@ class Evidence:
             high = (1 + ALIKE) * max(others)
             return Range(low, median(others), high)
 
-        return UNSEEN
+        return unseen
 
     @remembered
-    def ratios(self) -> dict[Candidate, float]:
+    def byte_ratios(self) -> dict[Candidate, float]:
         """Returns compiled over traced bytes of all that was compiled."""
         return {
             candidate: analysis.beyond_state_bytes / self.traced_bytes(candidate)
             for candidate, analysis in self.compiled.items()
         }
+
+    @remembered
+    def second_ratios(self) -> dict[Candidate, float]:
+        """Returns seconds over those by the trace: by the clock where plans are timed, else by the compiled step."""
+        compiled = {candidate: self.by_rates(candidate, analysis) for candidate, analysis in self.compiled.items()}
+        known = self.timed if self.problem.measure else compiled
+        return {candidate: seconds / self.seconds_by_trace(candidate) for candidate, seconds in known.items()}
 
     def process_of(self, candidate: Candidate) -> Rehearsal:
         """Returns the process of a candidate: rehearsed for itself or for one of its kind, else for any, else as usual.
@@ -227,7 +245,7 @@ class Evidence:
 
     def by_trace(self, candidate: Candidate) -> Analysis:
         """Returns the trace with the temporaries that the compiler has, or is likely to have."""
-        traced = interpolated(candidate.micro, self.traced[candidate.combination])
+        traced = interpolated(candidate.micro, self.traced[candidate.combination.family])
         return with_temporaries(traced, self.temporaries(candidate).likely)
 
     @remembered
@@ -257,28 +275,24 @@ class Evidence:
         """Returns the seconds of a step: by the clock where plans are timed, else by the rates of the chip."""
         # Not traced: at best as fast as its dearest parent, beyond what rates can tell.
         combination = candidate.combination
-        if combination not in self.traced:
+        if not self.is_traced(candidate):
             hope = combination.hope if self.problem.measure else 1.0
             return around(hope * self.least_seconds(candidate))
 
-        # By the rates alone.
-        estimate = self.estimate(candidate)
-        if not self.problem.measure:
-            return estimate
-
-        # By the clock; where that failed, no hope is set on the candidate.
-        if candidate in self.timed:
-            return around(self.timed[candidate])
+        # A CPU could not time it: no hope is set on it.
+        by_trace = self.seconds_by_trace(candidate)
         if candidate in self.untimed:
-            return around(UNTIMED.high * estimate.likely)
+            return around(UNTIMED.high * by_trace)
 
-        # As much slower than estimated as others were.
-        ratios = [seconds / self.estimate(other).likely for other, seconds in self.timed.items()]
-        if not ratios:
-            return estimate.times(UNTIMED)
-        slower = around(median(ratios), CLOCK)
-        low = min(slower.low, slower.likely * combination.hope)
-        return estimate.times(slower._replace(low=low))
+        # As much slower than by its trace as the nearest of which that is known.
+        unseen = UNTIMED if self.problem.measure else around(1.0)
+        slower = self.ratio(self.second_ratios(), candidate, unseen)
+        if self.problem.measure and candidate not in self.timed:
+            slower = slower._replace(low=min(slower.low, combination.hope * slower.likely))
+        return around(by_trace).times(slower)
+
+    def seconds_by_trace(self, candidate: Candidate) -> float:
+        return self.by_rates(candidate, self.by_trace(candidate))
 
     def least_seconds(self, candidate: Candidate) -> float:
         """Returns the seconds of the dearest parent with this micro-batch; where no parent has it, of the fastest."""
@@ -288,29 +302,6 @@ class Evidence:
             return max(alike)
         others = [other for parent in parents for other in parent.candidates]
         return min((self.seconds(other).likely for other in others), default=0.0)
-
-    @remembered
-    def estimate(self, candidate: Candidate) -> Range:
-        """Returns the seconds of a step by the rates of the chip: exact once it was compiled."""
-        estimate = around(self.by_rates(candidate, self.analysis(candidate)))
-        if candidate in self.compiled:
-            return estimate
-
-        # As much slower than by its trace as what was compiled: the same levers, else any.
-        ratios = self.slower_than_traced()
-        same = [ratio for other, ratio in ratios.items() if other.combination is candidate.combination]
-        if same:
-            return estimate.times(around(median(same)))
-        others = [1.0, *ratios.values()]
-        return estimate.times(Range(min(others), median(others[1:] or others), max(others)))
-
-    @remembered
-    def slower_than_traced(self) -> dict[Candidate, float]:
-        """Returns seconds by the compiler's answer over those by the trace, of all that was compiled."""
-        return {
-            candidate: self.by_rates(candidate, analysis) / self.by_rates(candidate, self.by_trace(candidate))
-            for candidate, analysis in self.compiled.items()
-        }
 
     def by_rates(self, candidate: Candidate, analysis: Analysis) -> float:
         """Returns the seconds of a step by the rates, as this analysis has it."""
@@ -323,19 +314,10 @@ class Evidence:
     # What is learned.
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
-        """Adds an answer."""
+        """Adds an answer. A trace is that of all levers that only store state and weights otherwise."""
+        about = inquiry.candidate.combination.family if inquiry.verb == "trace" else inquiry.candidate
+        self.answers[inquiry.verb][about] = answer
         self.memory.clear()
-        candidate = inquiry.candidate
-        match inquiry.verb:
-            case "trace":  # of all that only store state and weights otherwise
-                family = [each for each in self.space if each.family == candidate.combination.family]
-                self.traced.update({each: answer for each in family if each not in self.traced})
-            case "compile":
-                self.compiled[candidate] = answer
-            case "time":
-                self.timed[candidate] = answer
-            case "rehearse":
-                self.rehearsed[candidate] = answer
 
     def fail(self, inquiry: Inquiry, why: str) -> None:
         """Adds that there is no answer, for all candidates of which that says as much."""

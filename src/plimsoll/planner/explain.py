@@ -93,7 +93,7 @@ def compared(evidence: Evidence) -> list[Priced]:
     fitting = [
         priced(evidence, candidate)
         for candidate in evidence.candidates()
-        if candidate.combination in evidence.traced and evidence.chance(candidate) == 1
+        if evidence.is_traced(candidate) and evidence.chance(candidate) == 1
     ]
     if evidence.timed:
         fitting = [plan for plan in fitting if plan.is_timed]

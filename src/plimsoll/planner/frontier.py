@@ -17,7 +17,7 @@ def frontier(evidence: Evidence, chosen: Plan, chosen_seconds: float) -> tuple[P
     points = [
         point_of(evidence, candidate, chosen, chosen_seconds)
         for candidate in evidence.candidates()
-        if candidate.combination in evidence.traced
+        if evidence.is_traced(candidate)
     ]
     points.sort(key=lambda point: (point.needed_bytes, point.step_seconds))
 
@@ -36,7 +36,7 @@ def point_of(evidence: Evidence, candidate: Candidate, chosen: Plan, chosen_seco
     One that fits the budget and is likely to be faster than the chosen one is not: the search would have taken it.
     """
     *_, least = smaller(candidate.plan, evidence.problem)
-    needed = evidence.book(candidate, least, evidence.analysis(candidate)).needed_bytes
+    needed = round(evidence.needed(candidate).likely)
     seconds = evidence.seconds(candidate).likely
     is_chosen = candidate.step == same_step(chosen)
     if not is_chosen and needed <= evidence.problem.budget_bytes:

@@ -24,7 +24,7 @@ SMALL_BYTES = 0.01
 class Fastest:
     """The fastest plan that fits the budget."""
 
-    goal = "looking for the fastest plan that fits"
+    goal = "a faster plan"
 
     evidence: Evidence
     is_late: bool = False
@@ -78,7 +78,7 @@ class Fastest:
 class Smallest(Fastest):
     """The plan that needs least, whatever the budget is."""
 
-    goal = "looking for the smallest plan"
+    goal = "a smaller plan"
 
     def chance(self, candidate: Candidate) -> float:
         return 1.0

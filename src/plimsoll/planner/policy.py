@@ -52,19 +52,22 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     if not evidence.traced:
         return [trace_of(first)]
 
-    # To be traced first, a candidate must be cheaper by more than counts as equal.
+    # What nobody traced may fit, while there is time to see; it must be cheaper by more than counts as equal.
+    def is_expected(candidate: Candidate) -> bool:
+        if evidence.is_traced(candidate):
+            return objective.chance(candidate) >= (1.0 if objective.is_late else EXPECTED)
+        return not objective.is_late
+
     def cost(candidate: Candidate) -> float:
-        is_traced = candidate.combination in evidence.traced
-        return objective.likely_cost(candidate) * (1.0 if is_traced else NEAR)
+        return objective.likely_cost(candidate) * (1.0 if evidence.is_traced(candidate) else NEAR)
 
     # The cheapest that is expected to fit, else the likeliest to fit.
-    least_chance = 1.0 if objective.is_late else EXPECTED
-    expected = [candidate for candidate in possible if objective.chance(candidate) >= least_chance]
+    expected = [candidate for candidate in possible if is_expected(candidate)]
     target = min(expected, key=cost, default=max(possible, key=objective.chance))
     inquiry = next_inquiry(evidence, target)
 
     # Before others are traced, what saves most is: it says what they need at least.
-    if inquiry.verb == "trace" and last not in evidence.traced:
+    if inquiry.verb == "trace" and last.family not in evidence.traced:
         return [trace_of(last)]
     return [inquiry]
 
@@ -74,7 +77,7 @@ def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidat
     most = objective.likely_cost(known)
     gains: dict[Inquiry, float] = {}
     for candidate in evidence.candidates():
-        least_chance = LEAST_CHANCE if candidate.combination in evidence.traced else 0.0
+        least_chance = LEAST_CHANCE if evidence.is_traced(candidate) else 0.0
         is_known = candidate in evidence.compiled and objective.is_settled(candidate)
         if not is_known and objective.chance(candidate) > least_chance:
             inquiry = next_inquiry(evidence, candidate)
@@ -93,7 +96,7 @@ def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
 
 def next_inquiry(evidence: Evidence, candidate: Candidate) -> Inquiry:
     """Returns what is to be asked next of a candidate of which not all is known."""
-    if candidate.combination not in evidence.traced:
+    if not evidence.is_traced(candidate):
         return trace_of(candidate.combination)
     verb = "time" if candidate in evidence.compiled else "compile"
     return Inquiry(verb, candidate)
@@ -109,9 +112,3 @@ def nothing_will_work(evidence: Evidence) -> bool:
     compiling_fails = failures["compile"] >= GIVEN_UP and not evidence.compiled
     timing_fails = failures["time"] >= GIVEN_UP and not evidence.timed
     return compiling_fails or timing_fails
-
-
-def is_cut_short(evidence: Evidence, objective: Fastest) -> bool:
-    """Returns whether more would have been asked, had there been time."""
-    known = best(evidence, objective)
-    return objective.is_late and known is not None and bool(worthwhile_inquiries(evidence, objective, known))

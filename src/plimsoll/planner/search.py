@@ -19,7 +19,7 @@ from plimsoll.planner.deadline import Deadline
 from plimsoll.planner.evidence import Evidence, Inquiry
 from plimsoll.planner.explain import explained, priced
 from plimsoll.planner.objectives import Fastest, Smallest
-from plimsoll.planner.policy import best, inquiries, is_cut_short
+from plimsoll.planner.policy import best, inquiries
 from plimsoll.planner.refusal import refusal
 from plimsoll.planner.space import Candidate, combinations
 from plimsoll.planner.types import Compiler, DoesNotCompile, Problem
@@ -94,18 +94,25 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
     workers = desk.compiler.workers
     running: dict[Future[Any], Inquiry] = {}
     pool = ThreadPoolExecutor(workers)
-    desk.say(objective.goal)
+    said = None
     try:
         while True:
-            # Ask as much as there are compile processes.
             objective.is_late = desk.deadline.is_over()
             wanted = inquiries(evidence, objective)
+
+            # Say what is known while more is asked.
+            known = best(evidence, objective)
+            if known not in (None, said) and wanted and wanted[0].verb != "rehearse":
+                needed = round(evidence.needed(known).likely)
+                desk.say(f"fits in {format_budget(needed)}; looking for {objective.goal}")
+                said = known
+
+            # Ask as much as there are compile processes.
             for inquiry in allowed(wanted, running.values(), workers):
                 future = pool.submit(ask, inquiry, evidence, desk)
                 running[future] = inquiry
             if not running or (objective.is_late and not wanted):
-                desk.deadline.was_late = is_cut_short(evidence, objective)
-                return best(evidence, objective)
+                return known
 
             # Learn what was answered.
             done = wait(running, timeout=desk.deadline.left(), return_when=FIRST_COMPLETED).done
@@ -147,16 +154,13 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
             ends = sorted({min(steps), max(steps)})
             return {micro: compiler.trace(steps[micro]) for micro in ends}
         case "compile":
-            desk.say(f"{compiler.doing} {candidate.words}")
             started = desk.deadline.clock()
             analysis = compiler.analyse(candidate.step)
             desk.deadline.compile_seconds = desk.deadline.clock() - started
             return analysis
         case "rehearse":
-            desk.say(f"measuring a trial process of {candidate.words}")
             return compiler.rehearse(candidate.step)
         case "time":
-            desk.say(f"timing {candidate.words}")
             return time_in_turn(candidate, evidence, compiler)
 
 

@@ -21,6 +21,9 @@ from plimsoll.planned import Plan
 from plimsoll.planner.types import Problem, Rates, Static
 from plimsoll.types import Offload, Storage
 
+Family = tuple[Any, ...]
+"""Values of the levers that change a step, and not only how its state and weights are stored."""
+
 StaticOf = Callable[[int, Storage], Static]
 """Bytes of the state, from the number of devices that share a copy and how it is stored."""
 
@@ -51,7 +54,7 @@ class Combination:
         return [Candidate(self, micro) for micro in sorted(self.plans)]
 
     @cached_property
-    def family(self) -> tuple[Any, ...]:
+    def family(self) -> Family:
         """The levers, less those that only say how state and weights are stored."""
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
