@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,6 +28,7 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.recipes.registry import preset
 from plimsoll.training import program
+from plimsoll.types import Levers
 
 STEPS = 3
 """The second one reads moments that the first has written to the host."""
@@ -74,13 +74,15 @@ def plain_plan(recipe: Any) -> Plan:
     """Returns a plan in two micro-batches, its layers in a loop, of which nothing is on the host."""
     plan = Plan(
         chip="cpu" if jax.default_backend() == "cpu" else "card",
-        micro_batch=recipe.effective_batch // 2,
         accumulation=2,
-        remat="block",
-        loss_chunk=0,
-        precision="float32",
-        prefetch=0,
-        async_save=False,
+        levers=Levers(
+            micro_batch=recipe.effective_batch // 2,
+            remat="block",
+            loss_chunk=0,
+            precision="float32",
+            prefetch=0,
+            async_save=False,
+        ),
     )
     return plan.with_levers(unroll=0)
 
@@ -134,7 +136,7 @@ def compared(recipe: Any) -> dict[str, dict[str, Any]]:
         for value in values:
             if LEVERS[lever].missing(value, recipe.hints.levers) is not None:
                 continue
-            actual = trained(recipe, replace(plain, **{lever: value}))
+            actual = trained(recipe, plain.with_levers(**{lever: value}))
             apart = {name: distance(actual[name], expected[name]) for name in expected}
             worst = max(apart, key=lambda name: apart[name])
             found[f"{lever} {value}"] = {"distance": apart[worst], "leaf": worst}

@@ -20,7 +20,7 @@ from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.training import memory
 from plimsoll.training.program import compiled
 from plimsoll.training.step import _gradient
-from plimsoll.types import Compute, Precision, Remat
+from plimsoll.types import Compute, Levers, Precision, Remat
 from published_trm import TABLE, model_of, placed, spec_of
 
 
@@ -28,7 +28,7 @@ class Plimsoll:
     """A `trm_side.Side`."""
 
     def __init__(self, precision: Precision, remat: Remat, accumulation: int) -> None:
-        self.compute, self.accumulation = Compute(precision=precision, remat=remat), accumulation
+        self.compute, self.accumulation = Compute(levers=Levers(precision=precision, remat=remat)), accumulation
 
     def start(self, file: File) -> None:
         examples, config = len(file.arrays["step0/batch/inputs"]), file.config

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from plimsoll import values
 from plimsoll.levers import registry
-from plimsoll.types import (
-    STORED,
-    Compute,
-    EmaBits,
-    FrozenBits,
-    Numerics,
-    Offload,
-    OptimizerBits,
-    Passes,
-    Precision,
-    Remat,
-    Storage,
-    WeightBits,
-)
+from plimsoll.types import STORED, Compute, Levers, Numerics, Offload, Precision, Storage
 from plimsoll.units import format_bytes
 
 Verdict = Literal["fits", "does not fit", "uncertain"]
@@ -35,64 +22,56 @@ RUNNING = ("train", "evaluate", "save")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A value for every lever. Frozen in the run at its start; JSON."""
+    """A value for every lever, and what it was made for. Frozen in the run at its start; flat in JSON."""
 
     chip: str
-    micro_batch: int
     accumulation: int
-    remat: Remat
-    loss_chunk: int
-    precision: Precision
-    prefetch: int
-    async_save: bool
-    """Save while training goes on: costs a second copy of the state while it lasts."""
-    attention_chunk: int = 0
-    optimizer_bits: OptimizerBits = 32
-    weight_bits: WeightBits = 32
-    frozen_bits: FrozenBits = 32
-    ema_bits: EmaBits = 32
-    """These four: see `Storage`."""
-    layerwise: Passes = 0
-    """Backward passes of a step that updates layer by layer and never holds the whole gradient; 0 for a step that
-    does. Two where the recipe clips to a global norm: it must be known before the first update."""
-    offload: Offload = "none"
-    """Parts of the state in the host's memory beside an accelerator: the optimizer's, frozen weights, or both."""
-    deterministic: bool = True
-    """On an NVIDIA GPU: compile so that two runs are equal to the last bit. Other compilers have no such choice."""
-    fsdp: int = 1
-    """Devices that share one copy of the state; the batch is split over all of them either way."""
+    """Micro-batches of a step."""
     devices: int = 1
-    """Devices over which the batch is split. No lever: what the plan was made for."""
+    """Devices over which the batch is split."""
+    levers: Levers
+    """Levers without a value are off."""
     pinned: tuple[str, ...] = ()
     """Levers the user set; the others were found."""
-    further: tuple[tuple[str, Any], ...] = ()
-    """Levers without a field here (`levers.registry.register`), by name; attributes of the plan like the others."""
 
     def __post_init__(self) -> None:
-        given = dict(self.further)
-        known = {name: lever for name, lever in registry.LEVERS.items() if name not in self.__dataclass_fields__}
-        if unknown := given.keys() - known.keys():
+        unknown = self.levers.keys() - registry.LEVERS.keys()
+        if unknown:
             raise TypeError(
                 f"a plan has no lever {', '.join(sorted(unknown))}: the file or package of its recipe, which may have"
                 " registered it, is not imported here"
             )
-        complete = tuple((name, given.get(name, lever.plain)) for name, lever in known.items())
-        object.__setattr__(self, "further", complete)
+        complete = {name: self.levers.get(name, lever.plain) for name, lever in registry.LEVERS.items()}
+        object.__setattr__(self, "levers", Levers(complete))
 
-    if not TYPE_CHECKING:  # to a type checker a plan has its fields and nothing else
+    def lever(self, name: str) -> Any:
+        """Returns the value of a lever, also of one that was registered after this plan was made."""
+        return self.levers.get(name, registry.LEVERS[name].plain)
 
-        def __getattr__(self, name: str) -> Any:
-            for lever, value in self.__dict__.get("further", ()):
-                if lever == name:
-                    return value
-            if name in registry.LEVERS and name not in self.__dataclass_fields__:  # registered after this plan was made
-                return registry.LEVERS[name].plain
-            raise AttributeError(f"a plan has no {name!r}")
+    # Those that are read much.
 
     @property
-    def levers(self) -> dict[str, Any]:
-        """Names of all levers to their values."""
-        return {name: getattr(self, name) for name in registry.LEVERS}
+    def micro_batch(self) -> int:
+        return self.levers["micro_batch"]
+
+    @property
+    def precision(self) -> Precision:
+        return self.levers["precision"]
+
+    @property
+    def offload(self) -> Offload:
+        return self.levers["offload"]
+
+    @property
+    def deterministic(self) -> bool:
+        return self.levers["deterministic"]
+
+    @property
+    def fsdp(self) -> int:
+        """Devices that share one copy of the state; the batch is split over all of them either way."""
+        return self.levers["fsdp"]
+
+    # What follows from them.
 
     @property
     def numerics(self) -> Numerics:
@@ -104,29 +83,20 @@ class Plan:
 
     @property
     def storage(self) -> Storage:
-        return Storage(**{name: getattr(self, name) for name in STORED})
+        return Storage(**{name: self.levers[name] for name in STORED})
 
     def compute(self, platform: str) -> Compute:
         """Returns what a model sees of this plan."""
-        return Compute(
-            precision=self.precision,
-            remat=self.remat,
-            loss_chunk=self.loss_chunk,
-            attention_chunk=self.attention_chunk,
-            platform=platform,
-            deterministic=self.deterministic,
-            further=self.further,
-        )
+        return Compute(platform=platform, levers=self.levers)
 
     def with_levers(self, **levers: Any) -> Plan:
         """Returns this plan with other values of some levers."""
-        return Plan.from_dict(self.to_dict() | levers)
+        return replace(self, levers=Levers(self.levers | levers))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns names and values as they stand in JSON, levers without a field of their own among them."""
+        """Returns names and values as they stand in JSON."""
         own = values.fields_to_json(self)
-        del own["further"]
-        return own | dict(self.further)
+        return {"chip": own.pop("chip"), **own.pop("levers"), **own}
 
     @classmethod
     def from_dict(cls, content: Any, path: str = "plan") -> Plan:
@@ -135,23 +105,23 @@ class Plan:
         Raises:
             TypeError: A name is no lever, a lever is missing, or a value is none that it can have.
         """
-        names = cls.__dataclass_fields__.keys() - {"further"}
-        further = [(name, value) for name, value in dict(content).items() if name not in names]
-        plan = values.fields_from_json(cls, dict(content) | {"further": further}, path)
+        names = {field.name for field in fields(cls)}
+        levers = Levers({name: value for name, value in dict(content).items() if name not in names})
+        plan = values.fields_from_json(cls, {**content, "levers": levers}, path)
 
         # Numbers have bounds, too.
-        for name, value in plan.levers.items():
-            if not registry.LEVERS[name].allows(value):
-                raise TypeError(f"{path}.{name} is {value!r}")
-        for name in ("accumulation", "devices"):
-            if getattr(plan, name) < 1:
-                raise TypeError(f"{path}.{name} is {getattr(plan, name)}")
+        counts = {"accumulation": plan.accumulation, "devices": plan.devices}
+        wrong = [name for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
+        wrong += [name for name, count in counts.items() if count < 1]
+        if wrong:
+            name = wrong[0]
+            raise TypeError(f"{path}.{name} is {(plan.levers | counts)[name]!r}")
         return plan
 
 
 def plain_compute(**levers: Any) -> Compute:
     """Returns what a model sees where every other lever is off, those that were registered from outside among them."""
-    return Compute(further=tuple((registry.plain() | levers).items()))
+    return Compute(levers=Levers(registry.plain() | levers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,7 +344,7 @@ class Planned:
         return self.ledger.predicted_peak_bytes
 
     @property
-    def levers(self) -> dict[str, Any]:
+    def levers(self) -> Levers:
         """Dict from the name of each lever (memory-saving option) to the value that the plan chose for it.
 
         Like {"micro_batch": 4, "remat": "block", ...}; levers that are off are in it, too.

@@ -221,25 +221,23 @@ class TrainedRun(Protocol):
         ...
 
 
+class Levers(dict[str, Any]):
+    """Names of levers to their values. It has a hash, since nobody changes one that was made."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Arithmetic and recomputation of a task: the part of a plan that a model sees."""
+    """Arithmetic and recomputation of a task: a plan as a model sees it."""
 
-    precision: Precision = "float32"
-    """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
-    remat: Remat = "none"
-    loss_chunk: int = 0
-    """Tokens of each device whose logits exist at a time; 0 for all of the micro-batch."""
-    attention_chunk: int = 0
-    """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be held whole."""
     platform: str = "cpu"
-    deterministic: bool = True
-    """Whether a GPU's kernels add in one order."""
-    further: tuple[tuple[str, Any], ...] = ()
-    """Levers without a field here (`planned.Plan.further`), with their values."""
+    levers: Levers = Levers()  # noqa: RUF009  (nobody changes it)
+    """Levers that are not named are off."""
 
     def lever(self, name: str, default: Any = None) -> Any:
-        """Returns the value of a lever without a field here.
+        """Returns the value of a lever.
 
         Args:
             name: Of the lever.
@@ -248,12 +246,36 @@ class Compute:
         Raises:
             KeyError: The lever is not named, and no default is given.
         """
-        return dict(self.further)[name] if default is None else dict(self.further).get(name, default)
+        return self.levers[name] if default is None else self.levers.get(name, default)
+
+    @property
+    def precision(self) -> Precision:
+        """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
+        return self.lever("precision", "float32")
 
     @property
     def activations(self) -> Activations:
         """Type of the residual stream and of what is kept for the backward pass."""
         return self.lever("activations", "float32")
+
+    @property
+    def remat(self) -> Remat:
+        return self.lever("remat", "none")
+
+    @property
+    def loss_chunk(self) -> int:
+        """Tokens of each device whose logits exist at a time; 0 for all of the micro-batch."""
+        return self.lever("loss_chunk", 0)
+
+    @property
+    def attention_chunk(self) -> int:
+        """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be whole."""
+        return self.lever("attention_chunk", 0)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a GPU's kernels add in one order."""
+        return self.lever("deterministic", True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def test_a_folder_of_batches_is_made_again_where_the_records_changed(tmp_path):
 def test_it_is_planned_trained_continued_and_exported(tmp_path):
     made = tune(tmp_path)
     found = plimsoll.plan(made, memory="2GiB")
-    assert (found.plan.frozen_bits, found.plan.micro_batch, found.plan.remat) == (16, 4, "none")
+    assert (found.plan.lever("frozen_bits"), found.plan.micro_batch, found.plan.lever("remat")) == (16, 4, "none")
     how = {"memory": "2GiB", "quiet": True, "say": lambda text: None}
     made.train(max_steps=1, **how)
     run = made.train(**how)

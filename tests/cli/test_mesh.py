@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -55,7 +54,7 @@ def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(text_file
     assert [ledger["resumed_from_step"] for ledger in ledgers] == [None, 1, 2]
     run = RunFolder(tmp_path)
     recipe, prepared = from_dict(run.read("recipe.json")), Prepared.read(run)
-    plan = replace(run.planned().plan, devices=1, fsdp=1)
+    plan = Plan.from_dict(run.planned().plan.to_dict() | {"devices": 1, "fsdp": 1})
     alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(tmp_path).source(prefetch=0)
     state = alone.init(np.uint32(recipe.length.seed))
     for _ in MESHES:

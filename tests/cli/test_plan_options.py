@@ -14,9 +14,9 @@ from plimsoll.units import GIB, MIB
 from report_examples import PLAN, PLANNED
 
 POINTS = (
-    Point(plan=replace(PLAN, micro_batch=8), needed_bytes=900 * MIB, step_seconds=0.75, compiled=False),
+    Point(plan=PLAN.with_levers(micro_batch=8), needed_bytes=900 * MIB, step_seconds=0.75, compiled=False),
     Point(plan=PLAN, needed_bytes=1600 * MIB, step_seconds=0.5, compiled=True, chosen=True),
-    Point(plan=replace(PLAN, remat="none"), needed_bytes=3 * GIB, step_seconds=0.4, compiled=True),
+    Point(plan=PLAN.with_levers(remat="none"), needed_bytes=3 * GIB, step_seconds=0.4, compiled=True),
 )
 
 

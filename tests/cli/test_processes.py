@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -163,7 +162,7 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed, 
     folder = RunFolder(run)
     assert newest(run) == goal
     recipe, prepared = from_dict(folder.read("recipe.json")), Prepared.read(folder)
-    plan = replace(folder.planned().plan, devices=1, fsdp=1)
+    plan = Plan.from_dict(folder.planned().plan.to_dict() | {"devices": 1, "fsdp": 1})
     alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(run).source(prefetch=0)
     state = alone.init(np.uint32(recipe.length.seed))
     for _ in range(goal):

@@ -16,6 +16,7 @@ from plimsoll.cli.main import main
 from plimsoll.errors import PlimsollError, StoppedError
 from plimsoll.planned import HostLedger, Plan
 from plimsoll.processes.interruption import Interruption
+from plimsoll.types import Levers
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
@@ -142,9 +143,11 @@ def test_what_slurm_refuses_is_said_with_the_script_that_stays(planned, tmp_path
 
 def test_a_run_that_has_a_plan_is_asked_for_its_chip_and_its_budget(tmp_path, monkeypatch):
     plan = Plan(
-        chip="h100x8", micro_batch=8, accumulation=1, remat="none", loss_chunk=0, precision="mixed", prefetch=0,
-        async_save=False, devices=8,
-    )  # fmt: skip
+        chip="h100x8",
+        accumulation=1,
+        devices=8,
+        levers=Levers(micro_batch=8, remat="none", loss_chunk=0, precision="mixed", prefetch=0, async_save=False),
+    )
     host = HostLedger(budget_bytes=None, components={"process": 5 * GIB}, phase="train")
     planned = replace(PLANNED, plan=plan, ledger=replace(PLANNED.ledger, budget_bytes=9 * GIB, host=host))
     monkeypatch.setattr(jobs.RunFolder, "planned", lambda _: planned)

@@ -1,7 +1,6 @@
 """Of every recipe, the compiled step writes its next state over the last one: no leaf of it is ever there twice."""
 
 import re
-from dataclasses import replace
 
 import jax
 import pytest
@@ -9,18 +8,21 @@ import pytest
 from plimsoll.planned import Plan
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import make_step
+from plimsoll.types import Levers
 from task_examples import OWN, RECIPES
 
 PLANS = {
     "plain": Plan(
-        chip="cpu", micro_batch=8, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=1,
-        async_save=True,
+        chip="cpu",
+        accumulation=1,
+        levers=Levers(micro_batch=8, remat="none", loss_chunk=0, precision="float32", prefetch=1, async_save=True),
     ),
     "levers": Plan(
-        chip="cpu", micro_batch=4, accumulation=2, remat="block", loss_chunk=16, precision="bfloat16", prefetch=1,
-        async_save=False,
+        chip="cpu",
+        accumulation=2,
+        levers=Levers(micro_batch=4, remat="block", loss_chunk=16, precision="bfloat16", prefetch=1, async_save=False),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +77,14 @@ def test_every_byte_of_the_state_is_donated(recipe, name):
 )
 def test_so_is_a_state_in_fewer_bits(form):
     larger = RECIPES["stories"]().replace(width=64)  # kernels large enough to be kept in fewer bits
-    require_donated(larger, replace(PLANS["levers"], **form))
+    require_donated(larger, PLANS["levers"].with_levers(**form))
 
 
 @pytest.mark.slow_except("{}")
 @pytest.mark.parametrize("form", [{}, {"optimizer_bits": 8, "weight_bits": 24}], ids=str)
 def test_so_is_a_state_that_is_updated_layer_by_layer(form):
     larger = RECIPES["stories"]().replace(width=64)
-    require_donated(larger, replace(PLANS["plain"], remat="block", layerwise=2, **form))
+    require_donated(larger, PLANS["plain"].with_levers(remat="block", layerwise=2, **form))
 
 
 def require_donated(recipe, plan):

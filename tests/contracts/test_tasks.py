@@ -12,7 +12,7 @@ from plimsoll.recipes.recommend.item_reader import Side
 from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import COUNTED, STATE, Compute, LossSum
+from plimsoll.types import COUNTED, STATE, Compute, Levers, LossSum
 from task_examples import OWN, RECIPES, TWINS, random_batch
 
 EXAMPLES = 8
@@ -137,7 +137,7 @@ def test_the_key_decides_the_parameters(init, params):
 
 def test_the_plan_changes_no_shape_and_no_starting_value(recipe, params):
     """A run that is planned anew, or restored under another plan, must find the same leaves."""
-    other = recipe.task(Compute(precision="bfloat16", remat="block", loss_chunk=16, platform="tpu"))
+    other = recipe.task(Compute(platform="tpu", levers=Levers(precision="bfloat16", remat="block", loss_chunk=16)))
     again = jax.jit(other.init)(jax.random.key(1))
     assert jax.tree.structure(again) == jax.tree.structure(params)
     for one, leaf in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True):

@@ -21,7 +21,7 @@ RECIPE = made(
 
 def plan(**changes):
     levers = {"remat": "none", "loss_chunk": 0, "precision": "float32", "prefetch": 0, "async_save": False}
-    return Plan(**{"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
+    return Plan.from_dict({"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
 
 
 def compiler(kind="cpu", **changes):

@@ -31,7 +31,7 @@ def compiler_of(name: str) -> CrossCompiler:
 def test_every_precision_of_a_card_is_answered_on_a_machine_without_it():
     """A CPU refuses TF32, and the arithmetic of a card's step is counted on one."""
     card = compiler_of("rtx4090")
-    plans = [dataclasses.replace(PLAN, precision=precision) for precision in typing.get_args(Precision)]
+    plans = [PLAN.with_levers(precision=precision) for precision in typing.get_args(Precision)]
     counted = {card.analyse(each).flops for each in plans}
     assert len(counted) == 1
     assert min(counted) > 0
@@ -84,5 +84,5 @@ def test_bytes_and_kernels_are_those_of_a_step_compiled_with_its_machine_code():
 def test_several_cards_share_a_batch_whose_attention_is_cudnns():
     """The partitioner cannot split cuDNN's kernel, and refused it among several cards."""
     recipe = RECIPE.replace(width=128, heads=2, seq_len=128, batch_size=8)
-    plans = [dataclasses.replace(PLAN, micro_batch=8, devices=4, fsdp=fsdp) for fsdp in (1, 2, 4)]
+    plans = [dataclasses.replace(PLAN.with_levers(micro_batch=8, fsdp=fsdp), devices=4) for fsdp in (1, 2, 4)]
     assert all(found["kernels"] > 0 for found in analysed(recipe, "h100x4", *((plan, False) for plan in plans)))

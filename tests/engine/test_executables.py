@@ -1,7 +1,6 @@
 """Compiled functions in files: found without being lowered, the same to the bit, compiled again where damaged."""
 
 import os
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,14 @@ from plimsoll.engine import executables, program
 from plimsoll.engine.executables import Index, compiled, path_of
 from plimsoll.planned import Plan
 from plimsoll.planner import child
+from plimsoll.types import Levers
 from task_examples import OWN, RECIPES
 
 PLAN = Plan(
-    chip="cpu", micro_batch=4, accumulation=2, remat="none", loss_chunk=0, precision="float32", prefetch=1,
-    async_save=True,
-)  # fmt: skip
+    chip="cpu",
+    accumulation=2,
+    levers=Levers(micro_batch=4, remat="none", loss_chunk=0, precision="float32", prefetch=1, async_save=True),
+)
 STEPS = 10
 OF_JAX = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 
@@ -109,11 +110,11 @@ def test_another_users_file_is_not_opened(recipe, lowerings, monkeypatch):
 
 def test_whatever_functions_follow_from_is_in_the_name(recipe, monkeypatch):
     usual = Index.of(recipe, PLAN, steps=STEPS)
-    assert Index.of(recipe, replace(PLAN, prefetch=2, async_save=False), steps=STEPS) == usual
+    assert Index.of(recipe, PLAN.with_levers(prefetch=2, async_save=False), steps=STEPS) == usual
     assert Index.of(recipe.replace(seed=7), PLAN, steps=STEPS) == usual
     others = [
         Index.of(recipe, PLAN, steps=STEPS + 1),
-        Index.of(recipe, replace(PLAN, remat="block"), steps=STEPS),
+        Index.of(recipe, PLAN.with_levers(remat="block"), steps=STEPS),
         Index.of(recipe.replace(learning_rate=0.5), PLAN, steps=STEPS),
         Index.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, steps=STEPS),
         Index.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, steps=STEPS),

@@ -22,7 +22,7 @@ from plimsoll.planner.space import combinations
 from plimsoll.planner.types import Rates
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 ROUNDING = 2.0**-8
 """Of bfloat16, relative."""
@@ -30,8 +30,7 @@ SHAPE = DecoderShape(vocab=32, width=32, layers=1, heads=1, inner=64)
 
 
 def compute(activations, **changes):
-    further = (("activations", activations),)
-    return Compute(**{"precision": "bfloat16", "further": further, **changes})
+    return Compute(levers=Levers({"precision": "bfloat16", "activations": activations, **changes}))
 
 
 def random(*shape, seed=0, dtype="float32"):
@@ -150,7 +149,7 @@ def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatc
     }  # fmt: skip
     with jax.numpy_dtype_promotion("standard"):  # as recipes are run
         kept = {
-            activations: compiler.trace(Plan(**common, further=(("activations", activations),))).temp_bytes
+            activations: compiler.trace(Plan.from_dict(common | {"activations": activations})).temp_bytes
             for activations in ("float32", "bfloat16")
         }
     assert kept["bfloat16"] < share * kept["float32"]

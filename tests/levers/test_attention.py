@@ -15,7 +15,7 @@ from plimsoll.levers.lever import Problem
 from plimsoll.levers.records.blocks import ATTENTION_CHUNK, attention_blocks_of, without_cudnn
 from plimsoll.planner import liveness
 from plimsoll.planner.flops import dot_flops, inner_jaxprs
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 CPU = Compute(platform="cpu")
 
@@ -217,7 +217,10 @@ def test_query_key_value_result_and_logarithms_are_kept_and_two_blocks_of_scores
     assert kept / 2 < needed(length, chunk) < kept + around
 
 
-GPU, TPU = Compute(platform="gpu", precision="bfloat16"), Compute(platform="tpu", precision="bfloat16")
+GPU, TPU = (
+    Compute(platform="gpu", levers=Levers(precision="bfloat16")),
+    Compute(platform="tpu", levers=Levers(precision="bfloat16")),
+)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from plimsoll.levers.cudnn_workspace import (
     window_is_dear,
     workspace_bytes,
 )
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 BATCH, HEADS, WIDTH = 4, 4, 8
 
@@ -170,7 +170,7 @@ def test_a_window_over_long_rows_goes_by_blocks_of_our_own(monkeypatch):
 
     def holds_a_kernel(length, window):
         shapes = [jax.ShapeDtypeStruct((1, heads, length, 64), jnp.bfloat16) for heads in (32, 8, 8)]
-        compute = Compute(platform="gpu", precision="bfloat16")
+        compute = Compute(platform="gpu", levers=Levers(precision="bfloat16"))
         return FORWARD in str(jax.make_jaxpr(partial(causal_attention, compute=compute, window=window))(*shapes))
 
     assert holds_a_kernel(1_024, 512)

@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.attention_documents import by_documents
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 
 def by_xla(query, key, value, length):
@@ -52,7 +52,7 @@ LENGTHS = {
 def test_it_is_attention_in_blocks(lengths, monkeypatch):
     monkeypatch.setattr("plimsoll.levers.attention_documents.SMALLEST", 2)
     arrays, towards, segments = example(lengths)
-    blocks = partial(causal_attention, compute=Compute(attention_chunk=8), segments=segments)
+    blocks = partial(causal_attention, compute=Compute(levers=Levers(attention_chunk=8)), segments=segments)
     mixed, *gradients = with_gradients(lambda *arrays: by_documents(*arrays, segments, by_xla), arrays, towards)
     expected, *expected_gradients = with_gradients(blocks, arrays, towards)
     np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-5)

@@ -74,7 +74,7 @@ def test_all_executables_of_a_run_are_compiled_as_its_plan_says(deterministic, m
 
 def step_plan(name, **levers):
     levers = {"micro_batch": 4, "accumulation": 1, "loss_chunk": 0, "remat": "none", "precision": "bfloat16"} | levers
-    return Plan(chip=name, prefetch=0, async_save=False, **levers)
+    return Plan.from_dict({"chip": name, "prefetch": 0, "async_save": False, **levers})
 
 
 class Asked(Exception):
@@ -153,8 +153,8 @@ recipe = preset("code").replace(layers=1)
 compiler = CrossCompiler({"recipe": to_dict(recipe), "steps": 10, "chip": dataclasses.asdict(h100), "compiled": True})
 found = {}
 for deterministic in (True, False):
-    plan = Plan(chip="h100", micro_batch=64, accumulation=1, remat="none", loss_chunk=0, precision="bfloat16",
-                prefetch=0, async_save=False, deterministic=deterministic)
+    plan = Plan(chip="h100", accumulation=1, levers=Levers(micro_batch=64, remat="none", loss_chunk=0,
+                precision="bfloat16", prefetch=0, async_save=False, deterministic=deterministic))
     lowered, _ = compiler.functions(plan).step(recipe.spec.batch(64))
     step = compiler.executable(lowered, plan)
     found["deterministic" if deterministic else "free"] = step.as_text().count("gemm_fusion")

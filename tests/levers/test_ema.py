@@ -10,7 +10,7 @@ from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable
 from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import WHOLE, Compute, Storage
+from plimsoll.types import WHOLE, Compute, Levers, Storage
 
 DECAY = 0.9
 
@@ -98,7 +98,7 @@ def test_a_step_leaves_the_weights_alone_and_averages_them():
 @pytest.mark.slow
 def test_it_is_kept_by_a_step_that_updates_layer_by_layer_too():
     recipe = recipe_with(DECAY)
-    task, rule = recipe.task(Compute(remat="block")), recipe.update_rule(100)
+    task, rule = recipe.task(Compute(levers=Levers(remat="block"))), recipe.update_rule(100)
     init = jax.jit(make_init(task, rule))
     start, found = init(np.uint32(1))["ema"], []
     for passes in (0, 2):
@@ -123,7 +123,7 @@ def test_the_average_is_what_is_evaluated():
 
 def test_a_step_of_float16_that_overflows_leaves_the_average_alone():
     recipe = recipe_with(DECAY)
-    task, rule = recipe.task(Compute(precision="float16")), recipe.update_rule(100)
+    task, rule = recipe.task(Compute(levers=Levers(precision="float16"))), recipe.update_rule(100)
     state = jax.jit(make_init(task, rule, precision="float16"))(np.uint32(1))
     state["loss_scale"] = state["loss_scale"]._replace(scale=jnp.float32(2.0**127))
     after, metrics = jax.jit(make_step(task, rule, accumulation=1))(state, batch_of(recipe))

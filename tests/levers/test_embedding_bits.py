@@ -14,19 +14,22 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.recipes.finetune.task import Published
 from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 from pretrained_folders import LLAMA, drawn
 from tuning_files import SHAPE, small
 
 WIDE = replace(LLAMA, vocab=512, width=128, layers=1)
 PLAN = Plan(
-    chip="cpu", micro_batch=4, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=0,
-    async_save=False, frozen_bits=4,
-)  # fmt: skip
+    chip="cpu",
+    accumulation=1,
+    levers=Levers(
+        micro_batch=4, remat="none", loss_chunk=0, precision="float32", prefetch=0, async_save=False, frozen_bits=4
+    ),
+)
 
 
 def how(bits):
-    return Compute(further=(("embedding_bits", bits),))
+    return Compute(levers=Levers(embedding_bits=bits))
 
 
 def batch():

@@ -150,7 +150,7 @@ def at_once(recipe):
 def layer_by_layer(recipe):
     """Returns a plan of such a step, beside which no optimizer's state may be offloaded."""
     whole = {"micro_batch": recipe.effective_batch, "accumulation": 1, "layerwise": recipe.hints.layerwise}
-    return replace(halves(recipe, remat="offload"), **whole)
+    return Plan.from_dict(halves(recipe, remat="offload").to_dict() | whole)
 
 
 def test_the_registry_names_the_values_that_need_a_host():

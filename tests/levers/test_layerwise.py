@@ -15,12 +15,12 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.liveness import kept_on_host_bytes
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute, Layered, LossSum, Storage
+from plimsoll.types import Compute, Layered, Levers, LossSum, Storage
 
 SMALL = DecoderShape(vocab=128, width=64, layers=3, heads=2, inner=128, tied=True)
 WIDE = DecoderShape(vocab=256, width=256, layers=6, heads=4, inner=768, tied=True)
 COMPRESSED = Storage(optimizer_bits=8, weight_bits=24)
-BLOCKS = Compute(remat="block", loss_chunk=32)
+BLOCKS = Compute(levers=Levers(remat="block", loss_chunk=32))
 STEPS = 8
 
 

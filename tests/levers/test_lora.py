@@ -15,7 +15,7 @@ from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 SHAPE = DecoderShape(vocab=128, width=64, layers=2, heads=2, inner=128, tied=True)
 HOW = {"precision": "float32", "platform": "cpu"}
@@ -29,7 +29,7 @@ def _as_optax_does():
 
 
 def base(remat="none"):
-    return NextToken(SHAPE, Compute(remat=remat))
+    return NextToken(SHAPE, Compute(levers=Levers(remat=remat)))
 
 
 def batch(examples=4):

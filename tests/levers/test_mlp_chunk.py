@@ -11,7 +11,7 @@ from plimsoll.levers.lora import LoRA
 from plimsoll.levers.records.mlp_chunk import MLP_CHUNK, chunks_of
 from plimsoll.models.shape import DecoderShape
 from plimsoll.recipes.finetune.task import Published
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 SHAPE = DecoderShape(
     architecture="llama", vocab=64, width=32, layers=1, heads=2, key_heads=1, head_width=16, inner=96,
@@ -28,7 +28,7 @@ def problem(**fields):
 
 def loss_of(chunk, *, dropout):
     """Loss of an adapted model, of parameters and keys."""
-    compute = Compute(remat="block", further=(("mlp_chunk", chunk),))
+    compute = Compute(levers=Levers(remat="block", mlp_chunk=chunk))
     task = LoRA(Published(SHAPE, compute, frozen=True), "q,gate", rank=2, dropout=dropout)
     ids = np.random.default_rng(0).integers(0, SHAPE.vocab, (2, 22)).astype(np.int32)
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}

@@ -35,23 +35,18 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.fingerprint import fingerprint
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.step import evaluated, make_init, make_step
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 RECIPE = preset("stories").replace(
     width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2, ema_decay=0.9
 )
 PLAN = Plan(
     chip="cpu",
-    micro_batch=2,
     accumulation=2,
-    remat="block",
-    loss_chunk=0,
-    precision="float32",
-    prefetch=0,
-    async_save=False,
+    levers=Levers(micro_batch=2, remat="block", loss_chunk=0, precision="float32", prefetch=0, async_save=False),
 )
 """On a CPU the search refuses the lever; JAX has the memory kinds there, so that what it does can be seen."""
-HOSTED = replace(PLAN, offload="optimizer")
+HOSTED = PLAN.with_levers(offload="optimizer")
 
 
 @pytest.fixture(autouse=True, scope="module")  # the trainings below are of a module, too
@@ -219,17 +214,17 @@ class Adapted(Recipe):
 ADAPTED = Adapted(**RECIPE.parts)
 
 
-PLAN_OF_FROZEN = replace(PLAN, remat="block", frozen_bits=4)
+PLAN_OF_FROZEN = PLAN.with_levers(remat="block", frozen_bits=4)
 
 
 @pytest.fixture(scope="module")
 def frozen_on_the_host():
-    return trained(replace(PLAN_OF_FROZEN, offload="frozen"), 4, ADAPTED)
+    return trained(PLAN_OF_FROZEN.with_levers(offload="frozen"), 4, ADAPTED)
 
 
 @pytest.mark.slow
 def test_steps_with_frozen_weights_on_the_host_are_those_on_the_device(frozen_on_the_host):
-    plain, all_on_the_host = (trained(replace(PLAN_OF_FROZEN, offload=name), 4, ADAPTED) for name in ("none", "all"))
+    plain, all_on_the_host = (trained(PLAN_OF_FROZEN.with_levers(offload=name), 4, ADAPTED) for name in ("none", "all"))
     _, _, device, losses = plain
     assert losses[-1] != losses[0]
     batch = {name: values[: PLAN.micro_batch] for name, values in next(batches(1)).items()}
@@ -256,7 +251,7 @@ def test_stacks_of_layers_that_are_frozen_lie_on_the_host_and_no_other_weights(f
 def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_backward_pass():
     """Nothing on the device has the size of a stack, in the traced step: neither a copy of it nor what a scan keeps."""
     for remat in ("none", "block"):
-        plan = replace(PLAN, remat=remat, offload="frozen")
+        plan = PLAN.with_levers(remat=remat, offload="frozen")
         task = ADAPTED.task(replace(plan.compute("cpu"), platform="gpu"))  # there layers are scanned without remat, too
         step = make_step(task, ADAPTED.update_rule(20), accumulation=plan.accumulation)
         state = jax.eval_shape(make_init(task, ADAPTED.update_rule(20)), jax.ShapeDtypeStruct((), jnp.uint32))
@@ -307,7 +302,7 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
     )
     traced = {}
     for remat in ("block", "offload"):
-        task, rule = recipe.task(Compute(remat=remat)), recipe.update_rule(3)
+        task, rule = recipe.task(Compute(levers=Levers(remat=remat))), recipe.update_rule(3)
         state = jax.eval_shape(make_init(task, rule), jax.ShapeDtypeStruct((), jnp.uint32))
         state = with_shardings(state, placed(state, "frozen", AbstractMesh((1,), ("device",))))
         batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(4).items()}

@@ -14,7 +14,7 @@ from plimsoll.levers.remat import keep, rematerialised, scan_blocks, unrolls
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.planner.flops import dot_flops
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 
 @pytest.mark.slow_except("dots")
@@ -22,8 +22,8 @@ from plimsoll.types import Compute
 def test_what_is_recomputed_is_the_same(remat):
     shape = DecoderShape(vocab=32, width=32, layers=3, heads=1, inner=64)
     ids = np.random.default_rng(0).integers(0, 32, (2, 16)).astype(np.int32)
-    expected_task = NextToken(shape, Compute(remat="none", platform="cpu"))
-    task = NextToken(shape, Compute(remat=remat, platform="cpu"))
+    expected_task = NextToken(shape, Compute(platform="cpu", levers=Levers(remat="none")))
+    task = NextToken(shape, Compute(platform="cpu", levers=Levers(remat=remat)))
     params = jax.jit(expected_task.init)(jax.random.key(0))
 
     def value_and_grads(task):
@@ -60,7 +60,7 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     scales = np.float32([2.0, 3.0, 5.0])[:layers]
     block = lambda x, p: x * p["scale"] + p["shift"]  # noqa: E731
     stacked = {"scale": jnp.asarray(scales), "shift": jnp.arange(layers, dtype=jnp.float32)}
-    how = Compute(remat=remat)
+    how = Compute(levers=Levers(remat=remat))
     actual = scan_blocks(block, jnp.ones(4), stacked, unrolled=unrolls(how, layers=layers), compute=how)
     expected = np.ones(4)
     for layer in range(layers):
@@ -82,7 +82,7 @@ def test_scanned_blocks_are_applied_in_their_order(remat, layers):
     ],
 )
 def test_where_layers_are_computed_one_after_another(platform, remat, unroll, layers, expected):
-    how = Compute(platform=platform, remat=remat, further=(("unroll", unroll),))
+    how = Compute(platform=platform, levers=Levers(remat=remat, unroll=unroll))
     assert unrolls(how, layers=layers) == expected
 
 
@@ -93,7 +93,7 @@ def test_unrolled_on_a_gpu_blocks_compute_what_a_loop_does_and_what_is_recompute
     block = lambda x, p: jnp.sin(keep(x * p["scale"]) + p["shift"])  # noqa: E731
 
     def loss(stacked, unroll):
-        how = Compute(platform="gpu", remat=remat, further=(("unroll", unroll),))
+        how = Compute(platform="gpu", levers=Levers(remat=remat, unroll=unroll))
         return jnp.sum(scan_blocks(block, jnp.ones(4), stacked, unrolled=unrolls(how, layers=3), compute=how))
 
     loop, one_by_one = (jax.make_jaxpr(jax.grad(partial(loss, unroll=unroll)))(stacked) for unroll in (0, 24))
@@ -116,7 +116,7 @@ def test_a_scan_on_a_cpu_keeps_bits_and_no_float32_copies(remat, saved):
 
     def value_and_grads(platform):
         def loss(x, weights):
-            how = Compute(remat=remat, platform=platform, precision="bfloat16")
+            how = Compute(platform=platform, levers=Levers(remat=remat, precision="bfloat16"))
             return (
                 scan_blocks(block, x, weights, unrolled=unrolls(how, layers=layers), compute=how)
                 .astype(jnp.float32)

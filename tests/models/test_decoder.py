@@ -16,7 +16,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.models.sizing import sized
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 from small_tasks import parameters_of
 
 TINY = DecoderShape(vocab=50, width=32, layers=2, heads=2, inner=48)
@@ -92,7 +92,7 @@ CASES = {
 def test_the_decoder_computes_what_plain_numpy_computes(case):
     shape, length, levers, tolerance = CASES[case]
     seen = ids(length=length)
-    actual = jitted_logits(shape, Compute(**levers))(parameters(shape), seen)
+    actual = jitted_logits(shape, Compute(levers=Levers(**levers)))(parameters(shape), seen)
     expected = reference_logits(parameters(shape), seen, heads=shape.heads)
     assert actual.dtype == np.float32
     assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)

@@ -26,11 +26,11 @@ from plimsoll.optimizers.lion import Lion
 from plimsoll.optimizers.muon import Muon
 from plimsoll.optimizers.settings import Decay, Optimizer
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 ALL = [AdamW, Muon, Lion, AdamATan2]
 SHAPE = DecoderShape(vocab=128, width=64, layers=4, heads=2, inner=128, tied=True)
-BLOCKS = Compute(remat="block", loss_chunk=32)
+BLOCKS = Compute(levers=Levers(remat="block", loss_chunk=32))
 LARGE = {"kernel": (512, 1024), "bias": (1024,)}
 STATE_BYTES = {AdamW: 8, Muon: 4, Lion: 4, AdamATan2: 8}
 """Bytes of state for each weight of a matrix."""

@@ -21,23 +21,23 @@ def floor(**changes):
 
 def test_where_there_is_room_nothing_is_updated_layer_by_layer():
     compiler = FakeCompiler()
-    assert found(GIB, compiler).plan.layerwise == 0
-    assert not any(plan.layerwise for _, plan in compiler.asked)
+    assert found(GIB, compiler).plan.lever("layerwise") == 0
+    assert not any(plan.lever("layerwise") for _, plan in compiler.asked)
 
 
 def test_it_is_what_is_left_where_nothing_else_fits():
     without = floor(layerwise=0)
     plan = found(without - MIB).plan
-    assert (plan.layerwise, plan.remat, plan.accumulation, plan.numerics) == (2, "block", 1, "exact")
+    assert (plan.lever("layerwise"), plan.lever("remat"), plan.accumulation, plan.numerics) == (2, "block", 1, "exact")
     assert floor() == without - STATIC.parameter_bytes
-    assert found(without - MIB, layerwise=1).plan.layerwise == 1
+    assert found(without - MIB, layerwise=1).plan.lever("layerwise") == 1
 
 
 def test_the_whole_batch_goes_through_at_once():
     compiler = FakeCompiler()
     chosen = found(GIB, compiler, effective_batch=16, pins={"layerwise": 2}).plan
     assert (chosen.micro_batch, chosen.accumulation) == (16, 1)
-    assert {plan.accumulation for verb, plan in compiler.asked if plan.layerwise} == {1}
+    assert {plan.accumulation for verb, plan in compiler.asked if plan.lever("layerwise")} == {1}
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_other_pins_leave_it_out_of_the_search(pins):
         found(PROCESS, compiler, effective_batch=16, pins=pins)
     asked = [plan for _, plan in compiler.asked if plan.pinned == tuple(pins)]  # not while looking for a way out
     assert asked
-    assert not any(plan.layerwise for plan in asked)
+    assert not any(plan.lever("layerwise") for plan in asked)

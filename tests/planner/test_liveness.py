@@ -10,6 +10,7 @@ from plimsoll.planner.liveness import temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training import program
 from plimsoll.training.step import make_init, make_step
+from plimsoll.types import Levers
 
 MIB = 2**20
 SQUARE = jax.ShapeDtypeStruct((512, 512), jnp.float32)  # 1 MiB
@@ -106,9 +107,18 @@ def test_what_is_written_over_is_a_copy_where_it_is_read_again():
 def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, layerwise):
     recipe = preset("stories").replace(width=128, layers=3, heads=2, vocab_size=1024, seq_len=128, batch_size=16)
     plan = Plan(
-        chip="h200", micro_batch=micro_batch, accumulation=16 // micro_batch, remat=remat, loss_chunk=0,
-        precision="float32", prefetch=2, async_save=True, layerwise=layerwise,
-    )  # fmt: skip
+        chip="h200",
+        accumulation=16 // micro_batch,
+        levers=Levers(
+            micro_batch=micro_batch,
+            remat=remat,
+            loss_chunk=0,
+            precision="float32",
+            prefetch=2,
+            async_save=True,
+            layerwise=layerwise,
+        ),
+    )
     task, optimizer = recipe.task(plan.compute("gpu")), recipe.update_rule(100)
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
     step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation, layerwise=layerwise), donate_argnums=0)

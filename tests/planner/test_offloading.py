@@ -65,9 +65,9 @@ def test_it_moves_where_nothing_else_that_is_exact_fits():
 @dataclass
 class FakeCardThatKeeps(FakeCard):
     def analyse(self, plan):
-        if plan.remat != "offload":
+        if plan.lever("remat") != "offload":
             return super().analyse(plan)
-        as_block = super().analyse(replace(plan, remat="block"))
+        as_block = super().analyse(plan.with_levers(remat="block"))
         self.asked[-1] = ("analyse", plan)
         kept = 16 * MIB * plan.micro_batch
         return replace(as_block, temp_bytes=as_block.temp_bytes - kept // 2, host_temp_bytes=kept // 2)
@@ -79,9 +79,9 @@ def test_the_inputs_of_blocks_go_to_the_host_only_where_blocks_alone_do_not_fit(
         on_a_card(MIB, FakeCardThatKeeps(), pins={"offload": "none"})
     floor = refused.value.floor_bytes
     roomy, tight = FakeCardThatKeeps(), FakeCardThatKeeps()
-    assert on_a_card(floor, roomy, supported=able, pins={"offload": "none"}).plan.remat == "block"
+    assert on_a_card(floor, roomy, supported=able, pins={"offload": "none"}).plan.lever("remat") == "block"
     chosen = on_a_card(floor - MIB, tight, supported=able, pins={"offload": "none"})
-    assert chosen.plan.remat == "offload"
+    assert chosen.plan.lever("remat") == "offload"
     assert chosen.ledger.predicted_peak_bytes <= floor - MIB
     with pytest.raises(BudgetError):
         on_a_card(floor - MIB, FakeCardThatKeeps(), pins={"offload": "none"})  # of a recipe that does not support it
@@ -156,22 +156,22 @@ def test_where_it_cannot_help_it_is_refused_in_a_sentence(card, chip, pins, word
 
 COMPILED = """
 import json, sys
-from dataclasses import replace
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.program import Functions, compiled
 from plimsoll.planned import Plan
+from plimsoll.types import Levers
 from plimsoll.levers.lora import LoRA
 layers, length, batch = map(int, sys.argv[2:])
 recipe = preset("stories").replace(width=256, layers=layers, heads=4, vocab_size=512, seq_len=length, batch_size=batch)
-plan = Plan(chip=sys.argv[1], micro_batch=batch, accumulation=1, remat="block", loss_chunk=64, precision="float32",
-            prefetch=0, async_save=False).with_levers(unroll=0)
+plan = Plan(chip=sys.argv[1], accumulation=1, levers=Levers(micro_batch=batch, remat="block", loss_chunk=64,
+            precision="float32", prefetch=0, async_save=False, unroll=0))
 found, names = {}, ("argument", "host_argument", "temp", "host_temp", "alias", "host_alias")
 wheres = {"device": {}, "optimizer": {"offload": "optimizer"}, "remat": {"remat": "offload"},
           "lora": {}, "lora, frozen": {"offload": "frozen"}}
 for where, levers in wheres.items():
-    one = replace(plan, **levers)
+    one = plan.with_levers(**levers)
     platform = {"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]
     task = recipe.task(one.compute(platform))
     task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task

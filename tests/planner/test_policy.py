@@ -233,7 +233,7 @@ def test_however_far_traces_are_off_the_smallest_plan_is_found(platform, whole, 
     """As those of a sharded state are: a quarter of what is compiled, or three times as much."""
 
     def off(plan):
-        return whole if plan.micro_batch == 16 else kept if plan.remat == "none" else recomputed
+        return whole if plan.micro_batch == 16 else kept if plan.lever("remat") == "none" else recomputed
 
     levers = {"numerics": "exact", "supported": ("remat", "loss_chunk"), "platform": platform}
     smallest = min(row.needed_bytes for row in sweep(problem(MIB, **levers), Card()))

@@ -57,7 +57,11 @@ def smallest_need(precision="bfloat16"):
 
 def test_with_room_enough_nothing_is_recomputed_and_saving_goes_on_beside_training():
     planned = found(GIB)
-    assert (planned.plan.remat, planned.plan.loss_chunk, planned.plan.async_save) == ("none", 0, True)
+    assert (planned.plan.lever("remat"), planned.plan.lever("loss_chunk"), planned.plan.lever("async_save")) == (
+        "none",
+        0,
+        True,
+    )
     assert planned.plan.effective_batch == 16
     is_fastest = all(other.step_seconds >= planned.step_seconds for other in planned.alternatives)
     assert planned.reason.startswith("the fastest of") == is_fastest, "a twentieth slower is not called so"
@@ -78,9 +82,9 @@ def for_two():
 
 def test_what_the_rates_do_not_know_the_clock_shows(for_two):
     planned = found(for_two, FakeCompiler(seconds=CLOCK), measure=True)
-    assert planned.plan.remat != "none"
+    assert planned.plan.lever("remat") != "none"
     assert planned.step_seconds == pytest.approx(0.5)
-    assert found(for_two, FakeCompiler(seconds=CLOCK)).plan.remat == "none"  # by the rates alone
+    assert found(for_two, FakeCompiler(seconds=CLOCK)).plan.lever("remat") == "none"  # by the rates alone
 
 
 def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():
@@ -88,8 +92,8 @@ def test_where_plans_are_timed_a_loss_in_chunks_has_its_chance():
     chunks = {(micro, "none", 256): 0.5 for micro in (1, 2, 4, 8, 16)}
     whole = {(micro, "none", 0): 0.6 for micro in (1, 2, 4, 8, 16)}
     planned = found(GIB, FakeCompiler(seconds=chunks | whole), measure=True)
-    assert (planned.plan.loss_chunk, planned.step_seconds) == (256, 0.5)
-    assert found(GIB, FakeCompiler(seconds=chunks | whole)).plan.loss_chunk == 0  # by the rates alone
+    assert (planned.plan.lever("loss_chunk"), planned.step_seconds) == (256, 0.5)
+    assert found(GIB, FakeCompiler(seconds=chunks | whole)).plan.lever("loss_chunk") == 0  # by the rates alone
 
 
 def test_nothing_is_timed_that_this_machine_cannot_hold(for_two):
@@ -109,7 +113,7 @@ def test_nothing_is_timed_that_this_machine_cannot_hold(for_two):
 )
 def test_pins_are_kept_and_named(pins):
     planned = found(GIB, pins=pins)
-    assert {name: getattr(planned.plan, name) for name in pins} == pins
+    assert {name: planned.plan.lever(name) for name in pins} == pins
     assert planned.plan.pinned == tuple(sorted(pins))
 
 
@@ -141,12 +145,12 @@ def test_attention_that_holds_its_scores_is_found_where_only_recomputing_makes_r
     class Attends(FakeCompiler):
         def analyse(self, plan: Plan):
             analysis = super().analyse(plan)
-            slower = 2.5 if plan.attention_chunk else 1.0
+            slower = 2.5 if plan.lever("attention_chunk") else 1.0
             return replace(analysis, flops=slower * analysis.flops)
 
     def temporaries(plan: Plan) -> int:
-        whole = 0 if plan.attention_chunk else scores[plan.remat]
-        return (kept[plan.remat] + whole) * plan.micro_batch * MIB
+        whole = 0 if plan.lever("attention_chunk") else scores[plan.lever("remat")]
+        return (kept[plan.lever("remat")] + whole) * plan.micro_batch * MIB
 
     planned = found(
         GIB,
@@ -157,7 +161,7 @@ def test_attention_that_holds_its_scores_is_found_where_only_recomputing_makes_r
         loss_chunks=(),
         attention_chunks=(1_024, 256),
     )
-    assert (planned.plan.remat, planned.plan.attention_chunk) == ("block", 0)
+    assert (planned.plan.lever("remat"), planned.plan.lever("attention_chunk")) == ("block", 0)
 
 
 def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_that():
@@ -169,13 +173,13 @@ def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_t
     planned = found(GIB, WithKernels(), **card)
     assert planned.step_seconds_source == "kernels"
     assert planned.step_seconds_range == range_of(
-        planned.step_seconds, "kernels", platform="cuda", loss_chunk=planned.plan.loss_chunk
+        planned.step_seconds, "kernels", platform="cuda", loss_chunk=planned.plan.lever("loss_chunk")
     )
     unseen = FakeCompiler()
     rated = found(GIB, unseen, **card)
     assert rated.step_seconds_source == "roofline"
     assert rated.step_seconds_range == range_of(
-        rated.step_seconds, "roofline", platform="cuda", loss_chunk=rated.plan.loss_chunk
+        rated.step_seconds, "roofline", platform="cuda", loss_chunk=rated.plan.lever("loss_chunk")
     )
     assert "measure" not in {verb for verb, _ in unseen.asked}
     timed = found(GIB, WithKernels(), measure=True, **card)
@@ -199,7 +203,13 @@ class Bumpy(FakeCompiler):
         self.temporaries = lambda plan: 20 * MIB + activation_bytes(plan) + _one_of(self.bumps, plan.micro_batch)
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        more = _one_of(self.heavier, len(plan.remat), plan.optimizer_bits, plan.weight_bits, plan.layerwise)
+        more = _one_of(
+            self.heavier,
+            len(plan.lever("remat")),
+            plan.lever("optimizer_bits"),
+            plan.lever("weight_bits"),
+            plan.lever("layerwise"),
+        )
         return replace(super().rehearse(plan), process_bytes=PROCESS + more)
 
 
@@ -322,7 +332,7 @@ def test_compressed_state_is_chosen_only_where_it_is_allowed_and_what_is_exact_d
     with pytest.raises(BudgetError, match="--numerics compressed"):
         found(floor - 2 * MIB, supported=COMPRESSIBLE)
     tight = found(floor - 2 * MIB, numerics="compressed", supported=COMPRESSIBLE)
-    assert tight.plan.optimizer_bits == 8
+    assert tight.plan.lever("optimizer_bits") == 8
     assert tight.plan.numerics == "compressed"
     assert tight.ledger.predicted_peak_bytes <= floor - 2 * MIB
 
@@ -348,12 +358,12 @@ def test_a_host_that_is_too_small_is_refused_as_a_host():
 
 def test_fewer_batches_are_made_ready_where_nothing_else_fits():
     depths = {depth: {"data": 3 * MIB + depth * 20 * MIB} for depth in (2, 1, 0)}
-    assert found(GIB, host_bytes=depths).plan.prefetch == 2
+    assert found(GIB, host_bytes=depths).plan.lever("prefetch") == 2
     tight = smallest_need() + 5 * MIB
     with pytest.raises(BudgetError):
         found(tight, host_bytes={2: depths[2]})
     chosen = found(tight, host_bytes=depths)
-    assert (chosen.plan.prefetch, chosen.plan.async_save) == (0, False)
+    assert (chosen.plan.lever("prefetch"), chosen.plan.lever("async_save")) == (0, False)
     assert chosen.ledger.predicted_peak_bytes <= tight
 
 
@@ -376,7 +386,7 @@ def test_where_a_micro_batch_does_not_compile_those_beside_it_are_tried():
     planned = found(GIB, Triton(loop_seconds=0.1), effective_batch=768)
     assert every.plan.micro_batch == 24
     assert planned.plan.micro_batch in (16, 32)
-    assert planned.plan.remat == every.plan.remat == "none"
+    assert planned.plan.lever("remat") == every.plan.lever("remat") == "none"
     assert planned.left_out[0].startswith("micro-batch 24")
     assert every.left_out == ()
 
@@ -405,28 +415,28 @@ class ScannedCannotBeRehearsed(FakeCompiler):
     """Without rematerialisation layers are unrolled, and to load those takes 160 MiB more."""
 
     def rehearse(self, plan):
-        if plan.remat == "dots":
+        if plan.lever("remat") == "dots":
             raise DoesNotCompile("the compile process was killed by signal 9")
-        more = 160 * MIB if plan.remat == "none" else 0
+        more = 160 * MIB if plan.lever("remat") == "none" else 0
         return replace(super().rehearse(plan), starting_bytes=PROCESS + more)
 
 
 def test_a_kind_of_plan_that_cannot_be_rehearsed_costs_that_kind():
     compiler = ScannedCannotBeRehearsed(temporaries=lambda plan: plan.micro_batch * MIB)
-    assert found(PROCESS + 150 * MIB, compiler).plan.remat == "block"
+    assert found(PROCESS + 150 * MIB, compiler).plan.lever("remat") == "block"
 
 
 class HeavierWhenConfirmed(FakeCompiler):
     """The process of the first plan that is confirmed weighs 150 MiB more than its kind was believed to."""
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        more = 150 * MIB if plan.remat == "none" else 0
+        more = 150 * MIB if plan.lever("remat") == "none" else 0
         return replace(super().rehearse(plan), process_bytes=PROCESS + more)
 
 
 def test_where_what_was_best_does_not_fit_after_all_the_search_goes_on():
     budget = need_of(plan(micro_batch=8, accumulation=2, precision="bfloat16"), GIB, FakeCompiler()) + MIB
-    assert found(budget, FakeCompiler(loop_seconds=0.01)).plan.remat == "none"
+    assert found(budget, FakeCompiler(loop_seconds=0.01)).plan.lever("remat") == "none"
     compiler = HeavierWhenConfirmed(loop_seconds=0.01)
     planned = found(budget, compiler)
     fitting = [one for one in every_plan("bfloat16") if need_of(one, budget, compiler) <= budget]

@@ -162,8 +162,8 @@ def test_no_two_candidates_are_the_same_step_and_each_has_the_levers_of_its_comb
         assert {*one.plans} == ({12} if one.levers["layerwise"] else micros)
         for micro, each in one.plans.items():
             assert (each.micro_batch, each.effective_batch) == (micro, 12)
-            assert {name: getattr(each, name) for name in one.levers} == one.levers
-            assert (each.async_save, each.prefetch) == (True, 2), "its roomiest"
+            assert {name: each.lever(name) for name in one.levers} == one.levers
+            assert (each.lever("async_save"), each.lever("prefetch")) == (True, 2), "its roomiest"
 
 
 def test_parents_come_first_and_differ_in_one_lever_from_which_a_value_is_left_out_only_where_it_must():
@@ -197,5 +197,7 @@ def test_only_what_rates_cannot_tell_has_a_hope():
 
 def test_first_a_save_waits_and_then_fewer_and_fewer_batches_are_made_ready():
     asked = problem(GIB, host_bytes={depth: {"data": depth * MIB} for depth in (1, 2, 3, 4)})
-    variants = [(one.async_save, one.prefetch) for one in smaller(plan(async_save=True, prefetch=3), asked)]
+    variants = [
+        (one.lever("async_save"), one.lever("prefetch")) for one in smaller(plan(async_save=True, prefetch=3), asked)
+    ]
     assert variants == [(True, 3), (False, 3), (False, 2), (False, 1)]

@@ -8,6 +8,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip, rates
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH, host_bytes, range_of, sent_bytes, step_seconds
 from plimsoll.planner.types import Analysis, Rates, Static
+from plimsoll.types import Levers
 
 RATES = Rates(
     flops={"float32": 1e9, "bfloat16": 4e9}, copy_bytes=1e6, first_touch_bytes=5e5, loop_seconds=0.5, source="",
@@ -23,10 +24,11 @@ WORK = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=104_
 
 def plan(**changes):
     plain = Plan(
-        chip="cpu", micro_batch=2, accumulation=1, remat="none", loss_chunk=0, precision="float32", prefetch=0,
-        async_save=False,
-    )  # fmt: skip
-    return dataclasses.replace(plain, **changes)
+        chip="cpu",
+        accumulation=1,
+        levers=Levers(micro_batch=2, remat="none", loss_chunk=0, precision="float32", prefetch=0, async_save=False),
+    )
+    return Plan.from_dict(plain.to_dict() | changes)
 
 
 def test_one_micro_batch_on_a_cpu():

@@ -10,7 +10,7 @@ import numpy as np
 from plimsoll.recipes.longcontext.model import Eigen
 from plimsoll.recipes.longcontext.task import LongTokens
 from plimsoll.recipes.specs import TokenSpec
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 LENGTH, VOCAB = 67, 50
 SPEC = TokenSpec(arrays={}, vocab=VOCAB, length=LENGTH)
@@ -43,7 +43,7 @@ def parameters(name):
     return jax.tree_util.tree_map_with_path(larger, drawn)
 
 
-SCANNED = Compute(remat="block")
+SCANNED = Compute(levers=Levers(remat="block"))
 """One block is compiled, however many there are."""
 
 

@@ -25,6 +25,7 @@ from plimsoll.models.pretrained.weights import load  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.training import initial_weights  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
+from plimsoll.types import Levers  # noqa: E402
 from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
 
@@ -49,9 +50,13 @@ def plan(devices: int, fsdp: int, *, accumulation: int = 2, **levers) -> Plan:
     if devices == 1:
         given["offload"] = "none"
     return Plan(
-        chip="cpu", micro_batch=EXAMPLES // accumulation, accumulation=accumulation,
-        precision="float32", prefetch=0, async_save=False, devices=devices, fsdp=fsdp, **given,
-    )  # fmt: skip
+        chip="cpu",
+        accumulation=accumulation,
+        devices=devices,
+        levers=Levers(
+            micro_batch=EXAMPLES // accumulation, precision="float32", prefetch=0, async_save=False, fsdp=fsdp, **given
+        ),
+    )
 
 
 def with_frozen_weights(state):

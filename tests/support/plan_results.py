@@ -285,7 +285,7 @@ def start_of(name: str) -> Any:
 def _rule(recipe: Any, plan: Plan) -> Any:
     """Returns the recipe's own rule where a lever is about updates, and else one that keeps the gradient alone."""
     rows = _RowGradients() if in_place(recipe.update_rule(recipe.length.steps)).row_rule is not None else None
-    if plan.layerwise or plan.offload != "none":
+    if plan.lever("layerwise") or plan.offload != "none":
         return in_place(recipe.update_rule(recipe.length.steps, plan.storage), row_rule=rows)  # type: ignore[arg-type]
     keeps = optax.GradientTransformation(
         lambda params: _Moments(jax.tree.map(jnp.zeros_like, params)),

@@ -38,8 +38,8 @@ WORK = {"none": 3.0, "dots": 3.4, "block": 4.0}
 def activation_bytes(plan: Plan) -> int:
     """Linear in the micro-batch: what is kept, and the logits unless the loss is chunked."""
     width = 2 if plan.precision == "float32" else 1
-    logits = 0 if plan.loss_chunk else 6
-    return round((KEPT[plan.remat] * width / 2 + logits) * plan.micro_batch * MIB)
+    logits = 0 if plan.lever("loss_chunk") else 6
+    return round((KEPT[plan.lever("remat")] * width / 2 + logits) * plan.micro_batch * MIB)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class FakeCompiler:
             found = FakeCompiler.analyse(self, plan)
         finally:
             self.compiles, self.asked, self.fails = said, asked, fails
-        gradient = 0 if plan.layerwise else STATIC.parameter_bytes
+        gradient = 0 if plan.lever("layerwise") else STATIC.parameter_bytes
         temporaries = gradient + round((found.temp_bytes - gradient) * self.traced(plan))
         return replace(found, temp_bytes=temporaries, kernels=0.0, kernel_seconds=0.0, source="estimated")
 
@@ -104,8 +104,10 @@ class FakeCompiler:
         self.asked.append(("analyse", plan))
         if self.fails(plan):
             raise DoesNotCompile("RESOURCE_EXHAUSTED: out of memory")
-        work = WORK[plan.remat] * (7 / 4 if plan.layerwise == 2 else 1) + (0.3 if plan.loss_chunk else 0.0)
-        gradient = 0 if plan.layerwise else STATIC.parameter_bytes
+        work = WORK[plan.lever("remat")] * (7 / 4 if plan.lever("layerwise") == 2 else 1) + (
+            0.3 if plan.lever("loss_chunk") else 0.0
+        )
+        gradient = 0 if plan.lever("layerwise") else STATIC.parameter_bytes
         static = self.static(plan.fsdp, plan.storage)
         held = static.state_bytes - static.host_bytes(plan.offload)
         return Analysis(
@@ -127,7 +129,7 @@ class FakeCompiler:
         return [self._took(plan) for plan in plans]
 
     def _took(self, plan: Plan) -> float:
-        levers = (plan.micro_batch, plan.remat, plan.loss_chunk)
+        levers = (plan.micro_batch, plan.lever("remat"), plan.lever("loss_chunk"))
         other = 99.0 if self.seconds else 1e-3 * plan.effective_batch
         return self.seconds.get(levers) or self.seconds.get(levers[:2], other)
 
@@ -160,7 +162,7 @@ def plan(**changes: Any) -> Plan:
         "prefetch": 2,
         "async_save": False,
     }
-    return Plan(**values | changes)
+    return Plan.from_dict(values | changes)
 
 
 def analysis(temp):
@@ -212,8 +214,13 @@ class Card(FakeCompiler):
 
 def place_of(plan: Plan) -> int:
     """One number for each value of the levers that change what a step keeps."""
-    remat = ("none", "dots", "block").index(plan.remat)
-    return remat * 4 + (plan.loss_chunk > 0) * 2 + (plan.precision == "float32") + (7 if plan.layerwise else 0)
+    remat = ("none", "dots", "block").index(plan.lever("remat"))
+    return (
+        remat * 4
+        + (plan.lever("loss_chunk") > 0) * 2
+        + (plan.precision == "float32")
+        + (7 if plan.lever("layerwise") else 0)
+    )
 
 
 def off_by(low: float, apart: Sequence[float]) -> Any:

@@ -1,22 +1,17 @@
 """A plan and a ledger whose sums are easy to check by hand; every test of a table starts from here."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import plimsoll
 from plimsoll.planned import Alternative, Component, Ledger, Peaks, Plan, Planned, RunLedger
+from plimsoll.types import Levers
 from plimsoll.units import GIB, MIB
 
 PLAN = Plan(
     chip="cpu",
-    micro_batch=16,
     accumulation=4,
-    remat="block",
-    loss_chunk=1024,
-    precision="bfloat16",
-    prefetch=2,
-    async_save=False,
     pinned=("micro_batch",),
+    levers=Levers(micro_batch=16, remat="block", loss_chunk=1024, precision="bfloat16", prefetch=2, async_save=False),
 )
 
 PLANNED = Planned(
@@ -46,13 +41,13 @@ PLANNED = Planned(
     reason="the fastest of 12 plans that fit; saving every block's input costs 0.1 s and frees 1.2 GiB",
     alternatives=(
         Alternative(
-            plan=replace(PLAN, micro_batch=8, accumulation=8, remat="dots"),
+            plan=Plan.from_dict(PLAN.to_dict() | {"micro_batch": 8, "accumulation": 8, "remat": "dots"}),
             predicted_peak_bytes=1700 * MIB,
             step_seconds=0.56,
             reason="slower by more than 5 %",
         ),
         Alternative(
-            plan=replace(PLAN, precision="float32", loss_chunk=0),
+            plan=PLAN.with_levers(precision="float32", loss_chunk=0),
             predicted_peak_bytes=1900 * MIB,
             step_seconds=None,
             reason="no float32 rate is known for this chip",

@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
-from plimsoll.types import Compute, LossSum
+from plimsoll.types import Compute, Levers, LossSum
 
 SHAPE = DecoderShape(vocab=64, width=32, layers=1, heads=2, inner=64)
 
@@ -20,7 +20,7 @@ def parameters_of(shape):
 
 
 def decoder_task(**levers):
-    return NextToken(SHAPE, Compute(**levers))
+    return NextToken(SHAPE, Compute(levers=Levers(**levers)))
 
 
 def text_batch(*, examples=16, length=24, seed=0, uneven=True):

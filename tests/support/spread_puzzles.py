@@ -17,6 +17,7 @@ from plimsoll.recipes.puzzles.model import Trm  # noqa: E402
 from plimsoll.recipes.specs import PuzzleSpec  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
+from plimsoll.types import Levers  # noqa: E402
 
 MODEL = Trm(
     width=16, layers=1, high_cycles=1, low_cycles=1, puzzle_positions=1,
@@ -28,9 +29,12 @@ EXAMPLES, STEPS = 32, 4
 
 def plan(fsdp: int) -> Plan:
     return Plan(
-        chip="cpu", micro_batch=16, accumulation=2, remat="none", loss_chunk=0, precision="float32", prefetch=0,
-        async_save=False, fsdp=fsdp,
-    )  # fmt: skip
+        chip="cpu",
+        accumulation=2,
+        levers=Levers(
+            micro_batch=16, remat="none", loss_chunk=0, precision="float32", prefetch=0, async_save=False, fsdp=fsdp
+        ),
+    )
 
 
 def batches():

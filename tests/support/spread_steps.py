@@ -13,6 +13,7 @@ from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
 from plimsoll.training.step import make_init, make_step  # noqa: E402
+from plimsoll.types import Levers  # noqa: E402
 
 RECIPE = preset("stories").replace(
     width=256, layers=2, heads=4, vocab_size=1024, seq_len=32, batch_size=32, clip_norm=0.0
@@ -22,9 +23,12 @@ STEPS = 3
 
 def plan(fsdp: int) -> Plan:
     return Plan(
-        chip="cpu", micro_batch=16, accumulation=2, remat="block", loss_chunk=0, precision="float32", prefetch=0,
-        async_save=False, fsdp=fsdp,
-    )  # fmt: skip
+        chip="cpu",
+        accumulation=2,
+        levers=Levers(
+            micro_batch=16, remat="block", loss_chunk=0, precision="float32", prefetch=0, async_save=False, fsdp=fsdp
+        ),
+    )
 
 
 def batches():

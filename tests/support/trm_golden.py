@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.recipes.puzzles.act import RecursiveSolver
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 from published_trm import TABLE, model_of, names, placed, spec_of
 
 VARIANTS = ("attention", "mlp")
@@ -68,7 +68,7 @@ class Golden:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def task(self, **levers):
-        return RecursiveSolver(self.model, self.spec, Compute(**levers))
+        return RecursiveSolver(self.model, self.spec, Compute(levers=Levers(**levers)))
 
     def tensors(self):
         """As a published checkpoint names them."""

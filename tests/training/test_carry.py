@@ -27,7 +27,7 @@ from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.program import compiled, lower, tree_bytes
 from plimsoll.training.reports import numbers_of
 from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import IGNORED_LABEL, Compute
+from plimsoll.types import IGNORED_LABEL, Compute, Levers
 from small_tasks import relative_distance
 
 MODEL = Trm(
@@ -46,7 +46,7 @@ EXAMPLES, STEPS = 8, 6
 
 
 def task(model=MODEL, spec=SPEC, **levers):
-    return RecursiveSolver(model, spec, Compute(**levers))
+    return RecursiveSolver(model, spec, Compute(levers=Levers(**levers)))
 
 
 def rule(rate=1e-3):
@@ -174,9 +174,17 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path):
 
 def step_bytes(spec, *, accumulation, examples=8):
     plan = Plan(
-        chip="cpu", micro_batch=examples // accumulation, accumulation=accumulation, remat="none", loss_chunk=0,
-        precision="float32", prefetch=1, async_save=False,
-    )  # fmt: skip
+        chip="cpu",
+        accumulation=accumulation,
+        levers=Levers(
+            micro_batch=examples // accumulation,
+            remat="none",
+            loss_chunk=0,
+            precision="float32",
+            prefetch=1,
+            async_save=False,
+        ),
+    )
     shapes = {name: ((examples, *rows.shape[1:]), str(rows.dtype)) for name, rows in batch(0).items()}
     program = lower(task(spec=spec), rule(), plan, batch=shapes, evaluation_batch=shapes)
     stats = compiled(program.step).memory_analysis()

@@ -42,11 +42,11 @@ def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
     """Opens checkpoints and data, and returns the state of the newest whole checkpoint, or that of a new run."""
     checkpoints = Checkpoints(
         run.folder,
-        in_background=run.plan.async_save,
+        in_background=run.plan.lever("async_save"),
         frozen=not run.recipe.hints.frozen_given,
         plan=run.plan.to_dict(),
     )
-    loader = run.open().source(prefetch=run.plan.prefetch)
+    loader = run.open().source(prefetch=run.plan.lever("prefetch"))
     distributed.barrier("data")  # a host without the tokenised text has made it: minutes
     if jax.default_backend() != "cpu":
         loader = OnDevice(loader, executables.put)

@@ -6,7 +6,6 @@ not, `planner.liveness` measures the traced step, and the plan says `estimated`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -139,7 +138,7 @@ class CrossCompiler(LocalCompiler):
         time. Evaluation is compiled for the chip.
         """
         full = plan_of(plan)
-        options: dict[str, Any] = {"frozen_bits": full.frozen_bits, "precision": full.precision}
+        options: dict[str, Any] = {"frozen_bits": full.lever("frozen_bits"), "precision": full.precision}
         init = make_init(self._task(full), self.rule(full.storage), **options, examples=self.examples)
         starting = liveness.temporary_bytes(jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr)
         batch = self.recipe.spec.batch(full.micro_batch)
@@ -211,7 +210,7 @@ class CrossCompiler(LocalCompiler):
 
     def _flops(self, plan: Plan) -> float:
         """Counts the whole step in its plain form: a chip's attention kernel shows no dots, and a CPU has no TF32."""
-        task = self.recipe.task(dataclasses.replace(plan.compute("cpu"), precision="float32"))
+        task = self.recipe.task(plan.with_levers(precision="float32").compute("cpu"))
         batch = program.shapes(self.recipe.spec.batch(self.recipe.effective_batch))
         return dot_flops(self.traced(plan, task, self.state(plan.storage, plan.precision), batch))
 

@@ -252,7 +252,7 @@ def options_again(run: TrainingRun, seconds_left: float | None) -> dict[str, Any
         **of_that_plan,
         "memory": run.session.budget_bytes,
         "mesh": mesh,
-        "pins": {name: getattr(plan, name) for name in plan.pinned},
+        "pins": {name: plan.lever(name) for name in plan.pinned},
         "max_seconds": seconds_left,
         "lock": run.session.lock,
     }

@@ -24,7 +24,7 @@ from plimsoll.models.pretrained.safetensors_folder import checked
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token, window_for
 from plimsoll.training.memory import peak_resident_bytes
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 LOGITS = 2**24
 """Numbers in a chunk of logits, at most: 64 MiB."""
@@ -123,6 +123,6 @@ def _opened(request: Mapping[str, Any]) -> _Opened:
         begin = json.loads((folder / "config.json").read_text("utf-8")).get("bos_token_id")
     if not isinstance(begin, int) or not 0 <= begin < tokenizer.size:
         begin = tokenizer.end_of_text
-    compute = Compute(precision=request["precision"], platform=jax.default_backend())
+    compute = Compute(platform=jax.default_backend(), levers=Levers(precision=request["precision"]))
     params = load(folder, shape, bits=request["frozen_bits"])
     return _Opened(Decoder(shape, compute, frozen=True), jax.block_until_ready(params), tokenizer, begin)

@@ -76,7 +76,9 @@ class Trained:
             given: Whether to read frozen weights that the recipe has from elsewhere.
         """
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
-        init = make_init(self.task, rule, frozen_bits=self.plan.frozen_bits, examples=self.plan.effective_batch)
+        init = make_init(
+            self.task, rule, frozen_bits=self.plan.lever("frozen_bits"), examples=self.plan.effective_batch
+        )
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
 
         # Frozen weights from elsewhere.
@@ -110,7 +112,7 @@ class Trained:
         """
         recipe, counted = self.recipe, 0.0
         if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
-            alone = dataclasses.replace(self.plan, devices=1, fsdp=1)
+            alone = dataclasses.replace(self.plan.with_levers(fsdp=1), devices=1)
             program = lowered(recipe, alone, steps=self.prepared.steps)
             evaluate = compiled(program.evaluate, deterministic=alone.deterministic)
         elif evaluate is None:
@@ -141,10 +143,11 @@ def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[
     Raises:
         RunError: Its weights are kept in fewer bits, which only its recipe can read.
     """
-    plan = folder.planned().plan
-    if plan.weight_bits != 32 or plan.frozen_bits != 32:
+    storage = folder.planned().plan.storage
+    bits = min(storage.weight_bits, storage.frozen_bits)
+    if bits < 32:
         raise RunError(
-            f"{folder.path} keeps its weights in {min(plan.weight_bits, plan.frozen_bits)} bits, and the functions that"
+            f"{folder.path} keeps its weights in {bits} bits, and the functions that"
             " read them are not here: call plimsoll.plan(loss, ...).train(init, data, run=...) with the same ones first"
         )
     averaged = average and folder.read("recipe.json")["fields"].get("ema_decay", 0)

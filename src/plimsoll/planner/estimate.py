@@ -54,7 +54,7 @@ Parts = dict[str, int]
 
 def ledger(plan: Plan, problem: Problem, *, static: Static, analysis: Analysis, rehearsal: Rehearsal) -> Ledger:
     """Prices every phase and returns the ledger with the components of the dearest."""
-    data = dict(problem.host_bytes[plan.prefetch])
+    data = dict(problem.host_bytes[plan.lever("prefetch")])
     if problem.platform == "cpu":
         local = problem.devices // problem.hosts
         phases, host = _one_memory(plan, static, analysis, rehearsal, data, local=local), None
@@ -121,7 +121,7 @@ def _one_memory(
     base = {"process": process} | {name: local * size for name, size in _state(static).items()}
     step = {"step temporaries": local * analysis.beyond_state_bytes}
     save = {"save buffers": SAVING_BYTES}
-    if plan.async_save:
+    if plan.lever("async_save"):
         save["state copy while saving"] = local * (static.state_bytes - static.given_bytes)
     return {
         "load": {"process": rehearsal.starting_bytes},
@@ -131,7 +131,7 @@ def _one_memory(
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | step | data,
         "evaluate": base | {"evaluation temporaries": local * rehearsal.evaluate_temp_bytes} | data,
-        "save": base | save | data | (step if plan.async_save else {}),
+        "save": base | save | data | (step if plan.lever("async_save") else {}),
     }
 
 
@@ -169,7 +169,7 @@ def _host(
         "load": {"process": rehearsal.starting_bytes},
         "restore": base | {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes},
         "train": base | data | step,
-        "save": base | data | save | (step if plan.async_save else {}),
+        "save": base | data | save | (step if plan.lever("async_save") else {}),
     }
     dearest = max(phases, key=lambda name: sum(phases[name].values()))
     return HostLedger(

@@ -69,7 +69,7 @@ def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = ""
         step_seconds=chosen.seconds,
         step_seconds_source=source,
         step_seconds_range=range_of(
-            chosen.seconds, source, platform=problem.platform, loss_chunk=chosen.plan.loss_chunk
+            chosen.seconds, source, platform=problem.platform, loss_chunk=chosen.plan.lever("loss_chunk")
         ),
         step_flops=analysis.flops,
         temporary_bytes=analysis.temp_bytes,

@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from plimsoll.levers import registry
 from plimsoll.levers.records.offload import OFFLOAD_WORDS, OFFLOADED, SUPPORTED_AS
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Problem, Rates, Static
-from plimsoll.types import Offload, Storage
+from plimsoll.types import Levers, Offload, Storage
 
 Family = tuple[Any, ...]
 """Values of the levers that change a step, and not only how its state and weights are stored."""
@@ -78,7 +78,7 @@ class Candidate(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """What a process weighs by: whether layers are unrolled, and how much code the update is."""
-        return self.plan.remat, self.plan.storage, self.plan.layerwise
+        return self.plan.lever("remat"), self.plan.storage, self.plan.lever("layerwise")
 
     @property
     def words(self) -> str:
@@ -153,17 +153,17 @@ def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -
 
 
 def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:
-    return Plan.from_dict(
-        {
-            "chip": problem.chip,
-            "micro_batch": micro,
-            "accumulation": problem.effective_batch // micro,
-            "devices": problem.devices,
-            "prefetch": problem.pins.get("prefetch", max(problem.host_bytes)),
-            "async_save": problem.pins.get("async_save", True),
-            "pinned": sorted(problem.pins),
-            **levers,
-        }
+    chosen = {
+        "micro_batch": micro,
+        "prefetch": problem.pins.get("prefetch", max(problem.host_bytes)),
+        "async_save": problem.pins.get("async_save", True),
+    }
+    return Plan(
+        chip=problem.chip,
+        accumulation=problem.effective_batch // micro,
+        devices=problem.devices,
+        levers=Levers(chosen | levers),
+        pinned=tuple(sorted(problem.pins)),
     )
 
 
@@ -173,12 +173,12 @@ def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
     First with synchronous saves unless saving is pinned, then with fewer batches made ready, too.
     """
     yield plan
-    if plan.async_save and "async_save" not in plan.pinned:
-        plan = replace(plan, async_save=False)
+    if plan.lever("async_save") and "async_save" not in plan.pinned:
+        plan = plan.with_levers(async_save=False)
         yield plan
     for depth in sorted(problem.host_bytes, reverse=True):
-        if depth < plan.prefetch:
-            yield replace(plan, prefetch=depth)
+        if depth < plan.lever("prefetch"):
+            yield plan.with_levers(prefetch=depth)
 
 
 def same_step(plan: Plan) -> Plan:

@@ -117,9 +117,12 @@ class Fed:
 
 def of_plan(plan: Plan) -> dict[str, Any]:
     """Returns what `make_step` is told of a plan."""
-    on_host = plan.remat == "offload"
-    levers = {"accumulation": plan.accumulation, "layerwise": plan.layerwise, "inputs_on_host": on_host}
-    return levers | {"few_sums": plan.chip == "cpu"}
+    return {
+        "accumulation": plan.accumulation,
+        "layerwise": plan.lever("layerwise"),
+        "inputs_on_host": plan.lever("remat") == "offload",
+        "few_sums": plan.chip == "cpu",
+    }
 
 
 class Functions:
@@ -133,7 +136,7 @@ class Functions:
         self, task: Task, optimizer: optax.GradientTransformation, plan: Plan, devices: Sequence[Any] | None = None
     ) -> None:
         self._task, self._optimizer, self._plan = task, optimizer, plan
-        options: dict[str, Any] = {"frozen_bits": plan.frozen_bits, "precision": plan.precision}
+        options: dict[str, Any] = {"frozen_bits": plan.lever("frozen_bits"), "precision": plan.precision}
         self._init = make_init(task, optimizer, **options, examples=plan.effective_batch)
         self.state = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
         self.mesh: Mesh | None = None

@@ -48,9 +48,13 @@ class Planner:
         if self.fails(recipe):
             raise BudgetError("nothing compiles", budget_bytes=self.budget, floor_bytes=None)
         levers = self.levers(recipe) if callable(self.levers) else self.levers
-        plan = replace(PLAN, **{**levers, **{name: pins[name] for name in levers if name in pins}})
+        plan = PLAN.with_levers(**{**levers, **{name: pins[name] for name in levers if name in pins}})
         free = not set(levers) & set(pins)
-        size = self.needed(recipe) if free or plan.remat == levers["remat"] else math.ceil(1.2 * self.needed(recipe))
+        size = (
+            self.needed(recipe)
+            if free or plan.lever("remat") == levers["remat"]
+            else math.ceil(1.2 * self.needed(recipe))
+        )
         parts = {"process": size // 2, "step temporaries": size - size // 2}
         ledger = Ledger(budget_bytes=self.budget, components=parts, phase="train")
         return replace(PLANNED, plan=replace(plan, pinned=tuple(sorted(pins))), ledger=ledger)

@@ -11,7 +11,7 @@ from plimsoll.models.decoder import Decoder
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.models.sampling import continued, make_next_token
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 FOLDERS = "llama_tiny", "gemma_tiny"
 TUNED = "mistral_tiny", "qwen2_tiny", "qwen3_tiny", "gemma2_tiny", "gemma3_tiny"
@@ -59,7 +59,7 @@ def test_golden_hidden_states_and_logits(golden):
 def test_golden_gradients_through_given_vectors(golden):
     model, params, expected = golden
     remat = {"llama": "none", "gemma": "block"}[model.shape.architecture]
-    model = Decoder(model.shape, Compute(remat=remat), frozen=True)
+    model = Decoder(model.shape, Compute(levers=Levers(remat=remat)), frozen=True)
     mask = expected["attention_mask"]
 
     def loss(vectors):
@@ -113,7 +113,7 @@ def test_golden_greedy_continuation_of_every_architecture(tuned):
 def test_a_packed_row_gives_what_each_document_gives_alone(tuned, chunk, frozen):
     """Documents of 13, 1 and 10 tokens: longer than the window of a Gemma's layers, and shorter."""
     model, params, expected = tuned
-    compute = Compute(attention_chunk=chunk, remat="block" if frozen else "none")
+    compute = Compute(levers=Levers(attention_chunk=chunk, remat="block" if frozen else "none"))
     model = Decoder(model.shape, compute, frozen=frozen)
     lengths = (13, 1, 10)
     ids = expected["input_ids"][:1]

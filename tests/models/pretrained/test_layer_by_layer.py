@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plimsoll.models.language import NextToken
-from plimsoll.types import IGNORE, Compute
+from plimsoll.types import IGNORE, Compute, Levers
 from pretrained_folders import GEMMA_3
 
 SEGMENTS = np.array([[0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2], [0] * 12], np.int32)
@@ -22,7 +22,7 @@ def batch():
 
 
 def test_its_parts_make_up_its_loss():
-    task = NextToken(GEMMA_3, Compute(loss_chunk=8))
+    task = NextToken(GEMMA_3, Compute(levers=Levers(loss_chunk=8)))
     params = jax.jit(task.init)(jax.random.key(0))["trainable"]
 
     def in_parts(params, given):

@@ -14,7 +14,7 @@ from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.recipes.finetune.task import Published
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import IGNORE, Compute
+from plimsoll.types import IGNORE, Compute, Levers
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_pefts_run_is_ours(shared, tmp_path, remat):
     shape = read_shape(folder)
     levers = {"remat": remat, "loss_chunk": 32, "further": (("mlp_chunk", 12),)} if remat == "block" else {}
     task = LoRA(
-        Published(shape, Compute(**levers), frozen=True), "q,k,v,o,gate,up,down", rank=settings["rank"],
+        Published(shape, Compute(levers=Levers(**levers)), frozen=True), "q,k,v,o,gate,up,down", rank=settings["rank"],
         alpha=settings["alpha"],
     )  # fmt: skip
     learned, _ = read_adapter(at_start(golden, tmp_path), shape, rank=settings["rank"], targets=list(PATHS))

@@ -16,7 +16,7 @@ from plimsoll.models.decoder import Decoder, geglu
 from plimsoll.models.pretrained.weights import kept, stored_like
 from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 from pretrained_folders import SIZES
 from small_tasks import parameters_of
 
@@ -55,7 +55,7 @@ def test_gradients_reach_the_given_vectors_through_frozen_layers(params, bits):
     def gradient(vectors, tree, model):
         return jnp.sum(jnp.sin(model.hidden(tree, inputs_embeds=vectors)))
 
-    found = gradient(vectors, few, Decoder(GEMMA, Compute(remat="block"), frozen=True))
+    found = gradient(vectors, few, Decoder(GEMMA, Compute(levers=Levers(remat="block")), frozen=True))
     expected = gradient(vectors, wide(few), Decoder(GEMMA, Compute()))
     assert jnp.linalg.norm(expected) > 1
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -72,7 +72,10 @@ def test_frozen_kernels_take_no_gradient_and_others_do(params, ids):
 
 
 def test_what_is_adapted_beside_a_frozen_kernel_is_learned(params, ids):
-    model, few = Decoder(GEMMA, Compute(precision="bfloat16", remat="block"), frozen=True), kept(params, 16)
+    model, few = (
+        Decoder(GEMMA, Compute(levers=Levers(precision="bfloat16", remat="block")), frozen=True),
+        kept(params, 16),
+    )
     base = few["blocks"]["query"]["kernel"]
     lead, inner, cols = base.shape
     a, b = jnp.ones((lead, inner, 2)), jnp.zeros((lead, 2, cols))
@@ -94,7 +97,7 @@ OF_SIX = replace(LARGE, architecture="gemma3", windowed=(True,) * 5 + (False, Tr
 @pytest.mark.parametrize(("large", "bits"), [(LARGE, 16), (LARGE, 8), (ALTERNATING, 4), (OF_SIX, 4)])
 def test_no_more_than_a_few_layers_are_widened_at_once(large, bits):
     """Of all layers, the bytes of a copy in float32 are 31 MB; of the two largest kernels of one, 2 MB."""
-    model, like = Decoder(large, Compute(remat="block"), frozen=True), stored_like(large, bits)
+    model, like = Decoder(large, Compute(levers=Levers(remat="block")), frozen=True), stored_like(large, bits)
     vectors = jax.ShapeDtypeStruct((1, 16, LARGE.width), jnp.float32)
     compiled = jax.jit(jax.grad(lambda x, tree: jnp.sum(model.hidden(tree, inputs_embeds=x)))).lower(vectors, like)
     layer = 4 * (parameters_of(LARGE) - LARGE.vocab * LARGE.width) // LARGE.layers

@@ -17,7 +17,7 @@ from plimsoll.optimizers.settings import decayed
 from plimsoll.recipes.longcontext.eigen import FORGETS_WITHIN, Mixer, beginning, eigenvalues
 from plimsoll.recipes.longcontext.positions import by_position, stretches
 from plimsoll.recipes.longcontext.task import LongTokens
-from plimsoll.types import COUNTED, Compute
+from plimsoll.types import COUNTED, Compute, Levers
 
 STRICT = True
 
@@ -157,12 +157,15 @@ def test_a_step_of_adam_turns_no_state_far_over_the_tokens_that_it_remembers():
     assert turned == pytest.approx(25.0, abs=0.01)  # a quarter, of what is forgotten at a token
 
 
-HALF = (("activations", "bfloat16"),)
+HALF = {"activations": "bfloat16"}
 
 
-@pytest.mark.parametrize("further", [(), HALF], ids=["products", "activations"])
+@pytest.mark.parametrize("further", [{}, HALF], ids=["products", "activations"])
 def test_states_stay_in_single_precision_under_bfloat16_and_the_loss_is_near(further):
-    batch, compute = {"tokens": tokens()}, replace(SCANNED, precision="bfloat16", further=further)
+    batch, compute = (
+        {"tokens": tokens()},
+        replace(SCANNED, levers=Levers(SCANNED.levers | {"precision": "bfloat16"} | further)),
+    )
     exact = loss_of(TINY)(parameters("fixed"), batch)
     rounded = loss_of(TINY, compute)(parameters("fixed"), batch)
     assert rounded[0] == pytest.approx(float(exact[0]), rel=0.01)
@@ -177,7 +180,7 @@ def test_states_stay_in_single_precision_under_bfloat16_and_the_loss_is_near(fur
 def test_states_stay_in_single_precision_under_bfloat16_activations_and_remember_as_long():
     """A state that keeps 0.9999 of itself would keep all of it in bfloat16, and sum up thousands of tokens."""
     model = replace(TINY, r_min=0.9999, r_max=0.99995)
-    compute = Compute(precision="bfloat16", further=HALF)
+    compute = Compute(levers=Levers(precision="bfloat16", **HALF))
     mixer = Mixer(model, compute)
     weights = mixer.init(matrix_keys(jax.random.key(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2048, model.width)), jnp.bfloat16)
@@ -251,7 +254,7 @@ def test_sizes_that_contradict_one_another_are_refused(fields, words):
 @cache
 def temporaries(length, vocab=256, chunk=64):
     """It is never run."""
-    compute = Compute(remat="block", loss_chunk=chunk)
+    compute = Compute(levers=Levers(remat="block", loss_chunk=chunk))
     task = LongTokens(replace(TINY, chunk_size=256), replace(SPEC, vocab=vocab), compute)
 
     def loss(weights, batch, keys):

@@ -18,7 +18,7 @@ from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.training.step import make_init, make_step
-from plimsoll.types import Compute
+from plimsoll.types import Compute, Levers
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,10 @@ def test_a_loss_that_takes_compute_is_told_the_plan(tmp_path):
         supported="('precision',)",
     )
     assert recipe.hints.levers == ("precision",)
-    task, batch = recipe.task(Compute(precision="bfloat16")), next(recipe.open(tmp_path).source(prefetch=0))
+    task, batch = (
+        recipe.task(Compute(levers=Levers(precision="bfloat16"))),
+        next(recipe.open(tmp_path).source(prefetch=0)),
+    )
     params, keys = jax.jit(task.init)(jax.random.key(0)), jax.random.split(jax.random.key(0), 8)
     assert "bf16" in str(jax.make_jaxpr(lambda p: task.loss(p, None, batch, keys, train=True)[0])(params))
 

@@ -11,7 +11,7 @@ import pytest
 from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.specs import PuzzleSpec
-from plimsoll.types import COUNTED, IGNORED_LABEL, Compute
+from plimsoll.types import COUNTED, IGNORED_LABEL, Compute, Levers
 
 STRICT = True
 
@@ -53,7 +53,7 @@ def keys(examples=BATCH, seed=0):
 
 @cache
 def solver(model=SMALL, **levers):
-    return RecursiveSolver(model, SPEC, Compute(**levers))
+    return RecursiveSolver(model, SPEC, Compute(levers=Levers(**levers)))
 
 
 @cache
@@ -188,7 +188,7 @@ def test_under_bfloat16_activations_the_carry_and_the_loss_are_float32_and_near(
     params, data = start(SMALL), batch()
     losses, carries = [], []
     for activations in ("float32", "bfloat16"):
-        task = solver(precision="bfloat16", further=(("activations", activations),))
+        task = solver(precision="bfloat16", activations=activations)
         loss, carry, _ = loss_of(task)(params, task.start(BATCH), data, keys())
         losses.append(loss.total)
         carries.append(carry)

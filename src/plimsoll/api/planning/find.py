@@ -111,7 +111,7 @@ def explained(planned: Planned, question: Question, place: Place, compiler: Spok
     why_not_cudnn = ""
     if place.chip.platform == "cuda" and head_width is not None:
         plan = planned.plan
-        why_not_cudnn = without_cudnn(precision=plan.precision, chunk=plan.attention_chunk, width=head_width)
+        why_not_cudnn = without_cudnn(precision=plan.precision, chunk=plan.lever("attention_chunk"), width=head_width)
     return dataclasses.replace(
         planned,
         margin_bytes=place.reserve_bytes,
