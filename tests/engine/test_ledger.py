@@ -3,12 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.engine import ledger
-from plimsoll.engine.ledger import Held, Measurements
+from plimsoll.engine.ledger import Measurements, held_by
 from plimsoll.files.provenance import note_session
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import OTHER, Ledger, RunLedger, SessionBytes
@@ -46,7 +47,8 @@ class Session:
             phases=self.phases,
             source=SimpleNamespace(held_bytes=5 * MIB),
             shapes={},
-            held=Held(fullest=30 * MIB, state=30 * MIB, params=10 * MIB, ema=0, carry=0),
+            held={"optimizer": 20 * MIB, "parameters": 10 * MIB},
+            fullest_bytes=30 * MIB,
             resumed=resumed,
         )
 
@@ -148,3 +150,15 @@ def test_what_no_component_accounts_for_has_a_name():
     assert (measured["process"], measured["data"], measured[OTHER]) == (5, None, 4)
     again = ledger.merged(session, ledger, trained=False)
     assert again.components == ledger.components
+
+
+def test_a_state_is_held_by_its_components():
+    ones = jnp.ones(256)  # 1 KiB
+    state = {
+        "params": {"trainable": ones, "frozen": ones},
+        "optimizer": [ones] * 3,
+        "step": jnp.int32(0),
+        "carry": None,
+    }
+    assert held_by(state) == {"optimizer": 3 * 1024 + 4, "parameters": 2 * 1024}
+    assert held_by(state | {"ema": ones}) == {"optimizer": 3 * 1024 + 4, "parameters": 2 * 1024, "ema": 1024}

@@ -24,36 +24,17 @@ from plimsoll.units import format_bytes
 from plimsoll.values import to_json
 
 
-@dataclass(frozen=True)
-class Held:
-    """Bytes of the state and of its entries: of all devices that are one CPU, or of the fullest one."""
-
-    fullest: int
-    """Bytes of the state on the fullest device."""
-    state: int
-    params: int
-    ema: int
-    carry: int
-
-    @property
-    def optimizer(self) -> int:
-        return self.state - self.params - self.ema - self.carry
-
-
-def held_by(state: State) -> Held:
-    """Returns the bytes that a state holds, by its arrays."""
+def held_by(state: State) -> dict[str, int]:
+    """Returns the bytes of a state by component: on all devices that are one CPU, or on the fullest one."""
     total = sum if allocator.device_bytes() is None else max
 
     def held(tree: Any) -> int:
         return total([0, *program.held_bytes(tree).values()])
 
-    return Held(
-        fullest=max(program.held_bytes(state).values()),
-        state=held(state),
-        params=held(state["params"]),
-        ema=held(state.get("ema")),
-        carry=held(state.get("carry")),
-    )
+    parts = {"parameters": held(state["params"]), "ema": held(state.get("ema")), "carry": held(state.get("carry"))}
+    optimizer = held(state) - sum(parts.values())
+    parts = {"optimizer": optimizer, **parts}
+    return {name: size for name, size in parts.items() if size or name in ("optimizer", "parameters")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +47,10 @@ class Measurements:
     source: TimedSource
     shapes: Any
     """Of the state."""
-    held: Held
+    held: Mapping[str, int]
+    """Bytes of the state by component (`held_by`)."""
+    fullest_bytes: int
+    """Bytes of the state on the device that holds most of it."""
     resumed: int | None
     """Step that the session continues from; None for a run that begins."""
 
@@ -122,24 +106,16 @@ class Measurements:
 
     def _components(self, peak: int) -> dict[str, int | None]:
         """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
-        held = self.held
+        state = sum(self.held.values())
         between = self.phases.between_steps or peak
         training = self.phases.peaks.get("train")  # None where loading had needed more
-        components: dict[str, int | None] = {
-            "parameters": held.params,
-            "optimizer": held.optimizer,
-            "ema": held.ema,
-            "carry": held.carry,
-            "step temporaries": None if training is None else max(0, training - between),
-        }
-        for name in ("ema", "carry"):
-            if not components[name]:
-                del components[name]
+        temporaries = None if training is None else max(0, training - between)
+        components = {**self.held, "step temporaries": temporaries}
         if allocator.device_bytes() is not None:
-            return components | {"batches": max(0, between - held.state)}
+            return components | {"batches": max(0, between - state)}
 
         data = self.source.held_bytes or 0
-        components |= {"process": max(0, between - held.state - data), "data": data}
+        components |= {"process": max(0, between - state - data), "data": data}
         return components | self._beyond(components, peak)
 
     def _beyond(self, components: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
@@ -171,7 +147,7 @@ class Measurements:
             data=plan.devices // plan.fsdp,
             fsdp=plan.fsdp,
             whole_state_bytes=program.tree_bytes(self.shapes),
-            state_bytes=Component(predicted=predicted, measured=self.held.fullest),
+            state_bytes=Component(predicted=predicted, measured=self.fullest_bytes),
         )
 
     def _ended_early(self, ended: Ended | None) -> EndedEarly | None:

@@ -33,7 +33,7 @@ from plimsoll.training import distributed
 from plimsoll.training.acts import Evaluate, Save
 from plimsoll.training.loop import Training, run_steps
 from plimsoll.training.phases import Phases
-from plimsoll.training.program import Executables
+from plimsoll.training.program import Executables, held_bytes
 from plimsoll.training.reports import summed
 from plimsoll.training.schedule import Schedule
 from plimsoll.training.stop import Ended, Reason, Stop
@@ -134,6 +134,7 @@ def begin(
         source=source,
         shapes=executables.state,
         held=held_by(start.state),
+        fullest_bytes=max(held_bytes(start.state).values()),
         resumed=start.resumed,
     )
     console = Console(run, schedule, source, phases, resumed=start.resumed)
