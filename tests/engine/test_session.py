@@ -36,7 +36,7 @@ def init(**_):
 def test_a_run_that_gave_equal_runs_up_says_so(runs, deterministic, monkeypatch):
     """Every session of it: the notes are in the log and in the ledger."""
     run = TrainingRun.read(Session(run=str(runs.prepared()), budget_bytes=MIB))
-    plan = replace(run.plan, deterministic=deterministic)
+    plan = run.plan.with_levers(deterministic=deterministic)
     run = replace(run, planned=replace(run.planned, plan=plan))
     monkeypatch.setattr(session, "import_everything", lambda recipe, tracker: None)
     monkeypatch.setattr(session, "load", lambda recipe, plan, steps: plan)
