@@ -7,7 +7,6 @@ nothing into it but their parts of checkpoints.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -38,6 +37,7 @@ from plimsoll.files.bucket import is_address
 from plimsoll.files.provenance import PACKAGES, installed_version
 from plimsoll.files.run_folder import OF_TRAINING, RunFolder
 from plimsoll.planner import chips
+from plimsoll.planner.child import code_digest
 from plimsoll.processes import environment
 from plimsoll.processes.handover import Ready, become
 from plimsoll.processes.interruption import Interruption
@@ -341,9 +341,6 @@ def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what must be the same in all processes: versions, code, options and recipe; and the host's name."""
-    code = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        code.update(path.read_bytes())
     options = {name: value for name, value in question["options"].items() if name not in MAY_DIFFER}
     options |= options.pop("pins", {})  # levers, by their own names
     recipe = dict(question["recipe"])
@@ -353,7 +350,7 @@ def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
         "--processes": question["processes"],
         "python": platform.python_version(),
         **{name: installed_version(name) for name in PACKAGES},
-        "the code of plimsoll": code.hexdigest()[:12],
+        "the code of plimsoll": code_digest()[:12],
         **{f"--{name}".replace("_", "-"): value for name, value in options.items()},
         **recipe,
     }

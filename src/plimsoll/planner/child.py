@@ -281,9 +281,17 @@ def software_digest() -> str:
     optional = ("flax", "equinox")  # models of users may be made of these
     for name in (*required, *(name for name in optional if importlib.util.find_spec(name))):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
+    digest.update(code_digest().encode())
+    digest.update(processor().encode())
+    return digest.hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """Returns the SHA-256 of this package's code."""
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
-    digest.update(processor().encode())
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from plimsoll.api.train import prepare_data
 from plimsoll.data.text.opening import open_documents
+from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.errors import DataError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.registry import preset
@@ -68,3 +69,22 @@ def test_a_text_that_is_cut_while_it_is_read_ends_no_epoch_early(text):
     os.truncate(text, text.stat().st_size // 2)
     with pytest.raises(DataError, match="changed while it was being read"):
         list(pieces)
+
+
+def test_a_run_goes_on_with_its_tokenizer_wherever_it_lies_and_with_no_other(text, tmp_path, listed_documents):
+    def trained(name, sentence):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        train_byte_bpe(listed_documents([sentence] * 50), 280).save(path)
+        return str(path)
+
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    sizes = SIZES | {"vocab_size": None}
+    recipe = preset("stories").replace(dataset_id=str(text), tokenizer=trained("a.json", "abc def ghi"), **sizes)
+    prepare_data(folder, recipe, lambda words: None)
+    folder.write("plan.json", {})
+
+    prepare_data(folder, recipe.replace(tokenizer=trained("moved/a.json", "abc def ghi")), lambda words: None)
+    with pytest.raises(DataError, match=r"b\.json is not the tokenizer that this run began with"):
+        prepare_data(folder, recipe.replace(tokenizer=trained("b.json", "xyz uvw rst")), lambda words: None)

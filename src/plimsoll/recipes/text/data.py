@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from plimsoll.data import STANDARD_LIBRARY, model_rows
 from plimsoll.data.text.options import NamedText
-from plimsoll.errors import RecipeError
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import IS_PATH, FilePath, Metavar, NonNegativeCount, PositiveCount, PositiveInt
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Length, Needs, Prepared, Reading, Say
@@ -112,8 +112,17 @@ class Text(NamedText, Data):
         return replace(self, tokenizer=str(run / TOKENIZER), vocab_size=prepared.spec.vocab)
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
-        if training:  # evaluation reads what the run keeps
-            super().require_same(prepared, reading, training=training)
+        if not training:  # evaluation reads what the run keeps
+            return
+        super().require_same(prepared, reading, training=training)
+        if self.tokenizer is not None:
+            from plimsoll.data.text.tokenizer import load_tokenizer
+
+            if load_tokenizer(self.tokenizer).to_json() != (reading.folder / TOKENIZER).read_text("utf-8"):
+                raise DataError(
+                    f"--tokenizer {self.tokenizer} is not the tokenizer that this run began with, which is"
+                    f" {reading.folder / TOKENIZER}: leave it out, or start a new --run"
+                )
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         import numpy as np
