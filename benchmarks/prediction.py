@@ -1,6 +1,7 @@
 """Predicted against measured peak of whole training processes: how far the planner's bytes are from the kernel's.
 
     python benchmarks/prediction.py --seed 1 --count 100 [--runs 3] [--resume | --summary]
+    python benchmarks/prediction.py --recipe all --data FOLDER --count 60
     python benchmarks/prediction.py --recipe control --data windows.h5 --count 30
     python benchmarks/prediction.py --recipe puzzles --data FOLDER_OF_SETS --count 30
     python benchmarks/prediction.py --recipe longcontext --data packed --count 30
@@ -13,8 +14,13 @@ of the peak (`--near-floor`: from 8 MiB below the floor to 24 above it); then th
 it, `--runs` times, each time in a process of its own with evaluations and two saves in it, and the largest `VmHWM`
 counts. What is refused runs with the memory that the refusal advises.
 
+`--recipe all` draws of every recipe in turn, with data from a folder that holds `windows.h5`, `sets`, `packed`,
+`toys` and `records.jsonl`. Every third configuration is large then: with nothing recomputed and the whole batch
+at once its peak is above LARGE_BYTES.
+
 A row is written to bench-out/ as soon as it is there. Its bytes are `budget` as drawn, `memory` as given to the runs,
-`predicted`, `peaks` of each run, `floor` and `unconstrained`; its `outcome` is `ran`, `refused` or `failed`.
+`predicted` by training, `predicted_alone` by `plan` for the same plan, `peaks` of each run, `floor` and
+`unconstrained`; its `outcome` is `ran`, `refused` or `failed`.
 """
 
 from __future__ import annotations
@@ -38,8 +44,10 @@ from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, prepared_co
 
 PATIENCE = 3600
 """Seconds that a plan or a run may take."""
-MOST_BYTES = 3 * 2**30
+MOST_BYTES = 6 * 2**30
 """Budgets stay below it: the machine has other users."""
+LARGE_BYTES = 3 * 2**29
+"""Least activations and logits of a large configuration."""
 NEAR_FLOOR = (-8, 24)
 """MiB beyond the floor."""
 WORST_SHOWN = 10
@@ -51,6 +59,8 @@ STEP_FLOPS = 100e9
 STEP_TOKENS = (512, 16_384)
 LOGITS_BYTES = 512 * 2**20
 """At most, of the whole effective batch in float32."""
+LARGE_TIMES = 6
+"""Times the work, the tokens and the logits that a large configuration may have."""
 
 Options = dict[str, Any]
 Row = Mapping[str, Any]
@@ -162,6 +172,26 @@ LACKING = {
 """Levers that a recipe does not have."""
 
 
+PRESETS = {
+    "text": ("stories", "stories", "code"),
+    "puzzles": ("sudoku-mlp",),
+    **{name: (name,) for name in ("control", "longcontext", "recommend", "finetune")},
+    "all": ("stories", "code", "control", "sudoku-mlp", "longcontext", "recommend", "finetune"),
+}
+LARGE = ("stories", "code", "longcontext", "finetune")
+"""Presets of which a step can be large."""
+MADE = {
+    "control": "windows.h5",
+    "sudoku-mlp": "sets",
+    "longcontext": "packed",
+    "recommend": "toys",
+    "finetune": "records.jsonl",
+}
+"""Names of what each preset reads, in the folder of `--recipe all`."""
+SHARED = Path(os.environ.get("PLIMSOLL_SHARED", "../shared"))
+TEXT_FILE = str(SHARED / "data/text/tinystories_train.txt")
+
+
 class Failed(Exception):
     """Failure of a configuration that is neither planned nor refused."""
 
@@ -184,6 +214,13 @@ class Configuration:
 
     def words(self) -> list[str]:
         """Returns the words typed behind `plimsoll plan` or `plimsoll train`."""
+        words = self.words_of_recipe()
+        for name, value in self.pins.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return words
+
+    def words_of_recipe(self) -> list[str]:
+        """Returns them without the levers that are pinned."""
         words = [self.preset]
         for name, value in self.options.items():
             flag = name.replace("_", "-")
@@ -191,21 +228,21 @@ class Configuration:
                 words.append(f"--{flag}" if value else f"--no-{flag}")
             else:
                 words += [f"--{flag}", str(value)]
-        for name, value in self.pins.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
         return words
 
 
 def draw(given: argparse.Namespace, number: int) -> Configuration:
     """Returns a configuration that a user might ask for, at a size that trains in seconds."""
     dice = random.Random(f"{given.recipe}/{given.seed}/{number}")
-    preset = {"text": dice.choice(("stories", "stories", "code")), "puzzles": "sudoku-mlp"}.get(
-        given.recipe, given.recipe
-    )
+    is_large = given.recipe == "all" and number % 3 == 2
+    presets = PRESETS[given.recipe]
+    preset = dice.choice(LARGE if is_large else presets)
+    if given.recipe == "all" and not is_large:
+        preset = presets[number % len(presets)]
     while True:
         options = {name: dice.choice(values) for name, values in (CHOICES[preset] | COMMON).items()}
         options |= data_of(given, preset, dice, options)
-        if is_small_enough(options):
+        if is_large_enough(options) if is_large else is_small_enough(options):
             break
     options.pop("vocab_size_of_data", None)
 
@@ -215,9 +252,12 @@ def draw(given: argparse.Namespace, number: int) -> Configuration:
         for name, values in LEVERS.items()
         if name not in LACKING[preset] and dice.random() < PIN
     }
+    batch = effective_batch(options)
     if dice.random() < PIN:
-        batch = effective_batch(options)
         pins["micro_batch"] = dice.choice([size for size in range(1, batch + 1) if batch % size == 0])
+    if is_large:
+        pins |= {"micro_batch": batch, "remat": "none"}
+        pins = {name: value for name, value in pins.items() if name not in ("layerwise", "loss_chunk")}
     return Configuration(preset, options, without_contradictions(options, pins), dice.random())
 
 
@@ -226,20 +266,26 @@ def data_of(given: argparse.Namespace, preset: str, dice: random.Random, options
     more: Options = {}
     if "width" in options:
         more["heads"] = options["width"] // dice.choice((16, 32))
-    if preset in ("stories", "finetune"):
-        more["dataset_id"] = given.data
+    data = given.data
+    if given.recipe == "all" and preset in MADE:
+        data = str(Path(given.data, MADE[preset]))
+    if preset == "stories":
+        more["dataset_id"] = TEXT_FILE if given.recipe == "all" else data
+    elif preset == "finetune":
+        more["dataset_id"] = data
     elif preset == "sudoku-mlp":
-        folder, about = dice.choice(sorted(puzzle_sets(given.data).items()))
+        folder, about = dice.choice(sorted(puzzle_sets(data).items()))
         more |= {"data": folder, "seq_len": about["seq_len"], "vocab_size": about["vocab_size"]}
         more["identifiers"] = about["num_puzzle_identifiers"]
     elif preset != "code":
-        more["data"] = given.data
+        more["data"] = data
 
     if preset == "longcontext":
-        meta = json.loads((Path(given.data) / "meta.json").read_text())
+        meta = json.loads((Path(data) / "meta.json").read_text())
         more["vocab_size_of_data"] = meta["counts"]["vocab_size"]
         if not options["attention_every"]:
             options.pop("attention_window")
+            more.pop("heads")
     if preset == "recommend":
         if given.pretrained and dice.random() < 0.5:
             more["pretrained"] = given.pretrained
@@ -279,24 +325,52 @@ def effective_batch(options: Options) -> int:
     return options["batch_size"] * options["gradient_accumulation_steps"]
 
 
-def is_small_enough(options: Options) -> bool:
-    """Returns whether a step trains in about half a second on two cores, by its larger products."""
+@dataclass(frozen=True)
+class Work:
+    """Work of a step, by its larger products."""
+
+    tokens: int
+    flops: float
+    logits_bytes: int
+    activation_bytes: int
+    """Logits with their gradient, and what blocks keep of every token."""
+
+
+def work_of(options: Options) -> Work:
+    """Returns the work of a step of a model that reads windows of tokens."""
     if "pretrained" in options and "lora_rank" in options:
         config = json.loads((Path(options["pretrained"]) / "config.json").read_text())
         options = options | {"width": config["hidden_size"], "layers": config["num_hidden_layers"]}
         options["vocab_size"] = config["vocab_size"]
-    if "seq_len" not in options or "width" not in options or "validation_users" in options:
-        return True
     width = options["width"]
+    blocks = options["layers"]
     vocab_size = options.get("vocab_size_of_data", options.get("vocab_size", 0))
     tokens = effective_batch(options) * options["seq_len"]
-    blocks = options["layers"]
+    kept = 16 * tokens * 4 * blocks * width
     if "low_cycles" in options:  # rounds before the last go forward only
         blocks *= (options["low_cycles"] + 1) * (options["high_cycles"] + 2) / 3
-        return 6 * tokens * blocks * 12 * width**2 <= STEP_FLOPS
+        return Work(tokens, 6 * tokens * blocks * 12 * width**2, 0, kept)
     per_token = 12 * blocks * width**2 + vocab_size * width + 2 * blocks * width * options["seq_len"]
+    logits = 4 * tokens * vocab_size
+    return Work(tokens, 6 * tokens * per_token, logits, kept + 3 * logits)
+
+
+def is_small_enough(options: Options, times: int = 1) -> bool:
+    """Returns whether a step trains in about half a second on two cores, or in so many times that."""
+    if "seq_len" not in options or "validation_users" in options:
+        return True
+    work = work_of(options)
+    if "low_cycles" in options:
+        return work.flops <= times * STEP_FLOPS
     least, most = STEP_TOKENS
-    return least <= tokens <= most and 6 * tokens * per_token <= STEP_FLOPS and 4 * tokens * vocab_size <= LOGITS_BYTES
+    is_short = least <= work.tokens <= times * most
+    return is_short and work.flops <= times * STEP_FLOPS and work.logits_bytes <= times * LOGITS_BYTES
+
+
+def is_large_enough(options: Options) -> bool:
+    """Returns whether a step takes more than LARGE_BYTES, and less than a budget may be."""
+    work = work_of(options)
+    return LARGE_BYTES <= work.activation_bytes <= 2 * LARGE_BYTES and is_small_enough(options, LARGE_TIMES)
 
 
 def without_contradictions(options: Options, pins: Options) -> Options:
@@ -325,14 +399,16 @@ class Measured:
         self.folder = folder
         half = str(max(1, given.steps // 2))
         self.session = ["--save-every", half, "--eval-every", half, "--quiet"]
-        self.words = [*configuration.words(), "--steps", str(given.steps)]
+        steps = ["--steps", str(given.steps)]
+        self.words = [*configuration.words(), *steps]
+        self.recipe = [*configuration.words_of_recipe(), *steps]
 
     def row(self) -> dict[str, Any]:
         """Returns what came of it under a budget that is drawn."""
         row: dict[str, Any] = {}
         try:
-            row["unconstrained"] = self.planned("1TiB")["predicted_peak_bytes"]
-            row["floor"] = self.planned("1MiB")["floor_bytes"]
+            row["unconstrained"] = self.planned(self.words, "1TiB")["predicted_peak_bytes"]
+            row["floor"] = self.planned(self.words, "1MiB")["floor_bytes"]
         except Failed as problem:
             return row | {"outcome": "failed", "said": str(problem)}
         budget = self.budget(row["floor"], row["unconstrained"])
@@ -354,8 +430,9 @@ class Measured:
         low, high = 0.9 * floor, max(floor, min(1.2 * unconstrained, MOST_BYTES))
         return round(math.exp(math.log(low) + share * math.log(high / low)) / MIB) * MIB
 
-    def planned(self, memory: str) -> dict[str, Any]:
-        command = [*PLIMSOLL, "plan", *self.words, "--memory", memory, "--json"]
+    def planned(self, words: list[str], memory: str) -> dict[str, Any]:
+        """Returns what `plimsoll plan` alone says."""
+        command = [*PLIMSOLL, "plan", *words, "--memory", memory, "--json"]
         try:
             done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -376,6 +453,7 @@ class Measured:
                 return ended.said or f"ended with code {ended.code}"
             runs.append(trained(run))
         largest = max(runs, key=lambda run: run.peak)
+        alone = self.planned([*self.recipe, "--plan", str(first / "plan.json")], "1TiB")
         row |= {
             "plan": plan_words(largest.planned["plan"]),
             "phase": largest.ledger["phase"],
@@ -383,6 +461,7 @@ class Measured:
             "measured_phases": largest.ledger["measured"]["phases"],
             "components": largest.ledger["components"],
             "predicted": largest.predicted,
+            "predicted_alone": alone["predicted_peak_bytes"],
             "peaks": [run.peak for run in runs],
         }
         return ""
@@ -432,10 +511,8 @@ def line(row: Row) -> str:
 
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shared = Path(os.environ.get("PLIMSOLL_SHARED", "../shared"))
-    recipes = ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
-    options.add_argument("--recipe", choices=recipes, default="text")
-    options.add_argument("--data", default=str(shared / "data/text/tinystories_train.txt"), help="what it reads")
+    options.add_argument("--recipe", choices=PRESETS, default="text")
+    options.add_argument("--data", default=TEXT_FILE, help="what it reads; for all of them the folder with it")
     options.add_argument("--pretrained", help="model that half of the configurations of `recommend` are around")
     options.add_argument("--models", default="bench-out/models", help="where those of `finetune` are made")
     options.add_argument("--seed", type=int, default=1)
