@@ -6,6 +6,7 @@ import io
 import os
 import resource
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -18,6 +19,7 @@ from plimsoll.processes.environment import GIVES_BACK, for_making, for_processes
 from plimsoll.training import memory
 from plimsoll.units import MIB
 from programs import printed
+from report_examples import PLANNED
 
 LIBRARIES = """
 from pathlib import Path
@@ -206,16 +208,10 @@ def test_a_trim_is_of_the_heap_and_of_libraries_and_without_glibc_of_nothing(mon
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables")
 @pytest.mark.parametrize(
-    ("planned", "one"),
-    [
-        ({}, True),  # a step of which nothing is known, as in runs of before
-        ({"temporary_bytes": 0}, True),
-        ({"temporary_bytes": 1}, False),
-        ({"temporary_bytes": MIB - 1}, False),
-        ({"temporary_bytes": MIB}, True),
-    ],
+    ("temporary_bytes", "one"),
+    [(0, True), (1, False), (MIB - 1, False), (MIB, True)],  # 0: nothing is known of the step
 )
-def test_threads_share_a_heap_but_where_a_steps_temporaries_come_from_it(planned, one):
-    one_heap = not api_train.in_heap(planned)
+def test_threads_share_a_heap_but_where_a_steps_temporaries_come_from_it(temporary_bytes, one):
+    one_heap = not api_train.in_heap(replace(PLANNED, temporary_bytes=temporary_bytes))
     variables = training_environment(chip("cpu"), None, MIB, print, devices=1, one_heap=one_heap)
     assert ("arena_max=1" in variables["GLIBC_TUNABLES"]) == one
