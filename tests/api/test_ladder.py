@@ -76,7 +76,7 @@ def world(monkeypatch, tmp_path):
     """What was asked, in order; `refuse` holds errors by the name of a rung."""
     asked = SimpleNamespace(plans=[], sessions=[], refuse={}, folders=set(), steps={})
 
-    def find_plan(question, place, prepared):
+    def find_plan(question, place, prepared, say):
         assert place.chip.name == "cpu"
         pins = question.pins
         asked.plans.append((pins["micro_batch"], pins["async_save"]))
@@ -162,10 +162,10 @@ def test_a_rung_that_fails_is_a_row_with_its_reason_and_not_the_end(world):
 def test_a_rung_that_cannot_be_planned_is_a_row_too_and_where_none_can_the_reason_is_raised(world, monkeypatch, none):
     whole = ladder.find_plan
 
-    def find_plan(question, place, prepared):
+    def find_plan(question, place, prepared, say):
         if none or question.pins["micro_batch"] == 4:
             raise BudgetError("stories does not compile for cpu", budget_bytes=1, floor_bytes=None)
-        return whole(question, place, prepared)
+        return whole(question, place, prepared, say)
 
     monkeypatch.setattr(ladder, "find_plan", find_plan)
     if none:
@@ -223,7 +223,7 @@ def test_what_a_process_said_last_is_the_reason(code, said, words):
 def test_a_ladder_for_a_chip_is_planned_and_nothing_is_trained_or_prepared(monkeypatch):
     asked = []
 
-    def find_smallest(question, place):
+    def find_smallest(question, place, data, say):
         asked.append(place)
         if question.pins["async_save"]:
             raise PlimsollError("too large by far")

@@ -94,22 +94,6 @@ def test_a_lever_that_a_recipes_file_registers_costs_the_plan_alone(run):
     assert "a plan has no lever norms" in recorded.left_out[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("no json", "cannot be read"),
-        ("{}", "is not as plimsoll writes it"),
-        ('{"fits": false}', "is a refusal"),
-        (json.dumps(PLANNED.to_dict() | {"plan": {"of": "tomorrow"}}), "is of another version"),
-    ],
-)
-def test_what_is_no_plan_is_refused(tmp_path, text, message):
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    with pytest.raises(PlimsollError, match=message):
-        run_report.plan_of_file(str(path))
-
-
 def test_a_model_that_takes_too_much_is_left_out_with_its_limit(run, monkeypatch):
     """The process dies at once where a library of C++ is refused memory."""
     questions = []

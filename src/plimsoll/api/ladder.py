@@ -140,7 +140,7 @@ def predict(
         say(f"{rung.name}: planning")
         row = _row(rung)
         try:
-            _predict(row, find_smallest(_question(rung, name), place))
+            _predict(row, find_smallest(_question(rung, name), place, None, say))
         except (PlimsollError, DoesNotCompile) as failure:
             _fail(row, failure, say)
         rows.append(row)
@@ -246,7 +246,8 @@ class _Climber:
         """Plans the rung; what does not fit the place is predicted, too."""
         say(f"{self.row.name}: planning")
         try:
-            planned = find_plan(_question(self.rung, self.name), replace(place, budget_bytes=WITHOUT_LIMIT), prepared)
+            unlimited = replace(place, budget_bytes=WITHOUT_LIMIT)
+            planned = find_plan(_question(self.rung, self.name), unlimited, prepared, say)
         except (PlimsollError, DoesNotCompile) as problem:
             _fail(self.row, problem, say)
             return

@@ -39,6 +39,7 @@ def write(
         PlimsollError: There is nothing to show, or the page cannot be written.
     """
     from plimsoll.api import run_report
+    from plimsoll.api.planning.pins import read_plan_file
     from plimsoll.report.page.plans import plan_page
     from plimsoll.report.page.run import run_page
     from plimsoll.report.picture import require_place
@@ -55,7 +56,7 @@ def write(
             record = run_report.recorded(fetched(run), ask_model=model, closed_loop=closed_loop, say=say)
             page = run_page(record)
     elif run is None and plan is not None:
-        page = plan_page(run_report.plan_of_file(os.fspath(plan)))
+        page = plan_page(read_plan_file(os.fspath(plan)))
     else:
         raise PlimsollError(
             "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"

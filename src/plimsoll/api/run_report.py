@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from plimsoll.api import commands
-from plimsoll.api.planning.pins import read_plan_file
 from plimsoll.api.run_facts import optional
-from plimsoll.errors import PlimsollError, RunError, as_written
+from plimsoll.errors import PlimsollError, RunError
 from plimsoll.files import provenance
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Planned, RunLedger
@@ -128,14 +127,3 @@ def _limit_bytes(budget: int) -> int:
     """Returns the larger of the run's budget and 1 GiB, at most the free memory less the usual margin."""
     free = host.available_bytes()
     return min(free - host.margin_bytes(free), max(budget, GIB))
-
-
-def plan_of_file(path: str) -> Planned:
-    """Returns a plan from a file: the output of `plimsoll plan --json`, or a run's plan.json.
-
-    Raises:
-        PlimsollError: The file cannot be read, is not a plan, or is one that did not fit.
-    """
-    facts = read_plan_file(path)
-    with as_written(f"--plan {path}"):
-        return Planned.from_dict(facts)

@@ -6,32 +6,33 @@ import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Planned
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import name_of
 
 PLAN_ADVICE = "write one with `plimsoll plan ... --json > plan.json`, or take a run's plan.json"
 
 
-def read_plan_file(path: str) -> dict[str, Any]:
-    """Returns the object in a plan file: the output of `plimsoll plan --json`, or a run's plan.json.
+def read_plan_file(path: str) -> Planned:
+    """Returns the plan in a file: the output of `plimsoll plan --json`, or a run's plan.json.
 
     Raises:
         RecipeError: The file cannot be read, is not a plan, or is one that did not fit.
     """
     try:
-        planned: Any = json.loads(Path(path).expanduser().read_text("utf-8"))
+        content = json.loads(Path(path).expanduser().read_text("utf-8"))
     except (OSError, ValueError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
-    if not isinstance(planned, dict):
-        raise RecipeError(f"--plan {path} is not a plan: {PLAN_ADVICE}")
-    planned = cast(dict[str, Any], planned)
-    if planned.get("fits") is False and "plan" not in planned:  # `--floor` may print a plan over the budget
+    if isinstance(content, dict) and "plan" not in content and "fits" in content:
         raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
-    return planned
+    try:
+        return Planned.from_dict(content, "it")
+    except (LookupError, TypeError, ValueError) as problem:
+        raise RecipeError(f"--plan {path} is not a plan, {problem}: {PLAN_ADVICE}") from None
 
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,29 +41,20 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
     Raises:
         RecipeError: The file is no plan, is of another batch, or contradicts `pins`.
     """
-    content = read_plan_file(path).get("plan")
-    plan = cast(dict[str, Any], content) if isinstance(content, dict) else {}
-    missing = [name for name in (*LEVERS, "accumulation") if name not in plan]
-    if missing:
-        raise RecipeError(f"--plan {path} is not a plan, it does not say {', '.join(missing)}: {PLAN_ADVICE}")
-    levers = {name: plan[name] for name in LEVERS}
-    micro, times = levers["micro_batch"], plan["accumulation"]
-    wrong = [f"{name} {levers[name]!r}" for name, lever in LEVERS.items() if not lever.allows(levers[name])]
-    wrong += [f"accumulation {times!r}"] if type(times) is not int else []
-    if wrong:
-        raise RecipeError(f"--plan {path} says {wrong[0]}, which is no value of it: {PLAN_ADVICE}")
-    if micro * times != recipe.effective_batch:
+    plan = read_plan_file(path).plan
+    require_levers(plan.levers)
+    if plan.effective_batch != recipe.effective_batch:
         raise RecipeError(
-            f"--plan {path} splits {micro * times} examples a step ({micro} x {times}), and the recipe's effective"
-            f" batch is {recipe.effective_batch}: plan again, or change --batch-size"
+            f"--plan {path} splits {plan.effective_batch} examples a step ({plan.micro_batch} x {plan.accumulation}),"
+            f" and the recipe's effective batch is {recipe.effective_batch}: plan again, or change --batch-size"
         )
-    other = [name for name, value in pins.items() if levers[name] != value]
-    if other:
-        raise RecipeError(
-            f"{LEVERS[other[0]].flag} {pins[other[0]]} and --plan {path} with {levers[other[0]]} contradict each other:"
-            " give one of them"
-        )
-    return levers
+    for name, value in pins.items():
+        if plan.levers[name] != value:
+            raise RecipeError(
+                f"{LEVERS[name].flag} {value} and --plan {path} with {plan.levers[name]} contradict each other: give"
+                " one of them"
+            )
+    return plan.levers
 
 
 def require_levers(pins: Mapping[str, Any]) -> None:
