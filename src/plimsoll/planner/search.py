@@ -38,6 +38,8 @@ class Desk:
     """Called with what is being done."""
     deadline: Deadline = field(default_factory=Deadline)
     """Time after which the best plan is taken; where none is known by then, the first one that is."""
+    said: Candidate | None = None
+    """The plan of which it was said that it fits."""
 
 
 def find_fastest(problem: Problem, desk: Desk) -> Planned:
@@ -94,18 +96,13 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
     workers = desk.compiler.workers
     running: dict[Future[Any], Inquiry] = {}
     pool = ThreadPoolExecutor(workers)
-    said = None
     try:
         while True:
             objective.is_late = desk.deadline.is_over()
             wanted = inquiries(evidence, objective)
 
-            # Say what is known while more is asked.
             known = best(evidence, objective)
-            if known not in (None, said) and wanted and wanted[0].verb != "rehearse":
-                needed = round(evidence.needed(known).likely)
-                desk.say(f"fits in {format_budget(needed)}; looking for {objective.goal}")
-                said = known
+            say_known(objective, known, wanted, desk)
 
             # Ask as much as there are compile processes.
             for inquiry in allowed(wanted, running.values(), workers):
@@ -126,6 +123,15 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
         return known
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry], desk: Desk) -> None:
+    """Says the budget of the best plan so far, once, while a better one is looked for."""
+    if known in (None, desk.said) or not wanted or wanted[0].verb == "rehearse":
+        return
+    desk.said = known
+    needed = round(objective.evidence.needed(known).likely)
+    desk.say(f"fits in {format_budget(needed)}; looking for {objective.goal}")
 
 
 def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int) -> list[Inquiry]:
