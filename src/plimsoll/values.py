@@ -90,18 +90,31 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
     # Several values.
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):
-        is_fixed = origin is tuple and Ellipsis not in arguments
-        kinds = arguments if is_fixed else arguments[:1] * len(value)
-        if len(kinds) == len(value):
-            places = range(len(value))
-            return tuple(from_json(kinds[place], value[place], f"{path}[{place}]") for place in places)
+        return _read_items(kind, value, path)
     if origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: from_json(arguments[1], part, f"{path}.{name}") for name, part in value.items()}
 
-    # One value. True is no 1, and a float may be written without a point.
-    choices = [(type(choice), choice) for choice in arguments]
-    is_choice = origin is Literal and (type(value), value) in choices
+    # One value.
+    if not _is_of(kind, value):
+        raise TypeError(f"{path} is {value!r}")
+    return value
+
+
+def _read_items(kind: Any, items: Sequence[Any], path: str) -> tuple[Any, ...]:
+    """Returns a tuple of a fixed or of any length."""
+    kinds = get_args(kind)
+    if get_origin(kind) is Sequence or Ellipsis in kinds:
+        kinds = kinds[:1] * len(items)
+    if len(kinds) != len(items):
+        raise TypeError(f"{path} has {len(items)} values instead of {len(kinds)}")
+    places = range(len(items))
+    return tuple(from_json(kinds[place], items[place], f"{path}[{place}]") for place in places)
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Returns whether a value is of a plain type or a choice. True is no 1; a float may lack its point."""
+    if get_origin(kind) is Literal:
+        choices = [(type(choice), choice) for choice in get_args(kind)]
+        return (type(value), value) in choices
     is_whole_float = kind is float and type(value) is int
-    if is_choice or is_whole_float or kind in (Any, type(value)):
-        return value
-    raise TypeError(f"{path} is {value!r}")
+    return is_whole_float or kind in (Any, type(value))

@@ -46,15 +46,7 @@ def optional(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
     data = optional(folder, "data.json")
-    planned = folder.planned() if folder.has("plan.json") else None
-    ledger = folder.ledger() if folder.has("ledger.json") else None
-
-    # Losses, of the data that it reads now.
     rows = list(read_rows(folder.metrics))
-    losses = [row["loss"] for row in rows if row.get("loss") is not None]
-    since = data.get("data_since", 0)
-    evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
-    best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
 
     # How far it is.
     steps = data.get("steps")
@@ -62,17 +54,36 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     state = folder.state(steps)
     if state == "training now" and rows:
         step = rows[-1]["step"]
-    return {
-        "recipe": planned.recipe if planned else folder.read("recipe.json").get("kind"),
+    row = {
+        "recipe": folder.read("recipe.json").get("kind"),
         "step": step,
         "steps": steps,
+        "state": state,
+        **_losses(rows, since=data.get("data_since", 0)),
+    }
+
+    # Its bytes.
+    if folder.has("plan.json"):
+        planned = folder.planned()
+        row |= {
+            "recipe": planned.recipe,
+            "predicted_bytes": planned.peak_bytes,
+            "budget_bytes": planned.ledger.budget_bytes,
+        }
+    if folder.has("ledger.json"):
+        row["peak_bytes"] = folder.ledger().measured_bytes
+    return row
+
+
+def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
+    """Returns the last loss and the best evaluation after a step, from which on the data is what it reads now."""
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
+    best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
+    return {
         "loss": losses[-1] if losses else None,
         "best_validation_loss": best.get("validation_loss"),
         "exact_accuracy": best.get("validation_exact_accuracy"),
-        "predicted_bytes": planned and planned.peak_bytes,
-        "peak_bytes": ledger and ledger.measured_bytes,
-        "budget_bytes": planned and planned.ledger.budget_bytes,
-        "state": state,
     }
 
 

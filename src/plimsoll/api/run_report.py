@@ -57,20 +57,16 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     ledger = folder.ledger() if folder.has("ledger.json") else planned and RunLedger.of_plan(planned)
 
     # What the model makes, or what the files say without it.
-    why_not = _why_not_asked(folder, ask_model=ask_model)
     metrics = _last_evaluation(folder)
     shown: Facts = {}
-    if why_not is None:
+    try:
+        _require_askable(folder, ask_model=ask_model)
         say("asking the model what it makes")
-        limit = _limit_bytes(ledger.budget_bytes if ledger else 0)
-        question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
-        try:
-            shown = ask("show", question)
-            left_out += shown["left_out"]
-        except (PlimsollError, RuntimeError) as problem:
-            why_not = f"{problem}. It may use {format_bytes(limit)}"
-    if why_not is not None:
-        left_out.append(f"what the model makes, and its learning rate: {why_not}")
+        budget = ledger.budget_bytes if ledger else 0
+        shown = _answer_of_model(folder, metrics, budget, closed_loop=closed_loop)
+        left_out += shown["left_out"]
+    except PlimsollError as problem:
+        left_out.append(f"what the model makes, and its learning rate: {problem}")
         if data:
             shown = {"exhibits": uses_of(recipe).exhibits(metrics, spec_of(data["spec"]))}
 
@@ -115,12 +111,24 @@ def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, s
     return {name: command for name, command in named.items() if command}
 
 
-def _why_not_asked(folder: RunFolder, *, ask_model: bool) -> str | None:
+def _require_askable(folder: RunFolder, *, ask_model: bool) -> None:
+    """Raises RunError where the model is not asked."""
     if not ask_model:
-        return "it was not asked (--no-model)"
+        raise RunError("it was not asked (--no-model)")
     if folder.is_trained_now():
-        return "the run is training now, and would be held up: ask for the page again when it has ended"
-    return None if folder.saved_steps() else "the run has no checkpoint yet"
+        raise RunError("the run is training now, and would be held up: ask for the page again when it has ended")
+    if not folder.saved_steps():
+        raise RunError("the run has no checkpoint yet")
+
+
+def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_loop: bool) -> Facts:
+    """Returns what the model makes, by a process of its own. Raises PlimsollError if it fails."""
+    limit = _limit_bytes(budget)
+    question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
+    try:
+        return ask("show", question)
+    except (PlimsollError, RuntimeError) as problem:
+        raise PlimsollError(f"{problem}. It may use {format_bytes(limit)}") from None
 
 
 def _limit_bytes(budget: int) -> int:
