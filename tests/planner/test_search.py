@@ -164,6 +164,22 @@ def test_attention_that_holds_its_scores_is_found_where_only_recomputing_makes_r
     assert (planned.plan.lever("remat"), planned.plan.lever("attention_chunk")) == ("block", 0)
 
 
+def test_what_cannot_fit_is_traced_for_its_smallest_micro_batch_alone():
+    traced = {"none": set(), "dots": set(), "block": set()}
+
+    class Counts(FakeCompiler):
+        def trace(self, plan: Plan):
+            traced[plan.lever("remat")].add(plan.micro_batch)
+            return super().trace(plan)
+
+    kept = {"none": 2_000, "dots": 1_500, "block": 10}
+    compiler = Counts(temporaries=lambda plan: kept[plan.lever("remat")] * plan.micro_batch * MIB)
+    planned = found(GIB, compiler, supported=("remat",), loss_chunks=(), pins={"precision": "float32"})
+    assert planned.plan.lever("remat") == "block"
+    assert traced["none"] == {1}
+    assert traced["block"] == {1, 16}
+
+
 def test_a_time_says_whether_it_is_of_kernels_or_of_rates_and_has_the_range_of_that():
     class WithKernels(FakeCompiler):
         def analyse(self, plan: Plan):

@@ -16,13 +16,13 @@ from typing import Any
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.planned import Planned
 from plimsoll.planner.deadline import Deadline
-from plimsoll.planner.evidence import Evidence, Inquiry
+from plimsoll.planner.evidence import UNSEEN, Evidence, Inquiry
 from plimsoll.planner.explain import explained, priced
 from plimsoll.planner.objectives import Fastest, Smallest
 from plimsoll.planner.policy import best, inquiries
 from plimsoll.planner.refusal import refusal
-from plimsoll.planner.space import Candidate, combinations
-from plimsoll.planner.types import Compiler, DoesNotCompile, Problem
+from plimsoll.planner.space import Candidate, Combination, combinations
+from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem
 from plimsoll.types import Storage
 from plimsoll.units import format_budget
 
@@ -156,9 +156,7 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
     compiler = desk.compiler
     match inquiry.verb:
         case "trace":
-            steps = candidate.combination.steps
-            ends = sorted({min(steps), max(steps)})
-            return {micro: compiler.trace(steps[micro]) for micro in ends}
+            return trace(candidate.combination, evidence, compiler)
         case "compile":
             started = desk.deadline.clock()
             analysis = compiler.analyse(candidate.step)
@@ -168,6 +166,19 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
             return compiler.rehearse(candidate.step)
         case "time":
             return time_in_turn(candidate, evidence, compiler)
+
+
+def trace(combination: Combination, evidence: Evidence, compiler: Compiler) -> dict[int, Analysis]:
+    """Returns the traces of the smallest and the largest micro-batch; of the smallest alone where no state fits beside
+    its temporaries.
+    """
+    steps = combination.steps
+    smallest, largest = min(steps), max(steps)
+    traces = {smallest: compiler.trace(steps[smallest])}
+    least = UNSEEN.low * traces[smallest].beyond_state_bytes
+    if largest != smallest and least <= evidence.problem.budget_bytes:
+        traces[largest] = compiler.trace(steps[largest])
+    return traces
 
 
 def time_in_turn(candidate: Candidate, evidence: Evidence, compiler: Compiler) -> float:
