@@ -20,6 +20,10 @@ from plimsoll.types import Compute, Levers
 CPU = Compute(platform="cpu")
 
 
+def changed(compute, **levers):
+    return replace(compute, levers=Levers(compute.levers | levers))
+
+
 def heads(length, *, batch=2, heads=2, width=16):
     random = np.random.default_rng(0)
     return [random.normal(size=(batch, heads, length, width)).astype(np.float32) for _ in range(3)]
@@ -64,21 +68,21 @@ def assert_near(actual, expected, tolerance):
 )
 def test_blocks_change_neither_the_result_nor_its_gradients(length, chunk):
     arrays = heads(length)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk))
     assert_near(with_gradients(attend, arrays), with_gradients(dense, arrays), 2e-6)
 
 
 @pytest.mark.parametrize("chunk", [0, 16])  # of 37: whole, and with keys that were only added to fill a block
 def test_nor_do_they_where_every_position_is_seen(chunk):
     arrays = heads(37)
-    attend = partial(attention.attention, compute=replace(CPU, attention_chunk=chunk))
+    attend = partial(attention.attention, compute=changed(CPU, attention_chunk=chunk))
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, causal=False), arrays), 2e-6)
 
 
 @pytest.mark.parametrize(("window", "chunk"), [(2, 3), (33, 16), (33, 0), (500, 16)])
 def test_a_window_hides_what_lies_before_it(window, chunk):
     arrays = heads(100)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=window)
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk), window=window)
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, window=window), arrays), 2e-6)
 
 
@@ -87,7 +91,7 @@ def test_only_what_belongs_to_a_block_goes_through_a_branch():
     length, chunk = 512, 32
     arrays = heads(length)
     segments = np.sort(np.random.default_rng(0).integers(0, 5, (2, length)), axis=1).astype(np.int32)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), segments=segments)
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk), segments=segments)
 
     def of_branches(jaxpr):
         for equation in jaxpr.eqns:
@@ -117,7 +121,7 @@ def test_the_planner_tries_blocks_that_fill_a_card_and_on_a_cpu_those_that_fit_i
 
 def test_blocks_outside_a_window_are_not_computed():
     def flops(length, window):
-        attend = partial(causal_attention, compute=replace(CPU, attention_chunk=32), window=window)
+        attend = partial(causal_attention, compute=changed(CPU, attention_chunk=32), window=window)
         return dot_flops(jax.jit(attend).trace(*heads(length)).jaxpr)
 
     assert flops(1024, 64) < 1.1 * 2 * flops(512, 64)
@@ -147,14 +151,14 @@ EVERYTHING = {"segments": SEGMENTS, "window": 30, "cap": 0.5, "scale": 0.7}
 def test_documents_caps_scales_and_shared_keys(key_heads, chunk, how):
     query, key, value = heads(100, heads=4)
     arrays = [query, key[:, :key_heads], value[:, :key_heads]]
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), **how)
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk), **how)
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, **how), arrays), 3e-6)
 
 
 @pytest.mark.parametrize(("windowed", "chunk"), [(False, 16), (True, 0), (True, 16)])
 def test_whether_there_is_a_window_may_be_known_only_at_run_time(windowed, chunk):
     arrays = heads(100)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk), window=12)
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk), window=12)
     found = jax.jit(lambda flag: with_gradients(partial(attend, windowed=flag), arrays))(np.array(windowed))
     assert_near(found, with_gradients(partial(dense, window=12 * windowed), arrays), 2e-6)
 
@@ -164,17 +168,17 @@ def test_blocks_that_share_no_document_are_not_computed():
     query, key, value = heads(64, batch=1)
     segments = np.repeat(np.array([[0, 1]], np.int32), 32, axis=1)
     key[:, :, :32], value[:, :, :32] = np.nan, np.nan
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=16), segments=segments)
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=16), segments=segments)
     found = with_gradients(attend, [query, key, value])
     alone = [x[:, :, 32:] for x in (query, key, value)]
-    expected = partial(causal_attention, compute=replace(CPU, attention_chunk=16))(*alone)
+    expected = partial(causal_attention, compute=changed(CPU, attention_chunk=16))(*alone)
     np.testing.assert_allclose(found[0][:, :, 32:], expected, rtol=1e-6, atol=1e-6)
     assert all(np.isfinite(x[:, :, 32:]).all() for x in found)
 
 
 def test_scores_that_would_overflow_do_not():
     query, key, value = heads(40)
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=8))
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=8))
     actual = with_gradients(attend, [query * 100, key * 100, value])
     assert all(np.isfinite(x).all() for x in actual)
     assert_near(actual[:1], [dense(query * 100, key * 100, value)], 1e-4)
@@ -182,7 +186,7 @@ def test_scores_that_would_overflow_do_not():
 
 def needed(length, chunk):
     shape = jnp.zeros((1, 2, length, 32))
-    attend = partial(causal_attention, compute=replace(CPU, attention_chunk=chunk))
+    attend = partial(causal_attention, compute=changed(CPU, attention_chunk=chunk))
     loss = lambda *arrays: jnp.sum(attend(*arrays) ** 2)  # noqa: E731
     return temporary_bytes(jax.grad(loss, argnums=(0, 1, 2)), shape, shape, shape)
 
@@ -198,7 +202,7 @@ def test_in_a_loop_over_layers_the_bytes_grow_with_the_length_too(documents):
     """What a query sees follows from constants, and must not be computed before the loop, for all blocks at once."""
 
     def bytes_of(length):
-        attend = partial(causal_attention, compute=replace(CPU, attention_chunk=128))
+        attend = partial(causal_attention, compute=changed(CPU, attention_chunk=128))
         segments = np.arange(length, dtype=np.int32)[None] // 300 if documents else None
 
         def loss(x, scales):
@@ -228,15 +232,15 @@ GPU, TPU = (
     [
         (GPU, 1024, 64, "cudnn"),
         (GPU, 77, 128, "cudnn"),
-        (replace(GPU, precision="float32"), 1024, 64, None),
-        (replace(GPU, attention_chunk=128), 1024, 64, None),
+        (changed(GPU, precision="float32"), 1024, 64, None),
+        (changed(GPU, attention_chunk=128), 1024, 64, None),
         (GPU, 1024, 12, None),
         (GPU, 1024, 8, "cudnn"),
         (GPU, 1024, 136, None),
         (TPU, 384, 64, "splash"),
         (TPU, 129, 64, None),
-        (replace(TPU, precision="float32"), 1024, 64, None),
-        (replace(CPU, precision="bfloat16"), 1024, 64, None),
+        (changed(TPU, precision="float32"), 1024, 64, None),
+        (changed(CPU, precision="bfloat16"), 1024, 64, None),
     ],
 )
 def test_the_chips_own_kernel_is_used_where_it_exists(compute, length, width, expected):
@@ -304,14 +308,14 @@ def test_for_a_tpu_the_step_holds_the_kernel_and_no_scores():
 
     assert "tpu_custom_call" in lowered(TPU)
     assert "x512x512xf32" not in lowered(TPU)
-    assert "tpu_custom_call" not in lowered(replace(TPU, precision="float32"))
+    assert "tpu_custom_call" not in lowered(changed(TPU, precision="float32"))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 def test_what_is_traced_where_cudnn_is_not_installed_holds_no_scores_either(precision, monkeypatch):
     monkeypatch.setattr(attention, "_has_cudnn", lambda: False)
     shape = jax.ShapeDtypeStruct((1, 2, 2048, 64), jnp.float32)
-    compute = replace(GPU, precision=precision)
+    compute = changed(GPU, precision=precision)
     loss = lambda *arrays: jnp.sum(causal_attention(*arrays, compute=compute))  # noqa: E731
     traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape, shape, shape)
     scores = 4 * 2 * 2048**2

@@ -199,7 +199,7 @@ def test_eigenvalues_are_not_decayed_and_matrices_are():
 
 
 def test_the_loss_by_position_adds_up_to_the_loss():
-    task, batch = task_of(TINY, replace(SCANNED, loss_chunk=16)), {"tokens": tokens()}
+    task, batch = task_of(TINY, Compute(levers=Levers(remat="block", loss_chunk=16))), {"tokens": tokens()}
 
     @jax.jit
     def evaluated(weights, batch):
