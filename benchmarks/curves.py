@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import plimsoll  # noqa: E402
 from plimsoll.optimizers.settings import Rates  # noqa: E402
 from plimsoll.planned import plain_compute  # noqa: E402
-from plimsoll.training.step import make_init, make_step  # noqa: E402
+from plimsoll.training.step import StepSpec, make_init, make_step  # noqa: E402
 
 SMALL = {"width": 64, "layers": 2, "heads": 2, "vocab_size": 1024}
 BATCH = 16
@@ -84,7 +84,7 @@ def compiled(kind: type[Rates], steps: int, first_seed: int) -> tuple[Any, Any, 
         return make_init(text.task, rule_of(jnp.zeros(steps)))(seed)
 
     def step(state: Any, batch: Any, rates: Any) -> Any:
-        return make_step(text.task, rule_of(rates), accumulation=1)(state, batch)
+        return make_step(text.task, rule_of(rates), StepSpec(accumulation=1))(state, batch)
 
     def sums(params: Any, batch: Any) -> Any:
         loss, _, _ = text.task.loss(params, None, batch, None, train=False)

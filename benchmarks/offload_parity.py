@@ -28,7 +28,7 @@ from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.recipes.registry import preset
 from plimsoll.training import program
-from plimsoll.types import Levers
+from plimsoll.types import Levers, StepOptions
 
 STEPS = 3
 """The second one reads moments that the first has written to the host."""
@@ -98,10 +98,12 @@ def batch_of(recipe: Any) -> dict[str, np.ndarray]:
 
 def trained(recipe: Any, plan: Plan) -> dict[str, np.ndarray]:
     """Returns the leaves of the state after the steps, and each step's loss and gradient norm, by name."""
-    lowered = program.lower(
+    lowered = program.Functions(
         recipe.task(plan.compute(jax.default_backend())),
         recipe.update_rule(STEPS + 1),
         plan,
+        StepOptions(),
+    ).program(
         batch=recipe.spec.batch(recipe.effective_batch),
         evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )

@@ -35,7 +35,18 @@ LOOSE = {
     "types": set(),
     "values": set(),
     "planned": {"levers", "types", "units", "values"},
-    "worker": {"api", "engine", "inference", "planner", "processes", "recipes", "training", "errors"},
+    "worker": {
+        "api",
+        "engine",
+        "errors",
+        "inference",
+        "planned",
+        "planner",
+        "processes",
+        "recipes",
+        "training",
+        "values",
+    },
     "__init__": {"api", "data", "errors", "levers", "optimizers", "recipes", "files"},
 }
 """The same of the modules that stand in no room."""

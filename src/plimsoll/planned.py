@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from plimsoll import values
 from plimsoll.levers import registry
-from plimsoll.types import STORED, Compute, Levers, Numerics, Offload, Precision, Storage
+from plimsoll.types import STORED, Compute, Levers, Numerics, Offload, Precision, StepOptions, Storage
 from plimsoll.units import format_bytes
 
 Verdict = Literal["fits", "does not fit", "uncertain"]
@@ -330,6 +330,8 @@ class Planned:
     """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
     could_grow: tuple[str, ...] = ()
     """Options of the recipe whose largest value that fits can be looked for, with hyphens."""
+    step_options: StepOptions = field(default_factory=StepOptions)
+    """What the user set about the step."""
     largest_found: Largest | None = None
     """The value that was looked for; None where none was."""
 

@@ -43,6 +43,7 @@ Activations = Literal["float32", "bfloat16"]
 Offload = Literal["none", "frozen", "optimizer", "all"]
 Passes = Literal[0, 1, 2]
 """Backward passes of a step that updates layer by layer; 0 for a step that holds the whole gradient."""
+Norms = Literal["global", "layers"]
 OptimizerBits = Literal[32, 16, 8]
 WeightBits = Literal[32, 24, 16]
 FrozenBits = Literal[32, 16, 8, 4]
@@ -99,6 +100,14 @@ class ReadsInParts(Protocol):
     def in_parts(self) -> tuple[str, ...]:
         """Names in `params["trainable"]`; empty where it makes no difference."""
         ...
+
+
+@runtime_checkable
+class Stacks(Protocol):
+    """A task may have this besides: layers whose weights are stacked along a first axis."""
+
+    stacked: str
+    """Entry of the trainable dictionary whose leaves have a leading axis of layers."""
 
 
 @runtime_checkable
@@ -276,6 +285,16 @@ class Compute:
     def deterministic(self) -> bool:
         """Whether a GPU's kernels add in one order."""
         return self.lever("deterministic", True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """What the user sets about a step, and no search tries."""
+
+    norms: Norms = "global"
+    """Norms of the gradient that a step reports: of the whole, or also of each layer and of each other part."""
+    donates: bool = True
+    """Whether a step takes the memory of the state before it; --debug-nans keeps both."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
-* `compile` compiles steps for this machine's CPU, `card-compile` for its GPU, and `cross-compile` for an absent chip:
-  requests of the planner, one per line of standard input, until that closes.
+* `compile` compiles steps for the CPU or the GPU of this machine, and `cross-compile` for an absent chip: questions of
+  the planner, one per line of standard input, until that closes.
 * `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
 * `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
@@ -11,14 +11,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
 import signal
 import sys
-import time
-from pathlib import Path
 from typing import Any, NoReturn
 
 from plimsoll.processes.environment import hide_plugins
@@ -34,12 +31,14 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("JAX_PLATFORMS") == "cpu" and arguments[:1] != ["cross-compile"]:
         hide_plugins()
     verb, *request = arguments
-    if verb in COMPILERS:
-        return _compile(verb, json.loads(request[0]))
+    if verb in ("compile", "cross-compile"):
+        from plimsoll.engine.serve import serve
+
+        return serve(request[0])
     if verb == "host":
-        return _host(json.loads(request[0]))
+        return _host(request[0])
     if verb == "rehearse":
-        return _rehearse(json.loads(request[0]))
+        return _rehearse(request[0])
     if verb == "train":
         return _train(json.loads(request[0]))
     if verb == "again":
@@ -110,80 +109,40 @@ def _end(words: str, code: int) -> NoReturn:
 NO_BACKEND = "Unable to initialize backend"
 """Words with which JAX's error begins where a device that was listed cannot be used now."""
 
-COMPILERS = {
-    "compile": ("plimsoll.engine.compile", "LocalCompiler"),
-    "card-compile": ("plimsoll.engine.card_compile", "CardCompiler"),
-    "cross-compile": ("plimsoll.engine.cross_compile", "CrossCompiler"),
-}
 
-
-def _compile(verb: str, about: dict[str, Any]) -> int:
-    """Reads {"verb": ...} lines and writes {"answer": ...}, {"refused": why} or {"failed": why} lines.
-
-    All other output goes to standard error.
-    """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    from plimsoll.errors import PlimsollError
-
-    module, name = COMPILERS[verb]
-    compiler = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        started = time.perf_counter()
-        try:
-            compiler = compiler or getattr(importlib.import_module(module), name)(about)
-            reply = {"answer": compiler.answer(**question), "seconds": time.perf_counter() - started}
-        except PlimsollError as problem:
-            reply = {"refused": str(problem)}
-        except Exception as problem:
-            reply = _failure(problem)
-        answers.write(json.dumps(reply) + "\n")
-    return 0
-
-
-def _failure(problem: Exception) -> dict[str, str]:
-    """Returns what to answer where a question raised this: in the user's own code it is their refusal, by its lines."""
-    from plimsoll.recipes.own.user_code import calls_of, failed
-
-    if calls_of(problem, Path.cwd()):
-        return {"refused": str(failed(Path.cwd(), "the recipe's own code failed", problem))}
-    return {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}
-
-
-def _host(about: dict[str, Any]) -> int:
+def _host(subject: str) -> int:
     """Measures the memory of this process with all imports of training on an accelerator, and prints it."""
-    from plimsoll.engine.program import import_everything
+    from plimsoll.engine.program import weigh_imports
+    from plimsoll.planner.types import Subject
     from plimsoll.recipes.saved import from_dict
-    from plimsoll.training import memory
+    from plimsoll.values import from_json, to_json
 
-    import_everything(from_dict(about["recipe"]))
-    peak = memory.peak_resident_bytes()
-    memory.trim()
-    print(json.dumps({"process_bytes": memory.resident_bytes(), "starting_bytes": peak}))
+    recipe = from_dict(from_json(Subject, json.loads(subject), "subject").recipe)
+    print(json.dumps(to_json(weigh_imports(recipe))))
     return 0
 
 
-def _rehearse(request: dict[str, Any]) -> int:
+def _rehearse(subject: str) -> int:
     """Does what training does before its first step, and prints what it took: to import, and then all of it.
 
     The plan comes in a line of standard input, once its functions are in the cache.
     """
     _import_jax()
-    from plimsoll.engine.program import import_everything, rehearse
-    from plimsoll.planner.child import plan_of
+    from plimsoll.engine.program import rehearse, weigh_imports
+    from plimsoll.planned import Plan
+    from plimsoll.planner.types import Subject
     from plimsoll.recipes.saved import from_dict
-    from plimsoll.training import memory
+    from plimsoll.values import from_json, to_json
 
-    recipe = from_dict(request["recipe"])
-    import_everything(recipe)
-    memory.trim()
-    print(memory.resident_bytes(), flush=True)
-    plan = sys.stdin.readline()
-    if not plan:
+    about = from_json(Subject, json.loads(subject), "subject")
+    recipe = from_dict(about.recipe)
+    print(weigh_imports(recipe).process_bytes, flush=True)
+    line = sys.stdin.readline()
+    if not line:
         return 1  # the planner is gone
-    result = rehearse(recipe, plan_of(json.loads(plan)), steps=request["steps"])
-    print(json.dumps(dataclasses.asdict(result)))
+    plan = from_json(Plan, json.loads(line), "plan")
+    rehearsal = rehearse(recipe, plan, about.step_options, steps=about.steps)
+    print(json.dumps(to_json(rehearsal)))
     return 0
 
 

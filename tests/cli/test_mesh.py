@@ -19,6 +19,7 @@ from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training.checkpoints import read_leaves
+from plimsoll.types import StepOptions
 
 SMALL = shlex.split(
     "--width 256 --layers 1 --heads 4 --vocab-size 300 --ema-decay 0.9 --seq-len 32 --batch-size 16 --steps 4"
@@ -55,7 +56,7 @@ def test_a_run_that_moves_between_devices_learns_what_it_learns_on_one(text_file
     run = RunFolder(tmp_path)
     recipe, prepared = from_dict(run.read("recipe.json")), Prepared.read(run)
     plan = Plan.from_dict(run.planned().plan.to_dict() | {"devices": 1, "fsdp": 1})
-    alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(tmp_path).source(prefetch=0)
+    alone, source = load(recipe, plan, StepOptions(), steps=prepared.steps), recipe.open(tmp_path).source(prefetch=0)
     state = alone.init(np.uint32(recipe.length.seed))
     for _ in MESHES:
         state, _ = alone.step(state, next(source))

@@ -27,6 +27,7 @@ from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
 from plimsoll.training import distributed
 from plimsoll.training.checkpoints import read_leaves
+from plimsoll.types import StepOptions
 
 SMALL = shlex.split(
     "--width 32 --layers 1 --heads 1 --vocab-size 300 --seq-len 32 --batch-size 16 --steps 1000"
@@ -163,7 +164,7 @@ def test_what_was_saved_is_what_one_device_learns_from_the_same_batches(killed, 
     assert newest(run) == goal
     recipe, prepared = from_dict(folder.read("recipe.json")), Prepared.read(folder)
     plan = Plan.from_dict(folder.planned().plan.to_dict() | {"devices": 1, "fsdp": 1})
-    alone, source = load(recipe, plan, steps=prepared.steps), recipe.open(run).source(prefetch=0)
+    alone, source = load(recipe, plan, StepOptions(), steps=prepared.steps), recipe.open(run).source(prefetch=0)
     state = alone.init(np.uint32(recipe.length.seed))
     for _ in range(goal):
         state, _ = alone.step(state, next(source))

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from plimsoll.planned import Plan
-from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.training.step import make_step
-from plimsoll.types import Levers
+from plimsoll.training.program import Functions, compiled, tree_bytes
+from plimsoll.training.step import StepSpec, make_step
+from plimsoll.types import Levers, StepOptions
 from task_examples import OWN, RECIPES
 
 PLANS = {
@@ -37,10 +37,12 @@ def recipe(request):
 
 
 def program(recipe, plan):
-    return lower(
+    return Functions(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),
         plan,
+        StepOptions(),
+    ).program(
         batch=recipe.spec.batch(plan.effective_batch),
         evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
     )
@@ -101,7 +103,7 @@ def test_a_step_that_is_not_given_its_state_aliases_nothing():
     """The counterpart: the two figures above are not what any step would show."""
     recipe, plan = RECIPES["stories"](), PLANS["plain"]
     lowered = program(recipe, plan)
-    step = make_step(recipe.task(plan.compute("cpu")), recipe.update_rule(100), accumulation=1)
+    step = make_step(recipe.task(plan.compute("cpu")), recipe.update_rule(100), StepSpec(accumulation=1))
     batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(8).items()}
     kept = compiled(jax.jit(step).lower(lowered.state, batch))
     assert aliases(kept) == {}

@@ -10,8 +10,8 @@ import pytest
 
 from plimsoll.levers.lora import LoRA
 from plimsoll.planned import Plan
-from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.types import STORABLE, STORED, Levers
+from plimsoll.training.program import Functions, compiled, tree_bytes
+from plimsoll.types import STORABLE, STORED, Levers, StepOptions
 from task_examples import RECIPES
 
 OFF = Plan(
@@ -117,10 +117,12 @@ def step_bytes(name, plan, size):
         known -= {"heads"}  # of layers that attend, and none does
     sizes = SIZE | OF_A_KIND.get(recipe.kind, {}) | dict(size)
     recipe = recipe.replace(**{name: value for name, value in sizes.items() if name in known})
-    program = lower(
+    program = Functions(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),
         plan,
+        StepOptions(),
+    ).program(
         batch=recipe.spec.batch(recipe.length.batch_size),
         evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )
@@ -192,7 +194,9 @@ def state_bytes(**levers):
     recipe = RECIPES["stories"]().replace(**SIZE)
     task = LoRA(recipe.task(plan.compute("cpu")), ["blocks/(query|value)/kernel"], rank=4)
     batch = recipe.spec.batch(recipe.length.batch_size)
-    program = lower(task, recipe.update_rule(100, plan.storage), plan, batch=batch, evaluation_batch=batch)
+    program = Functions(task, recipe.update_rule(100, plan.storage), plan, StepOptions()).program(
+        batch=batch, evaluation_batch=batch
+    )
     stats = compiled(program.step).memory_analysis()
     assert stats.alias_size_in_bytes == tree_bytes(program.state)
     return stats.argument_size_in_bytes, stats.temp_size_in_bytes

@@ -11,7 +11,7 @@ from plimsoll.recipes.recipe import KINDS
 from plimsoll.recipes.recommend.item_reader import Side
 from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import COUNTED, STATE, Compute, Levers, LossSum
 from task_examples import OWN, RECIPES, TWINS, random_batch
 
@@ -157,7 +157,7 @@ def test_a_users_loss_learns_the_same_however_the_batch_is_split(name):
     task, batch = recipe.task(Compute()), random_batch(recipe, EXAMPLES)
     sgd = optax.sgd(0.1)  # Adam divides by the gradient, and would blow rounding up
     state = jax.jit(make_init(task, sgd))(np.uint32(3))
-    learned = {n: jax.jit(make_step(task, sgd, accumulation=n))(state, batch)[0]["params"] for n in (1, 4)}
+    learned = {n: jax.jit(make_step(task, sgd, StepSpec(accumulation=n)))(state, batch)[0]["params"] for n in (1, 4)}
     for one, leaf in zip(jax.tree.leaves(learned[1]), jax.tree.leaves(learned[4]), strict=True):
         np.testing.assert_allclose(leaf, one, rtol=1e-6, atol=1e-6)
     for one, leaf in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(learned[1]), strict=True):

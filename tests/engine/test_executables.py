@@ -12,7 +12,7 @@ from plimsoll.engine import executables, program
 from plimsoll.engine.executables import Index, compiled, path_of
 from plimsoll.planned import Plan
 from plimsoll.planner import child
-from plimsoll.types import Levers
+from plimsoll.types import Levers, StepOptions
 from task_examples import OWN, RECIPES
 
 PLAN = Plan(
@@ -21,6 +21,7 @@ PLAN = Plan(
     levers=Levers(micro_batch=4, remat="none", loss_chunk=0, precision="float32", prefetch=1, async_save=True),
 )
 STEPS = 10
+USUAL = StepOptions()
 OF_JAX = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 
 
@@ -73,8 +74,8 @@ def taken(functions, recipe):
 
 
 def test_the_second_process_lowers_nothing_and_computes_the_same_bits(recipe, lowerings, tmp_path):
-    first = program.load(recipe, PLAN, steps=STEPS)
-    second = program.load(recipe, PLAN, steps=STEPS)
+    first = program.load(recipe, PLAN, USUAL, steps=STEPS)
+    second = program.load(recipe, PLAN, USUAL, steps=STEPS)
     assert len(lowerings) == 1
     assert len(files(tmp_path, "function-*")) == 3
     assert second.in_heap == first.in_heap
@@ -86,7 +87,7 @@ def test_the_second_process_lowers_nothing_and_computes_the_same_bits(recipe, lo
 
 @pytest.mark.parametrize("change", ["a bit", "its end", "nothing of it", "another may write"])
 def test_what_is_damaged_or_not_our_own_is_compiled_again(recipe, lowerings, tmp_path, change):
-    program.load(recipe, PLAN, steps=STEPS)
+    program.load(recipe, PLAN, USUAL, steps=STEPS)
     file = files(tmp_path, "function-*")[0]
     content = file.read_bytes()
     if change == "a bit":
@@ -97,39 +98,41 @@ def test_what_is_damaged_or_not_our_own_is_compiled_again(recipe, lowerings, tmp
         file.unlink()
     else:
         file.chmod(0o666)
-    program.load(recipe, PLAN, steps=STEPS)
+    program.load(recipe, PLAN, USUAL, steps=STEPS)
     assert len(lowerings) == 2
 
 
 def test_another_users_file_is_not_opened(recipe, lowerings, monkeypatch):
-    program.load(recipe, PLAN, steps=STEPS)
+    program.load(recipe, PLAN, USUAL, steps=STEPS)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    program.load(recipe, PLAN, steps=STEPS)
+    program.load(recipe, PLAN, USUAL, steps=STEPS)
     assert len(lowerings) == 2
 
 
 def test_whatever_functions_follow_from_is_in_the_name(recipe, monkeypatch):
-    usual = Index.of(recipe, PLAN, steps=STEPS)
-    assert Index.of(recipe, PLAN.with_levers(prefetch=2, async_save=False), steps=STEPS) == usual
-    assert Index.of(recipe.replace(seed=7), PLAN, steps=STEPS) == usual
+    usual = Index.of(recipe, PLAN, USUAL, steps=STEPS)
+    assert Index.of(recipe, PLAN.with_levers(prefetch=2, async_save=False), USUAL, steps=STEPS) == usual
+    assert Index.of(recipe.replace(seed=7), PLAN, USUAL, steps=STEPS) == usual
     others = [
-        Index.of(recipe, PLAN, steps=STEPS + 1),
-        Index.of(recipe, PLAN.with_levers(remat="block"), steps=STEPS),
-        Index.of(recipe.replace(learning_rate=0.5), PLAN, steps=STEPS),
-        Index.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, steps=STEPS),
-        Index.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, steps=STEPS),
+        Index.of(recipe, PLAN, USUAL, steps=STEPS + 1),
+        Index.of(recipe, PLAN, StepOptions(norms="layers"), steps=STEPS),
+        Index.of(recipe, PLAN, StepOptions(donates=False), steps=STEPS),
+        Index.of(recipe, PLAN.with_levers(remat="block"), USUAL, steps=STEPS),
+        Index.of(recipe.replace(learning_rate=0.5), PLAN, USUAL, steps=STEPS),
+        Index.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, USUAL, steps=STEPS),
+        Index.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, USUAL, steps=STEPS),
     ]
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --xla_cpu_enable_fast_math=true")
-    others.append(Index.of(recipe, PLAN, steps=STEPS))
+    others.append(Index.of(recipe, PLAN, USUAL, steps=STEPS))
     monkeypatch.undo()
     monkeypatch.setattr(executables, "software_digest", lambda: "another version")
-    others.append(Index.of(recipe, PLAN, steps=STEPS))
-    assert len({usual, *others}) == 8
+    others.append(Index.of(recipe, PLAN, USUAL, steps=STEPS))
+    assert len({usual, *others}) == 10
 
 
 @pytest.mark.parametrize("name", ["plain_jax", "equinox_mlp"])
 def test_code_of_others_has_no_index(name):
-    assert Index.of(OWN[name](), PLAN, steps=STEPS) is None
+    assert Index.of(OWN[name](), PLAN, USUAL, steps=STEPS) is None
 
 
 def lowered(function, *names):
@@ -165,5 +168,5 @@ def test_a_function_that_jaxs_cache_had_is_not_written_again(tmp_path):
 
 def test_the_child_and_the_process_that_trains_name_a_plan_alike(recipe):
     """The child gets the levers that are compiled alone."""
-    told = child.plan_of(child.compiled_levers(PLAN))
-    assert Index.of(recipe, told, steps=STEPS) == Index.of(recipe, PLAN, steps=STEPS)
+    told = child.compiled_form(PLAN)
+    assert Index.of(recipe, told, USUAL, steps=STEPS) == Index.of(recipe, PLAN, USUAL, steps=STEPS)

@@ -39,7 +39,7 @@ def test_a_run_that_gave_equal_runs_up_says_so(runs, deterministic, monkeypatch)
     plan = run.plan.with_levers(deterministic=deterministic)
     run = replace(run, planned=replace(run.planned, plan=plan))
     monkeypatch.setattr(session, "import_everything", lambda recipe, tracker: None)
-    monkeypatch.setattr(session, "load", lambda recipe, plan, steps: plan)
+    monkeypatch.setattr(session, "load", lambda recipe, plan, options, steps: plan)
     assert session.load_executables(run) == plan
     assert any(note.startswith("--deterministic False: another run") for note in run.notes) != deterministic
 

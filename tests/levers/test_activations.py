@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from planner_examples import STATIC, problem
-from plimsoll.engine.compile import LocalCompiler
+from plimsoll.engine.serve import Answers
+from plimsoll.engine.trial import CpuTrial
 from plimsoll.errors import RecipeError
 from plimsoll.levers.activations import swiglu
 from plimsoll.levers.precision import dot, dot_columns, dot_rows
@@ -21,8 +22,8 @@ from plimsoll.planned import Plan
 from plimsoll.planner.space import combinations
 from plimsoll.planner.types import Rates
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import to_dict
 from plimsoll.types import Compute, Levers
+from subjects import subject_of
 
 ROUNDING = 2.0**-8
 """Of bfloat16, relative."""
@@ -139,8 +140,8 @@ def test_bfloat16_activations_need_products_in_bfloat16(precision):
 def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatch):
     """By half of what lies between products; logits, and what a small recipe holds besides, stay as they are."""
     recipe = preset(name)
-    monkeypatch.setattr(LocalCompiler, "warm_up", lambda self: None)
-    compiler = LocalCompiler({"recipe": to_dict(recipe), "steps": 10})
+    monkeypatch.setattr(CpuTrial, "compile_init", lambda self, plan: None)
+    answers = Answers(subject_of(recipe))
     micro = min(recipe.effective_batch, 16)
     common = {
         "chip": "cpu", "micro_batch": micro, "accumulation": recipe.effective_batch // micro, "remat": "none",
@@ -149,7 +150,7 @@ def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatc
     }  # fmt: skip
     with jax.numpy_dtype_promotion("standard"):  # as recipes are run
         kept = {
-            activations: compiler.trace(Plan.from_dict(common | {"activations": activations})).temp_bytes
+            activations: answers.trace(Plan.from_dict(common | {"activations": activations})).temp_bytes
             for activations in ("float32", "bfloat16")
         }
     assert kept["bfloat16"] < share * kept["float32"]

@@ -10,17 +10,14 @@ import pytest
 from for_cuda import answer_for_cuda
 from making import made
 from planner_examples import FakeCompiler, problem, search
-from plimsoll.engine import compile as local
-from plimsoll.engine import cross_compile
-from plimsoll.engine.compile import LocalCompiler
-from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.engine.backends import topology
+from plimsoll.engine.serve import Answers
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
-from plimsoll.planner.chips import chip
-from plimsoll.recipes.saved import to_dict
 from plimsoll.report.tables import lever_rows, plan_words
 from plimsoll.training import program
 from plimsoll.units import GIB
+from subjects import subject_of
 
 RECIPE = made(
     "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
@@ -86,27 +83,22 @@ class Asked(Exception):
 )
 def test_what_is_planned_is_compiled_as_it_will_run(name, deterministic, monkeypatch):
     """In the compile child for this machine, and in the one for a chip that is elsewhere."""
-    about = {"recipe": to_dict(RECIPE), "steps": 10}
-    if name == "cpu":
-        compiler, module = LocalCompiler(about), local
-    else:
-        target = chip(name)
-        monkeypatch.setattr(cross_compile.topology, "devices", lambda _: jax.devices())
-        monkeypatch.setattr(cross_compile.unassembled, "options", lambda _: {})
-        compiler, module = CrossCompiler(about | {"chip": dataclasses.asdict(target), "compiled": True}), cross_compile
+    monkeypatch.setattr(topology.topology, "devices", lambda _: jax.devices())
+    monkeypatch.setattr(topology.unassembled, "options", lambda _: {})
+    answers = Answers(subject_of(RECIPE, name))
 
     def compiled(lowered, *, platform=None, deterministic=True, more=None):
         raise Asked(platform, deterministic)
 
-    monkeypatch.setattr(module.program, "compiled", compiled)
+    monkeypatch.setattr(program, "compiled", compiled)
     plan = step_plan(name, deterministic=deterministic, precision="float32")
     backend = {"cpu": None, "h100": "gpu", "tpu-v5e-1": "tpu"}[name]
     with pytest.raises(Asked) as asked:
-        compiler.analyse(plan)
+        answers.analyse(plan)
     assert asked.value.args == (backend, deterministic)
     if name != "cpu":
         with pytest.raises(Asked) as asked:
-            compiler.rehearse(plan.to_dict())
+            answers.trial.run(plan)
         assert asked.value.args == (backend, deterministic)
 
 
@@ -137,26 +129,29 @@ def test_only_the_user_gives_it_up_and_the_plan_says_so_from_then_on():
 
 
 FOR_A_GPU = """
-import dataclasses, json
+import json
 import jax, jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
-from plimsoll.engine.cross_compile import CrossCompiler
+from plimsoll.engine.serve import Answers
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
+from plimsoll.planner.types import Subject
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.training import program
+from plimsoll.types import StepOptions
 
 h100 = chip("h100")
 recipe = preset("code").replace(layers=1)
-compiler = CrossCompiler({"recipe": to_dict(recipe), "steps": 10, "chip": dataclasses.asdict(h100), "compiled": True})
+subject = Subject(recipe=to_dict(recipe), steps=10, step_options=StepOptions(), chip=h100, compiler=("jax",))
+answers = Answers(subject)
 found = {}
 for deterministic in (True, False):
     plan = Plan(chip="h100", accumulation=1, levers=Levers(micro_batch=64, remat="none", loss_chunk=0,
                 precision="bfloat16", prefetch=0, async_save=False, deterministic=deterministic))
-    lowered, _ = compiler.functions(plan).step(recipe.spec.batch(64))
-    step = compiler.executable(lowered, plan)
+    lowered, _ = answers.steps.lowered(plan)
+    step = answers.backend.compile(lowered, deterministic=deterministic)
     found["deterministic" if deterministic else "free"] = step.as_text().count("gemm_fusion")
 
 place = SingleDeviceSharding(devices(h100)[0])

@@ -9,7 +9,7 @@ from making import made
 from plimsoll.levers.ema import Average
 from plimsoll.levers.weight_bits import readable
 from plimsoll.training.program import compiled, tree_bytes
-from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
+from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import WHOLE, Compute, Levers, Storage
 
 DECAY = 0.9
@@ -68,7 +68,7 @@ def recipe_with(ema_decay):
 def step_of(recipe, storage=WHOLE, **how):
     task, rule = recipe.task(Compute()), recipe.update_rule(100, storage)
     init = jax.jit(make_init(task, rule, **how))
-    return init, jax.jit(make_step(task, rule, accumulation=1), donate_argnums=0)
+    return init, jax.jit(make_step(task, rule, StepSpec(accumulation=1)), donate_argnums=0)
 
 
 def next_average(old, new):
@@ -102,7 +102,7 @@ def test_it_is_kept_by_a_step_that_updates_layer_by_layer_too():
     init = jax.jit(make_init(task, rule))
     start, found = init(np.uint32(1))["ema"], []
     for passes in (0, 2):
-        state, step = init(np.uint32(1)), jax.jit(make_step(task, rule, accumulation=1, layerwise=passes))
+        state, step = init(np.uint32(1)), jax.jit(make_step(task, rule, StepSpec(accumulation=1, layerwise=passes)))
         for number in range(3):
             state, _ = step(state, batch_of(recipe, number))
         found.append(state["ema"])
@@ -126,7 +126,7 @@ def test_a_step_of_float16_that_overflows_leaves_the_average_alone():
     task, rule = recipe.task(Compute(levers=Levers(precision="float16"))), recipe.update_rule(100)
     state = jax.jit(make_init(task, rule, precision="float16"))(np.uint32(1))
     state["loss_scale"] = state["loss_scale"]._replace(scale=jnp.float32(2.0**127))
-    after, metrics = jax.jit(make_step(task, rule, accumulation=1))(state, batch_of(recipe))
+    after, metrics = jax.jit(make_step(task, rule, StepSpec(accumulation=1)))(state, batch_of(recipe))
     assert metrics["skipped_steps"] == 1
     jax.tree.map(np.testing.assert_array_equal, after["ema"], state["ema"])
 

@@ -13,8 +13,8 @@ from plimsoll.levers.frozen import Packed, columns, packed, widened
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.recipes.finetune.task import Published
-from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.types import Compute, Levers
+from plimsoll.training.program import Functions, compiled, tree_bytes
+from plimsoll.types import Compute, Levers, StepOptions
 from pretrained_folders import LLAMA, drawn
 from tuning_files import SHAPE, small
 
@@ -102,7 +102,7 @@ def test_the_plan_and_the_compiled_step_count_the_bytes_of_the_codes(tmp_path):
         batch = recipe.spec.batch(4)
         with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by its int32 count
             task, rule = recipe.task(plan.compute("cpu")), recipe.update_rule(10, plan.storage)
-            program = lower(task, rule, plan, batch=batch, evaluation_batch=batch)
+            program = Functions(task, rule, plan, StepOptions()).program(batch=batch, evaluation_batch=batch)
         stats = compiled(program.step).memory_analysis()
         assert stats.alias_size_in_bytes == tree_bytes(program.state)
         return tree_bytes(program.state), stats.argument_size_in_bytes

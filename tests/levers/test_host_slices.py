@@ -1,6 +1,5 @@
 """A step that was compiled for an H100 reads and writes the host's memory where its indices say."""
 
-import dataclasses
 import json
 import subprocess
 from dataclasses import replace
@@ -15,9 +14,10 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
 from plimsoll.recipes.registry import preset
-from plimsoll.recipes.saved import to_dict
 from plimsoll.training.program import LAST_WRONG_RULE
+from plimsoll.values import to_json
 from slice_walks import slices
+from subjects import subject_of
 from task_examples import RECIPES
 
 SIZES = {
@@ -58,15 +58,17 @@ recipe = plimsoll.recipe(
 """A user's recipe of frozen layers, learned ones beside them: no other kind may leave frozen weights on the host."""
 COMPILED = """
 import json, pathlib, sys
-from plimsoll.engine.cross_compile import CrossCompiler
-from plimsoll.planner.child import plan_of
+from plimsoll.engine.serve import Answers
+from plimsoll.planned import Plan
+from plimsoll.planner.types import Subject
+from plimsoll.values import from_json
 
 folder = pathlib.Path(sys.argv[1])
-for number, (about, plan, more) in enumerate(json.loads((folder / "steps.json").read_text())):
-    compiler, plan = CrossCompiler(about), plan_of(plan)
-    compiler.options |= more
-    lowered, _ = compiler.functions(plan).step(compiler.recipe.spec.batch(compiler.recipe.effective_batch))
-    compiled = compiler.executable(lowered, plan)
+for number, (subject, plan, more) in enumerate(json.loads((folder / "steps.json").read_text())):
+    answers, plan = Answers(from_json(Subject, subject, "subject")), from_json(Plan, plan, "plan")
+    answers.backend.options |= more
+    lowered, _ = answers.steps.lowered(plan)
+    compiled = answers.backend.compile(lowered, deterministic=plan.deterministic)
     (module,) = compiled.runtime_executable().hlo_modules()
     (folder / f"{number}.hlo").write_bytes(module.as_serialized_hlo_module_proto())
     sizes = compiled.memory_analysis()
@@ -86,10 +88,8 @@ def compiled(folder, steps):
     python = toolchains.python_for("cuda")
     if python is None:
         pytest.skip("the compiler for GPUs is not installed: plimsoll chips --install cuda")
-    target = dataclasses.asdict(chips.chip("h100"))
-    about = {"steps": 10, "chip": target, "compiled": True}
-    questions = [(about | {"recipe": to_dict(recipe)}, plan.to_dict(), more) for recipe, plan, more in steps]
-    (folder / "steps.json").write_text(json.dumps(questions))
+    questions = [(subject_of(recipe, "h100"), plan, more) for recipe, plan, more in steps]
+    (folder / "steps.json").write_text(json.dumps(to_json(questions)))
     command = [str(python), "-c", COMPILED, str(folder)]
     done = subprocess.run(command, env=for_processes("cuda"), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -14,7 +14,7 @@ from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.liveness import kept_on_host_bytes
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Compute, Layered, Levers, LossSum, Storage
 
 SMALL = DecoderShape(vocab=128, width=64, layers=3, heads=2, inner=128, tied=True)
@@ -45,7 +45,7 @@ def batch(examples, length, *, seed=0):
 def trained(shape, optimizer, *, layerwise, steps):
     task = NextToken(shape, BLOCKS)
     state = jax.jit(make_init(task, optimizer))(np.uint32(3))
-    step = jax.jit(make_step(task, optimizer, accumulation=1, layerwise=layerwise), donate_argnums=0)
+    step = jax.jit(make_step(task, optimizer, StepSpec(accumulation=1, layerwise=layerwise)), donate_argnums=0)
     told = []
     for seed in range(steps):
         state, metrics = step(state, batch(4, 16, seed=seed))
@@ -89,7 +89,7 @@ def traced_step(layerwise, storage=Storage()):  # noqa: B008
     with jax.numpy_dtype_promotion("standard"):
         task, optimizer = NextToken(WIDE, BLOCKS), rule(1.0 if layerwise != 1 else None, storage)
         state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-        step = jax.jit(make_step(task, optimizer, accumulation=1, layerwise=layerwise), donate_argnums=0)
+        step = jax.jit(make_step(task, optimizer, StepSpec(accumulation=1, layerwise=layerwise)), donate_argnums=0)
         ids = jax.ShapeDtypeStruct((2, 32), jnp.int32)
         return step.trace(state, {"input_ids": ids, "labels": ids})
 
@@ -139,7 +139,7 @@ def test_a_language_model_has_its_loss_in_layers():
 )
 def test_what_cannot_be_updated_in_parts_is_refused_with_the_reason(task, optimizer, how, said):
     with pytest.raises(RecipeError, match=said):
-        make_step(task, optimizer, **({"accumulation": 1} | how))
+        make_step(task, optimizer, StepSpec(**({"accumulation": 1} | how)))
 
 
 def test_the_inputs_of_layers_may_wait_on_the_host():
@@ -148,7 +148,7 @@ def test_the_inputs_of_layers_may_wait_on_the_host():
         state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
         traced = {}
         for on_host in (False, True):
-            step = make_step(task, optimizer, accumulation=1, layerwise=1, inputs_on_host=on_host)
+            step = make_step(task, optimizer, StepSpec(accumulation=1, layerwise=1, inputs_on_host=on_host))
             traced[on_host] = jax.jit(step).trace(state, batch(4, 16)).jaxpr
     assert kept_on_host_bytes(traced[False]) == 0
     assert kept_on_host_bytes(traced[True]) == SMALL.layers * 4 * 16 * SMALL.width * 4

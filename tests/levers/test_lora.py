@@ -14,7 +14,7 @@ from plimsoll.levers.lora import Adapted, LoRA, linear
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.training.program import tree_bytes
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Compute, Levers
 
 SHAPE = DecoderShape(vocab=128, width=64, layers=2, heads=2, inner=128, tied=True)
@@ -47,7 +47,7 @@ def loss_of(task, params):
 def test_only_the_factors_are_learned_and_the_frozen_weights_take_so_many_bits(bits, remat):
     task, optimizer = LoRA(base(remat), ATTENTION, rank=4), optax.adam(1e-2)
     state = jax.jit(make_init(task, optimizer, frozen_bits=bits))(np.uint32(0))
-    step = jax.jit(make_step(task, optimizer, accumulation=2))
+    step = jax.jit(make_step(task, optimizer, StepSpec(accumulation=2)))
     frozen = jax.device_get(state["params"]["frozen"])
     losses = []
     for _ in range(20):

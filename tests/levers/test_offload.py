@@ -33,9 +33,9 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registry import preset
 from plimsoll.training.checkpoints import Checkpoints
 from plimsoll.training.fingerprint import fingerprint
-from plimsoll.training.program import compiled, lower, tree_bytes
-from plimsoll.training.step import evaluated, make_init, make_step
-from plimsoll.types import Compute, Levers
+from plimsoll.training.program import Functions, compiled, tree_bytes
+from plimsoll.training.step import StepSpec, evaluated, make_init, make_step
+from plimsoll.types import Compute, Levers, StepOptions
 
 RECIPE = preset("stories").replace(
     width=128, layers=3, heads=4, vocab_size=300, seq_len=32, batch_size=4, warmup_steps=2, ema_decay=0.9
@@ -56,10 +56,12 @@ def _as_optax_does():
 
 
 def lowered(plan, recipe=RECIPE):
-    return lower(
+    return Functions(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(20),
         plan,
+        StepOptions(),
+    ).program(
         batch=recipe.spec.batch(recipe.effective_batch),
         evaluation_batch=recipe.spec.batch(plan.micro_batch),
     )
@@ -253,7 +255,7 @@ def test_a_layer_of_frozen_weights_is_fetched_inside_the_loop_and_kept_for_no_ba
     for remat in ("none", "block"):
         plan = PLAN.with_levers(remat=remat, offload="frozen")
         task = ADAPTED.task(replace(plan.compute("cpu"), platform="gpu"))  # there layers are scanned without remat, too
-        step = make_step(task, ADAPTED.update_rule(20), accumulation=plan.accumulation)
+        step = make_step(task, ADAPTED.update_rule(20), StepSpec(accumulation=plan.accumulation))
         state = jax.eval_shape(make_init(task, ADAPTED.update_rule(20)), jax.ShapeDtypeStruct((), jnp.uint32))
         lies = placed(state, "frozen", AbstractMesh((1,), ("device",)))
         batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in ADAPTED.spec.batch(4).items()}
@@ -306,7 +308,7 @@ def test_a_recipe_of_ones_own_may_leave_frozen_layers_and_inputs_of_blocks_on_th
         state = jax.eval_shape(make_init(task, rule), jax.ShapeDtypeStruct((), jnp.uint32))
         state = with_shardings(state, placed(state, "frozen", AbstractMesh((1,), ("device",))))
         batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(4).items()}
-        traced[remat] = jax.jit(make_step(task, rule, accumulation=1)).trace(state, batch).jaxpr
+        traced[remat] = jax.jit(make_step(task, rule, StepSpec(accumulation=1))).trace(state, batch).jaxpr
     assert {shape for shape, _ in transfers(traced["block"])} == {(WIDTH, WIDTH)}, "a layer at a time"
     assert kept_on_host_bytes(traced["block"]) == 0
     assert kept_on_host_bytes(traced["offload"]) == LAYERS * 4 * WIDTH * 4, "each block's input"

@@ -25,7 +25,7 @@ from plimsoll.optimizers.in_place import in_place
 from plimsoll.optimizers.lion import Lion
 from plimsoll.optimizers.muon import Muon
 from plimsoll.optimizers.settings import Decay, Optimizer
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Compute, Levers
 
 ALL = [AdamW, Muon, Lion, AdamATan2]
@@ -105,7 +105,7 @@ def batch(seed):
 def step_of(optimizer, *, layerwise):
     task, rule = NextToken(SHAPE, BLOCKS), optimizer.rule(8)
     state = jax.jit(make_init(task, rule))(np.uint32(3))
-    step = jax.jit(make_step(task, rule, accumulation=1, layerwise=layerwise), donate_argnums=0)
+    step = jax.jit(make_step(task, rule, StepSpec(accumulation=1, layerwise=layerwise)), donate_argnums=0)
     compiled = step.lower(state, batch(0)).compile()
     stats = compiled.memory_analysis()
     return compiled, state, stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes

@@ -7,14 +7,19 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from planner_examples import STATIC, plan
 from plimsoll.planner import child
-from plimsoll.planner.child import Child, Pool
-from plimsoll.planner.types import DoesNotCompile
+from plimsoll.planner.child import Child, CompileProcess, Pool
+from plimsoll.planner.chips import chip
+from plimsoll.planner.types import Card, DoesNotCompile, Subject
+from plimsoll.types import StepOptions
+from plimsoll.units import GIB
 
+SUBJECT = Subject(recipe={"kind": "a"}, steps=10, step_options=StepOptions())
 BUFFER = {"bytes": 7, "shape": "int8[7]", "what": "sin", "place": "recipe.py:3"}
 ANALYSIS = {
     "argument_bytes": 1, "output_bytes": 1, "alias_bytes": 1, "temp_bytes": 7, "flops": 2.0, "largest": [BUFFER]
@@ -29,8 +34,8 @@ with open(started, "a") as file:
     file.write(str(os.getpid()) + "\\n")
 for line in sys.stdin:
     question = json.loads(line)
-    verb, plan = question["verb"], question.get("plan", {{}})
-    micro = plan.get("micro_batch")
+    verb, plans = question["verb"], question["plans"]
+    micro = plans[0]["micro_batch"] if plans else None
     if verb == "static" and os.path.exists(started + ".dies"):
         os.remove(started + ".dies")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -38,10 +43,10 @@ for line in sys.stdin:
         reply = {{"answer": {RATES!r} | {{"source": os.environ["CHIP"]}}}}
     elif verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
-    elif verb == "measure" and any(plan["micro_batch"] == 66 for plan in question["plans"]):
+    elif verb == "measure" and any(plan["micro_batch"] == 66 for plan in plans):
         os.kill(os.getpid(), signal.SIGKILL)
     elif verb == "measure":
-        reply = {{"answer": {{"seconds": [0.25] * len(question["plans"])}}}}
+        reply = {{"answer": [0.25] * len(plans)}}
     elif micro == 13:
         reply = {{"failed": "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."}}
     elif micro == 66:
@@ -70,15 +75,21 @@ for line in sys.stdin:
 """
 
 
+class Program(CompileProcess):
+    """A process that runs PROGRAM."""
+
+    command = (sys.executable, "-c", PROGRAM)
+
+
 @pytest.fixture
 def child_of(tmp_path):
     """Makes children, and ends them."""
     with contextlib.ExitStack() as made:
 
-        def make(about=None, **how):
-            about = about or {}
-            environment = os.environ | {"STARTED": str(tmp_path / "started"), "CHIP": about.get("chip", "cpu")}
-            one = Child([sys.executable, "-c", PROGRAM], environment, about=about, answers=tmp_path / "answers", **how)
+        def make(subject=SUBJECT, **how):
+            name = "cpu" if subject.chip is None else subject.chip.name
+            environment = os.environ | {"STARTED": str(tmp_path / "started"), "CHIP": name}
+            one = Child(Program(subject, environment), answers=tmp_path / "answers", **how)
             made.callback(one.stop)
             return one
 
@@ -133,7 +144,7 @@ def test_an_answer_that_is_damaged_or_gone_is_asked_for_again(child_of, tmp_path
     (path,) = (tmp_path / "answers").iterdir()
     path.write_text(damage)
     assert compiler.measure([plan()]) == [0.25]
-    assert json.loads(path.read_text())["answer"] == {"seconds": [0.25]}
+    assert json.loads(path.read_text())["answer"] == [0.25]
 
 
 def test_answers_that_cannot_be_written_are_answers_all_the_same(child_of, tmp_path):
@@ -154,7 +165,7 @@ def test_an_answer_is_kept_for_the_same_question_and_only_for_that(child_of, tmp
     assert again.compiles == 0
     assert len(started(tmp_path)) == 1
 
-    other = child_of({"recipe": "another"})
+    other = child_of(replace(SUBJECT, recipe={"kind": "another"}))
     other.analyse(plan(remat="block"))
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     with_flags = child_of()
@@ -164,11 +175,11 @@ def test_an_answer_is_kept_for_the_same_question_and_only_for_that(child_of, tmp
 
 def test_rates_and_times_are_of_a_chip_a_card_and_its_driver(child_of, tmp_path):
     """What one card measured is no answer for another, nor for another driver."""
-    cards = [{"kind": "NVIDIA H200", "driver": driver} for driver in ("580.1", "590.2")]
-    chips = [{"chip": "l4"}, *({"chip": "h200", "card": card} for card in cards)]
-    for about in [*chips, *chips]:
-        compiler = child_of(about)
-        assert compiler.rates().source == about["chip"]
+    cards = [Card("NVIDIA H200", 140 * GIB, driver=driver) for driver in ("580.1", "590.2")]
+    subjects = [replace(SUBJECT, chip=chip("l4")), *(replace(SUBJECT, chip=chip("h200"), card=card) for card in cards)]
+    for subject in [*subjects, *subjects]:
+        compiler = child_of(subject)
+        assert compiler.rates().source == subject.chip.name
         assert compiler.measure([plan()]) == [0.25]
     assert len(started(tmp_path)) == 3
 

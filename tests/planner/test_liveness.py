@@ -9,7 +9,7 @@ from plimsoll.planned import Plan
 from plimsoll.planner.liveness import temporary_bytes
 from plimsoll.recipes.registry import preset
 from plimsoll.training import program
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Levers
 
 MIB = 2**20
@@ -121,7 +121,9 @@ def test_a_step_is_estimated_near_what_the_compiler_needs(remat, micro_batch, la
     )
     task, optimizer = recipe.task(plan.compute("gpu")), recipe.update_rule(100)
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-    step = jax.jit(make_step(task, optimizer, accumulation=plan.accumulation, layerwise=layerwise), donate_argnums=0)
+    step = jax.jit(
+        make_step(task, optimizer, StepSpec(accumulation=plan.accumulation, layerwise=layerwise)), donate_argnums=0
+    )
     traced = step.trace(state, program.shapes(recipe.spec.batch(16)))
     # Without this pass the CPU's compiler takes rematerialisation out again. LLVM's passes change no buffer.
     options = {"xla_disable_hlo_passes": "cse_barrier_expander", "xla_backend_optimization_level": 0}

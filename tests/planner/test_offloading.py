@@ -160,6 +160,7 @@ from plimsoll.planner.chips import chip
 from plimsoll.planner.topology import devices
 from plimsoll.recipes.registry import preset
 from plimsoll.training.program import Functions, compiled
+from plimsoll.types import StepOptions
 from plimsoll.planned import Plan
 from plimsoll.types import Levers
 from plimsoll.levers.lora import LoRA
@@ -175,7 +176,7 @@ for where, levers in wheres.items():
     platform = {"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]
     task = recipe.task(one.compute(platform))
     task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task
-    spread = Functions(task, recipe.update_rule(10), one, devices(chip(sys.argv[1])))
+    spread = Functions(task, recipe.update_rule(10), one, StepOptions(), devices(chip(sys.argv[1])))
     stats = compiled(spread.step(recipe.spec.batch(batch))[0], platform=platform).memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}
 print(json.dumps(found))

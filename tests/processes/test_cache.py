@@ -173,7 +173,7 @@ import json, sys
 for line in sys.stdin:
     question = json.loads(line)
     seconds = [question["plans"][0]["micro_batch"]] * 2000
-    print(json.dumps({"answer": {"seconds": seconds}}), flush=True)
+    print(json.dumps({"answer": seconds}), flush=True)
 """
 
 
@@ -182,11 +182,18 @@ def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
     program = """
     import json, os, sys
     from pathlib import Path
-    from plimsoll.planner.child import Child, Pool
+    from plimsoll.planner.child import Child, CompileProcess, Pool
+    from plimsoll.planner.types import Subject
+    from plimsoll.types import StepOptions
     from planner_examples import plan
 
+    subject = Subject(recipe={}, steps=1, step_options=StepOptions())
     folder, compiler = Path(os.environ["PLIMSOLL_CACHE"]), json.loads(os.environ["ARGUMENTS"])["compiler"]
-    with Pool([Child([sys.executable, "-c", compiler], os.environ, about={}, answers=folder / "answers")]) as child:
+
+    class Script(CompileProcess):
+        command = [sys.executable, "-c", compiler]
+
+    with Pool([Child(Script(subject, os.environ), answers=folder / "answers")]) as child:
         for number in range(300):
             micro = number * 7 % 20 + 1
             assert child.measure([plan(micro_batch=micro)]) == [micro] * 2000
@@ -194,7 +201,7 @@ def test_planners_at_once_share_answers_that_another_process_removes(tmp_path):
     emptied, _ = together(tmp_path, program, compiler=COMPILER)
     assert emptied > 0
     for path in (tmp_path / "answers").glob("*.json"):
-        assert len(json.loads(path.read_text())["seconds"]) == 2000
+        assert len(json.loads(path.read_text())["answer"]) == 2000
 
 
 @pytest.mark.slow

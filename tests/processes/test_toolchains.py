@@ -22,7 +22,9 @@ from plimsoll.errors import PlimsollError
 from plimsoll.planner.chips import chip
 from plimsoll.processes import toolchains
 from plimsoll.processes.environment import for_processes
+from plimsoll.recipes.registry import preset
 from plimsoll.units import GIB
+from subjects import subject_of
 
 real_run = toolchains._run
 
@@ -162,10 +164,11 @@ def test_where_its_interpreter_has_gone_a_plan_says_why_it_is_only_estimated(ins
     broken = toolchains.missing("cuda")
     assert broken == "broken, its interpreter /nowhere/python3 is gone"
 
-    messages, about = [], {}
-    command, _ = compile_process(Place(chip=chip("h200"), budget_bytes=GIB), about, messages.append)
-    assert command[0] == sys.executable
-    assert about["compiled"] is False
+    messages = []
+    place = Place(chip=chip("h200"), budget_bytes=GIB)
+    process = compile_process(place, subject_of(preset("stories")), messages.append)
+    assert process.python == sys.executable
+    assert not process.subject.is_compiled
     (message,) = messages
     assert broken in message
     assert "`plimsoll chips --install cuda`" in message
@@ -178,9 +181,9 @@ def test_what_a_compile_environment_answered_is_asked_again_of_another_version(i
     asked = []
     for version in ("9.1", "9.2"):
         (packages / f"nvidia_cudnn-{version}.dist-info").mkdir()
-        compile_process(Place(chip=chip("h200"), budget_bytes=GIB), about := {}, lambda _: None)
-        asked.append(about["compiler"])
-    assert asked == [["nvidia_cudnn-9.1"], ["nvidia_cudnn-9.1", "nvidia_cudnn-9.2"]]
+        place = Place(chip=chip("h200"), budget_bytes=GIB)
+        asked.append(compile_process(place, subject_of(preset("stories")), lambda _: None).subject.compiler)
+    assert asked == [("nvidia_cudnn-9.1",), ("nvidia_cudnn-9.1", "nvidia_cudnn-9.2")]
 
 
 def test_too_little_disk_is_refused_before_anything_is_made(steps, monkeypatch, place):

@@ -34,7 +34,7 @@ from plimsoll.recipes.specs import TokenSpec, spec_of
 from plimsoll.recipes.text.data import Text
 from plimsoll.recipes.text.model import Decoder
 from plimsoll.training.checkpoints import Checkpoints
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Compute
 from recipe_packages import describe
 from task_examples import puzzle_folder
@@ -121,7 +121,7 @@ def test_what_goes_together_takes_a_step_and_its_state_is_saved_and_restored(sou
 
     task, rule = recipe.task(Compute()), recipe.update_rule(3)
     state = make_init(task, rule, examples=4)(np.uint32(0))
-    after, report = jax.jit(make_step(task, rule, accumulation=2))(state, batch)
+    after, report = jax.jit(make_step(task, rule, StepSpec(accumulation=2)))(state, batch)
     assert math.isfinite(float(report["loss"]))
 
     with Checkpoints(run, in_background=False) as checkpoints:

@@ -25,7 +25,7 @@ from plimsoll.models.pretrained.weights import load  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.training import initial_weights  # noqa: E402
 from plimsoll.training.program import compiled, held_bytes, tree_bytes  # noqa: E402
-from plimsoll.types import Levers  # noqa: E402
+from plimsoll.types import Levers, StepOptions  # noqa: E402
 from small_tasks import relative_distance  # noqa: E402
 from task_examples import OWN, RECIPES, random_batch  # noqa: E402
 
@@ -153,7 +153,7 @@ def main(names) -> None:
         steps = 1 if recipe.kind == "puzzles" else 30
         batches = [random_batch(recipe, EXAMPLES, seed=seed) for seed in range(steps)]
         plans = [plan(devices, fsdp, **levers) for devices, fsdp in ((1, 1), (8, 2))]
-        whole, spread = (lowered(recipe, each, steps=steps) for each in plans)
+        whole, spread = (lowered(recipe, each, StepOptions(), steps=steps) for each in plans)
         bits = levers.get("frozen_bits")
         from_files = begun_with_files(recipe, compiled(spread.init), bits) if bits else None
         begun = compiled(whole.init)(np.uint32(7))

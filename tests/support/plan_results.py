@@ -31,7 +31,7 @@ from plimsoll.planned import Plan
 from plimsoll.recipes.finetune.task import Blank, Published
 from plimsoll.training.program import Functions, compiled
 from plimsoll.training.step import evaluated, make_init
-from plimsoll.types import COUNTED, IGNORED_LABEL
+from plimsoll.types import COUNTED, IGNORED_LABEL, StepOptions
 from pretrained_folders import GEMMA_3, LLAMA, write
 from task_examples import OWN, control_file, folder_of_this_process, model_folder, preset, puzzles, recommend
 
@@ -301,7 +301,7 @@ class Compiled:
         self.recipe, self.plan = recipe_of(name), plan
         task = self.recipe.task(plan.compute("cpu"))
         devices = jax.devices() if plan.devices > 1 else None
-        self.functions = Functions(task, _rule(self.recipe, plan), plan, devices)
+        self.functions = Functions(task, _rule(self.recipe, plan), plan, StepOptions(), devices)
 
     @cached_property
     def step(self) -> Any:

@@ -15,7 +15,7 @@ from plimsoll.planner.search import Desk, find_fastest
 from plimsoll.planner.space import combinations, smaller
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
-from plimsoll.types import Storage
+from plimsoll.types import WHOLE, Storage
 from plimsoll.units import MIB
 
 STATIC = Static(
@@ -58,8 +58,8 @@ class FakeCompiler:
     """Temporaries of a traced plan over those of the compiled one."""
     asked: list = field(default_factory=list)
 
-    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
-        kept = storage or Storage()
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
+        kept = storage
         whole = replace(
             STATIC,
             parameter_bytes=STATIC.parameter_bytes * min(16, kept.weight_bits) // 32

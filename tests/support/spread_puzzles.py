@@ -16,8 +16,8 @@ from plimsoll.recipes.puzzles.act import RecursiveSolver  # noqa: E402
 from plimsoll.recipes.puzzles.model import Trm  # noqa: E402
 from plimsoll.recipes.specs import PuzzleSpec  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
-from plimsoll.training.step import make_init, make_step  # noqa: E402
-from plimsoll.types import Levers  # noqa: E402
+from plimsoll.training.step import StepSpec, make_init, make_step  # noqa: E402
+from plimsoll.types import Levers, StepOptions  # noqa: E402
 
 MODEL = Trm(
     width=16, layers=1, high_cycles=1, low_cycles=1, puzzle_positions=1,
@@ -56,9 +56,9 @@ def main() -> None:
     settings = AdamATan2(learning_rate=1e-3, warmup_steps=0, final_fraction=1.0, weight_decay=1.0)
     optimizer = in_place(settings.rule(STEPS), row_rule=MODEL.row_rule(settings, STEPS))
     init = make_init(task, optimizer, examples=EXAMPLES)
-    alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
+    alone = trained(jax.jit(make_step(task, optimizer, StepSpec(accumulation=2))), jax.jit(init)(np.uint32(0)))
     spec = {name: (rows.shape, str(rows.dtype)) for name, rows in next(batches()).items()}
-    spread = Functions(task, optimizer, plan(8), jax.devices())
+    spread = Functions(task, optimizer, plan(8), StepOptions(), jax.devices())
     compiled = spread.step(spec)[0].compile()
     begun = jax.jit(init)(np.uint32(0))
     start = jax.tree.map(lambda leaf, shape: jax.device_put(leaf, shape.sharding), begun, spread.state)

@@ -12,8 +12,8 @@ from plimsoll.levers.sharding import device_bytes, mesh_of  # noqa: E402
 from plimsoll.planned import Plan  # noqa: E402
 from plimsoll.recipes.registry import preset  # noqa: E402
 from plimsoll.training.program import Functions  # noqa: E402
-from plimsoll.training.step import make_init, make_step  # noqa: E402
-from plimsoll.types import Levers  # noqa: E402
+from plimsoll.training.step import StepSpec, make_init, make_step  # noqa: E402
+from plimsoll.types import Levers, StepOptions  # noqa: E402
 
 RECIPE = preset("stories").replace(
     width=256, layers=2, heads=4, vocab_size=1024, seq_len=32, batch_size=32, clip_norm=0.0
@@ -49,10 +49,10 @@ def trained(step, state):
 def main() -> None:
     task, optimizer = RECIPE.task(plan(1).compute("cpu")), RECIPE.update_rule(STEPS)
     init = make_init(task, optimizer)
-    alone = trained(jax.jit(make_step(task, optimizer, accumulation=2)), jax.jit(init)(np.uint32(0)))
+    alone = trained(jax.jit(make_step(task, optimizer, StepSpec(accumulation=2))), jax.jit(init)(np.uint32(0)))
     found = {}
     for fsdp in (1, 4, 8):
-        spread = Functions(task, optimizer, plan(fsdp), jax.devices())
+        spread = Functions(task, optimizer, plan(fsdp), StepOptions(), jax.devices())
         step, _ = spread.step(RECIPE.spec.batch(RECIPE.effective_batch))
         compiled = step.compile()
         start = jax.tree.map(

@@ -24,9 +24,9 @@ from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.training.checkpoints import Checkpoints
-from plimsoll.training.program import compiled, lower, tree_bytes
+from plimsoll.training.program import compiled, tree_bytes
 from plimsoll.training.reports import numbers_of
-from plimsoll.training.step import evaluated, make_evaluate, make_init, make_step
+from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init, make_step
 from plimsoll.types import IGNORED_LABEL, Compute, Levers
 from small_tasks import relative_distance
 
@@ -72,7 +72,7 @@ def init(precision="float32"):
 
 @cache
 def step(accumulation, remat="none", precision="float32"):
-    return jax.jit(make_step(task(remat=remat, precision=precision), rule(), accumulation=accumulation))
+    return jax.jit(make_step(task(remat=remat, precision=precision), rule(), StepSpec(accumulation=accumulation)))
 
 
 @cache
@@ -232,7 +232,7 @@ def test_a_step_multiplies_what_the_published_one_does(variant, remat, calls):
     spec = PuzzleSpec(arrays={}, vocab=11, length=81, identifiers=1)
     solver, shapes = task(Trm(variant=variant, halt_max_steps=3), spec, remat=remat), batch_shapes(spec)
     state = jax.eval_shape(make_init(solver, rule(), examples=EXAMPLES), jax.ShapeDtypeStruct((), jnp.uint32))
-    step = dot_flops(jax.jit(make_step(solver, rule(), accumulation=2)).trace(state, shapes).jaxpr)
+    step = dot_flops(jax.jit(make_step(solver, rule(), StepSpec(accumulation=2))).trace(state, shapes).jaxpr)
     keys = jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((EXAMPLES,), jnp.uint32))
     forward = jax.jit(lambda p, c, b, k: solver.loss(p, c, b, k, train=True)[0])
     assert step / dot_flops(forward.trace(state["params"], state["carry"], shapes, keys).jaxpr) == pytest.approx(

@@ -114,7 +114,7 @@ def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):
     assert not begun.is_exceeded()
 
 
-@pytest.mark.parametrize("option", [{"keep_plan": True}, {"debug_nans": True}, {"profile": 3}, {"profiler_port": 9999}])
+@pytest.mark.parametrize("option", [{"keep_plan": True}, {"profile": 3}, {"profiler_port": 9999}])
 def test_what_no_plan_counts_is_not_answered_either(tmp_path, option):
     one = line(tmp_path, budget=1, **option)
     assert not one.is_exceeded()

@@ -12,7 +12,7 @@ from plimsoll.levers.chunked_loss import IGNORE
 from plimsoll.optimizers.adamw import AdamW
 from plimsoll.planner.flops import dot_flops
 from plimsoll.training.reports import numbers_of
-from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.training.step import StepSpec, make_evaluate, make_init, make_step
 from small_tasks import (
     DroppedRegression,
     LinearRegression,
@@ -40,7 +40,7 @@ def jitted_init(make_task, make_optimizer):
 
 @cache
 def jitted_step(make_task, make_optimizer, accumulation):
-    return jax.jit(make_step(make_task(), make_optimizer(), accumulation=accumulation), donate_argnums=0)
+    return jax.jit(make_step(make_task(), make_optimizer(), StepSpec(accumulation=accumulation)), donate_argnums=0)
 
 
 def taken(make_task, make_optimizer, batches, *, accumulation, seed=3):
@@ -97,7 +97,7 @@ def test_the_weight_pass_costs_no_forward_pass():
     """Three passes' worth of dots: forward, and two in backward. A second forward would be a third more."""
     task, optimizer, batch = decoder_task(), adamw(), text_batch()
     state = jax.eval_shape(make_init(task, optimizer), jax.ShapeDtypeStruct((), jnp.uint32))
-    traced = jax.jit(make_step(task, optimizer, accumulation=4)).trace(state, batch)
+    traced = jax.jit(make_step(task, optimizer, StepSpec(accumulation=4))).trace(state, batch)
     keys = jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((16,), jnp.uint32))
     forward = jax.jit(lambda p, b, k: task.loss(p, None, b, k, train=True)[0]).trace(state["params"], batch, keys)
     assert dot_flops(traced.jaxpr) == 3 * dot_flops(forward.jaxpr)
@@ -153,7 +153,7 @@ def test_the_seed_decides_the_start_and_nothing_else_does():
 def test_with_float16_a_step_that_overflows_changes_nothing_but_the_scale_and_its_number():
     task, optimizer = LinearRegression(), optax.sgd(1e-2, momentum=0.9)
     state = jax.jit(make_init(task, optimizer, precision="float16"))(np.uint32(0))
-    step = jax.jit(make_step(task, optimizer, accumulation=2))
+    step = jax.jit(make_step(task, optimizer, StepSpec(accumulation=2)))
     batch = regression_batch()
     kept = ("params", "optimizer")
     after, metrics = step(state, batch)

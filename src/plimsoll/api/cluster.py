@@ -245,8 +245,8 @@ def _compile_and_become_anew(question: Mapping[str, Any]) -> NoReturn:
 
     folder = RunFolder(question["session"]["run"])
     recipe = from_dict(folder.read("recipe.json"))
-    plan = folder.planned().plan
-    load(recipe, plan, steps=folder.read("data.json")["steps"])
+    planned = folder.planned()
+    load(recipe, planned.plan, planned.step_options, steps=folder.read("data.json")["steps"])
     distributed.leave()
     os.dup2(sys.stdout.fileno(), 1)
     _become(question, os.environ)

@@ -335,7 +335,7 @@ class FunctionPlan(RecipePlan):
                 "plimsoll.AdamW has a schedule over the whole run: say how long it is, plimsoll.plan(..., steps=1000)"
             )
         platform = chips.chip(self.plan.chip).platform
-        return OwnLoop(recipe, self.plan, self.given.form, platform=platform, steps=steps or UNKNOWN_STEPS)
+        return OwnLoop(recipe, self.planned, self.given.form, platform=platform, steps=steps or UNKNOWN_STEPS)
 
 
 @overload

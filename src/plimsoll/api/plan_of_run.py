@@ -22,6 +22,7 @@ from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import name_of
 from plimsoll.training import disk, overruns
+from plimsoll.types import StepOptions
 from plimsoll.units import format_budget, format_bytes
 
 
@@ -67,10 +68,19 @@ def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
     lacks_margin = margin > planned.margin_bytes and not run.options.keep_plan
     reasons = [
         (moved is not None, moved or ""),
+        (planned.step_options != run.options.step_options, other_step(planned.step_options, run.options.step_options)),
         (run.folder.has(changes.PENDING), "has changed"),
         (lacks_margin, f"went over its budget, and gets a margin of {format_bytes(margin)}"),
     ]
     return next((reason for holds, reason in reasons if holds), "")
+
+
+def other_step(before: StepOptions, now: StepOptions) -> str:
+    """Returns how the options of a step differ from those that it was planned for."""
+    if before.norms != now.norms:
+        return f"was planned for --log-norms {before.norms}, and this is --log-norms {now.norms}"
+    was, is_now = ("without", "with") if before.donates else ("with", "without")
+    return f"was planned {was} --debug-nans, which keeps two copies of the state, and goes on {is_now} it"
 
 
 def keep(run: Starting, place: Place, planned: Planned) -> int:
@@ -97,8 +107,9 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
     options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
     pinned = None
 
-    # On other devices the numbers stay: a checkpoint fits no other storage.
-    if options.plan is None and elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None:
+    # On other devices, or with another step, the numbers stay: a checkpoint fits no other storage.
+    moved = elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None
+    if options.plan is None and (moved or planned.step_options != options.step_options):
         levers = planned.plan.levers
         touching = {name: value for name, value in levers.items() if LEVERS[name].touches != "exact"}
         options = replace(options, pins=touching | dict(options.pins))
@@ -196,6 +207,7 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
         numerics=options.numerics,
         pins=pins,
         pinned_by=pinned_by,
+        step_options=options.step_options,
         within=options.within,
         measure=measure,
     )

@@ -30,6 +30,7 @@ def plan(arguments: list[str]) -> int:
         mesh=options.mesh,
         numerics=options.numerics,
         pins=typed.pins,
+        step_options=options.step_options,
         within=options.within,
         measure=options.measure,
     )

@@ -33,9 +33,9 @@ class BudgetGuard:
 
     @property
     def counts(self) -> bool:
-        """True where measured bytes are those that were predicted: no plan counts --debug-nans' copy, nor a trace."""
+        """True where measured bytes are those that were predicted: no plan counts what a profile takes."""
         session = self.run.session
-        return not session.debug_nans and not session.profile and session.profiler_port is None
+        return not session.profile and session.profiler_port is None
 
     def is_exceeded(self) -> bool:
         """Returns whether training should stop and be planned again. Looks every `memory.LOOK_SECONDS` at most."""
@@ -90,7 +90,7 @@ class BudgetGuard:
         message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
         keep_plan = self.run.session.keep_plan
         if keep_plan or not self.counts:
-            flag = "--keep-plan" if keep_plan else "--debug-nans or a profile"
+            flag = "--keep-plan" if keep_plan else "a profile"
             raise StoppedError(
                 f"the allocator refused what training needs ({message}), and with {flag} the run looks for no smaller"
                 f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"

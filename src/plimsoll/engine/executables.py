@@ -28,11 +28,13 @@ import jax
 from jax.experimental import serialize_executable
 
 from plimsoll.planned import Plan
-from plimsoll.planner.child import compiled_levers, processor, software_digest
+from plimsoll.planner.child import compiled_form, processor, software_digest
 from plimsoll.processes.cache import cache_folder
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import names_of
 from plimsoll.training import memory, program
+from plimsoll.types import StepOptions
+from plimsoll.values import to_json
 
 OURS = "plimsoll."
 """Beginning of the names of this package's modules."""
@@ -95,7 +97,7 @@ class Index:
     path: Path
 
     @classmethod
-    def of(cls, recipe: Recipe, plan: Plan, *, steps: int) -> Index | None:
+    def of(cls, recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Index | None:
         """Returns the index of a plan; None where only tracing says what is computed: code of others, or files."""
         if not is_ours(recipe) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
             return None
@@ -106,7 +108,8 @@ class Index:
             "spec": recipe.spec.to_json(),
             "batch": recipe.effective_batch,
             "steps": steps,
-            "levers": compiled_levers(plan),
+            "levers": to_json(compiled_form(plan)),
+            "options_of_step": to_json(options),
             "software": software_digest(),
             "flags": _flags(),
         }

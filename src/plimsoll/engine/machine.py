@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.engine.card_rates import card_rates
-from plimsoll.engine.compile import cpu_rates
+from plimsoll.engine.rates import card_rates, cpu_rates
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
 from plimsoll.units import MIB

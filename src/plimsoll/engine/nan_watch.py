@@ -11,38 +11,32 @@ from typing import Any
 
 import jax
 
+from plimsoll.engine.program import functions_here
 from plimsoll.engine.training_run import TrainingRun
 from plimsoll.errors import StoppedError
-from plimsoll.training import program
 from plimsoll.training.program import Executables
-from plimsoll.training.step import make_step
 from plimsoll.types import Batch
 
 Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 def watched_for_nan(run: TrainingRun, executables: Executables) -> Executables:
-    """Returns the executables with a step that is compiled without donation, and stops at a NaN."""
-    run.notes.append("--debug-nans keeps a second copy of the state, which the plan does not count")
-    task = run.recipe.task(run.plan.compute(jax.default_backend()))
-    rule = run.recipe.update_rule(run.prepared.steps, run.plan.storage)
-    step = make_step(task, rule, **program.of_plan(run.plan))
-    batch = program.shapes(run.recipe.spec.batch(run.recipe.effective_batch))
-    lowered = jax.jit(step).lower(executables.state, batch)
-    compiled = program.compiled(lowered, deterministic=run.plan.deterministic)
-    return dataclasses.replace(executables, step=stopping_at_nan(step, compiled, run.folder.path / "nan.txt"))
+    """Returns the executables with a step that stops at a NaN. The plan's step leaves the state before it there."""
+    functions = functions_here(run.recipe, run.plan, run.planned.step_options, steps=run.prepared.steps)
+    step = stopping_at_nan(functions.take_step, executables.step, run.folder.path / "nan.txt")
+    return dataclasses.replace(executables, step=step)
 
 
 def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
     """Returns a step for `--debug-nans`, which raises StoppedError with the place of the first NaN.
 
-    Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there (the
-    step is compiled without donation, which costs a second copy of the state), so that step is taken again outside of
-    `jit` with `jax_debug_nans`, which stops at the first operation whose result is NaN.
+    Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there
+    (`StepOptions.donates`), so that step is taken again outside of `jit` with `jax_debug_nans`, which stops at the
+    first operation whose result is NaN.
 
     Args:
         step: The step before it was compiled.
-        compiled: The step, compiled without donation.
+        compiled: The step, compiled.
         report: File for the traceback.
     """
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from plimsoll.errors import RecipeError
 from plimsoll.options import FilePath, Metavar, NonNegativeInt, Options, PositiveInt, Seconds, Size, flag_of
 from plimsoll.training.schedule import Every, parse_every
-from plimsoll.types import Numerics
+from plimsoll.types import Norms, Numerics, StepOptions
 from plimsoll.units import parse_budget, parse_seconds
 
 Chip = Annotated[str, Metavar("CHIP")]
@@ -42,9 +42,17 @@ class Place(Arithmetic):
     mesh: Annotated[str | None, Metavar("MESH")] = None
     """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
     optimizer state over 2. By default all devices of the chip."""
+    log_norms: Norms = "global"
+    """Norms of the gradient in the metrics of each step. global: of the whole gradient. layers: also of each layer, and
+    of each part that is in none."""
     within: Seconds | None = None
     """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
     accelerator."""
+
+    @property
+    def step_options(self) -> StepOptions:
+        """What is set about the step itself."""
+        return StepOptions(norms=self.log_norms)
 
     def check_options(self) -> None:
         """Raises RecipeError for a size or a time that cannot be read, before data is looked for."""
@@ -106,7 +114,7 @@ class TrainOptions(Place):
     profiler_port: PositiveInt | None = None
     """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
-    """Stop at the operation that makes the first NaN, with a traceback. Training is slower."""
+    """Stop at the operation that makes the first NaN, with a traceback. The plan has a second copy of the state."""
     name: str | None = field(default=None, metadata={"option": False})
     """Name of the recipe in messages. By default its kind."""
     on_purpose: tuple[str, ...] = field(default=(), metadata={"option": False})
@@ -115,6 +123,10 @@ class TrainOptions(Place):
     """Levers to fix, by name; the planner chooses the others."""
     max_seconds: float | None = field(default=None, metadata={"option": False})
     """Seconds after which to stop early."""
+
+    @property
+    def step_options(self) -> StepOptions:
+        return StepOptions(norms=self.log_norms, donates=not self.debug_nans)
 
     def check_options(self) -> None:
         super().check_options()
@@ -158,7 +170,8 @@ class TrainOptions(Place):
     @property
     def kept(self) -> dict[str, Any]:
         """Options of this session that `plimsoll resume` goes on with: when it evaluates, saves, logs and ends."""
-        return {name: getattr(self, name) for name in ("eval_every", "save_every", "log_every", "patience")}
+        names = ("eval_every", "save_every", "log_every", "log_norms", "patience")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from plimsoll.engine.program import functions_here
 from plimsoll.errors import RecipeError
 from plimsoll.levers.weight_bits import readable
-from plimsoll.planned import Plan
+from plimsoll.planned import Planned
 from plimsoll.planner.chips import BACKEND
 from plimsoll.recipes.own.functions import BatchForm
 from plimsoll.recipes.own.task import require_sound
 from plimsoll.recipes.recipe import Recipe
-from plimsoll.training import distributed
 from plimsoll.training.program import Functions, compiled
 from plimsoll.types import LossSum
 
@@ -28,12 +28,12 @@ from plimsoll.types import LossSum
 class OwnLoop:
     """State and step of a plan, compiled when they are first needed."""
 
-    def __init__(self, recipe: Recipe, plan: Plan, form: BatchForm, *, platform: str, steps: int) -> None:
+    def __init__(self, recipe: Recipe, planned: Planned, form: BatchForm, *, platform: str, steps: int) -> None:
         """Looks at nothing but where JAX runs.
 
         Args:
             recipe: The recipe; its `init` and data are not used by the step.
-            plan: Its plan.
+            planned: Its plan.
             form: Form of a batch.
             platform: Platform of the plan's chip: cpu, cuda or tpu.
             steps: Length of the schedule.
@@ -41,7 +41,8 @@ class OwnLoop:
         Raises:
             RecipeError: JAX runs on another platform here, or has 64-bit numbers.
         """
-        if BACKEND.get(platform, platform) != jax.default_backend():
+        plan = planned.plan
+        if BACKEND[platform] != jax.default_backend():
             raise RecipeError(
                 f"this plan is for {plan.chip}, and JAX runs on {jax.default_backend()} in this process: plan for the"
                 " chip that is here (leave chip out), or call start and step where that chip is"
@@ -53,6 +54,7 @@ class OwnLoop:
             )
         self._recipe = recipe
         self._plan = plan
+        self._options = planned.step_options
         self._form = form
         self._steps = steps
         self._is_checked = False
@@ -106,10 +108,7 @@ class OwnLoop:
         return lambda state, batch: step(state, put(batch))
 
     def _functions_of(self, recipe: Recipe) -> Functions:
-        plan = self._plan
-        devices = distributed.devices(plan.devices) if plan.devices > 1 else None
-        rule = recipe.update_rule(self._steps, plan.storage)
-        return Functions(recipe.task(plan.compute(jax.default_backend())), rule, plan, devices)
+        return functions_here(recipe, self._plan, self._options, steps=self._steps)
 
     def _check_once(self, state: Any, batch: Mapping[str, Any]) -> None:
         params = _params(state)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +18,7 @@ from plimsoll.planner.types import Rehearsal
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoints import Checkpoints
+from plimsoll.types import StepOptions
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
@@ -26,26 +30,69 @@ def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
         importlib.import_module(name)
 
 
-def lowered(recipe: Recipe, plan: Plan, *, steps: int) -> program.Program:
+@dataclass(frozen=True, kw_only=True)
+class HostWeight:
+    """Bytes of a process that has imported all that training imports."""
+
+    process_bytes: int
+    """Resident set, with the heap trimmed."""
+    starting_bytes: int
+    """Its peak before."""
+
+
+def weigh_imports(recipe: Recipe) -> HostWeight:
+    """Imports all that training imports into this process, and weighs it."""
+    import_everything(recipe)
+    peak = memory.peak_resident_bytes()
+    memory.trim()
+    return HostWeight(process_bytes=memory.resident_bytes(), starting_bytes=peak)
+
+
+def functions_of(
+    recipe: Recipe,
+    plan: Plan,
+    options: StepOptions,
+    *,
+    steps: int,
+    backend: str | None = None,
+    devices: Sequence[Any] | None = None,
+) -> program.Functions:
+    """Returns the functions of a recipe under a plan, for every process that compiles, times or runs them.
+
+    Args:
+        recipe: The recipe.
+        plan: Its plan.
+        options: What the user sets about the step.
+        steps: Length of the schedule.
+        backend: JAX's name of the platform that they are for; this process's own if left out.
+        devices: Devices that they are lowered for; None for the only one of this process.
+    """
+    task = recipe.task(plan.compute(backend or jax.default_backend()))
+    rule = recipe.update_rule(steps, plan.storage)
+    return program.Functions(task, rule, plan, options, devices)
+
+
+def functions_here(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Functions:
+    """Returns the functions of a recipe under a plan, for the devices of this process and of those it trains with."""
+    devices = distributed.devices(plan.devices) if plan.devices > 1 else None
+    return functions_of(recipe, plan, options, steps=steps, devices=devices)
+
+
+def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Program:
     """Lowers the run's executables: the same in the compile child and in the training process."""
-    task, rule = recipe.task(plan.compute(jax.default_backend())), recipe.update_rule(steps, plan.storage)
-    return program.lower(
-        task,
-        rule,
-        plan,
+    return functions_here(recipe, plan, options, steps=steps).program(
         batch=recipe.spec.batch(recipe.effective_batch),
         evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
-        devices=distributed.devices(plan.devices) if plan.devices > 1 else None,
     )
 
 
-def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
+def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
     """Loads the executables from the cache, or compiles them, and gives back what each stage left behind."""
     memory.trim()
-    index = Index.of(recipe, plan, steps=steps)
+    index = Index.of(recipe, plan, options, steps=steps)
     executables = None if index is None else index.load()
     if executables is None:
-        functions = lowered(recipe, plan, steps=steps)
+        functions = lowered(recipe, plan, options, steps=steps)
         memory.trim()
         executables = program.compile_all(functions, compiler_of(recipe))
         if index is not None:
@@ -55,10 +102,10 @@ def load(recipe: Recipe, plan: Plan, *, steps: int) -> program.Executables:
     return executables
 
 
-def rehearse(recipe: Recipe, plan: Plan, *, steps: int) -> Rehearsal:
+def rehearse(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Rehearsal:
     """Does what a training process does up to its first step, but for the state. The executables are in the cache."""
     import_everything(recipe)
-    executables = load(recipe, plan, steps=steps)
+    executables = load(recipe, plan, options, steps=steps)
     starting = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         checkpoints = Checkpoints(RunFolder(folder), in_background=False)

@@ -110,7 +110,7 @@ def load_executables(run: TrainingRun) -> Executables:
             " command again, or --replan --chip cpu to go on without it"
         )
     import_everything(run.recipe, tracker=run.session.tracker)
-    executables = load(run.recipe, plan, steps=run.prepared.steps)
+    executables = load(run.recipe, plan, run.planned.step_options, steps=run.prepared.steps)
     if not plan.deterministic:
         run.notes.append("--deterministic False: another run of this plan, or a resumed one, differs by rounding")
     if run.session.debug_nans:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.engine.program import lowered
+from plimsoll.engine.program import functions_here
 from plimsoll.errors import CheckpointError, RunError
 from plimsoll.files.manifest import damage
 from plimsoll.files.run_folder import RunFolder
@@ -48,7 +48,9 @@ class Trained:
         self.folder = RunFolder(run)
         recipe = from_dict(self.folder.read("recipe.json"))
         self.folder.require_sealed()
-        self.plan = self.folder.planned().plan
+        planned = self.folder.planned()
+        self.plan = planned.plan
+        self.options = planned.step_options
         self.prepared = Prepared.read(self.folder)
         self.recipe = with_spec(recipe, self.prepared.spec)
         self.run = run
@@ -113,8 +115,9 @@ class Trained:
         recipe, counted = self.recipe, 0.0
         if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
             alone = dataclasses.replace(self.plan.with_levers(fsdp=1), devices=1)
-            program = lowered(recipe, alone, steps=self.prepared.steps)
-            evaluate = compiled(program.evaluate, deterministic=alone.deterministic)
+            functions = functions_here(recipe, alone, self.options, steps=self.prepared.steps)
+            lowered = functions.evaluate(recipe.spec.validation_batch(alone.micro_batch))
+            evaluate = compiled(lowered, deterministic=alone.deterministic)
         elif evaluate is None:
             evaluate = jax.jit(make_evaluate(self.task))
 

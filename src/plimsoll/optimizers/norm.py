@@ -27,11 +27,25 @@ def global_norm(tree: Any) -> Float[Array, ""]:
     """Returns the root of the sum of all squares, in float32, of leaves in float32 or bfloat16."""
     squares = jnp.float32(0)
     for leaf in jax.tree.leaves(tree):
-        if in_mesh() or leaf.size < 2 * LANES:  # a leaf split over devices is summed in place
-            squares += _at_once(leaf)
-        else:
-            squares += lax.platform_dependent(leaf, cpu=_in_pieces, default=_at_once)
+        squares += _squares(leaf)
     return jnp.sqrt(squares)
+
+
+def norms_of_parts(tree: Any, *, stacked: str | None) -> dict[str, Float[Array, ""]]:
+    """Returns the norm of each entry of a tree, by names like `gradient_norm/embedding`.
+
+    Args:
+        tree: A gradient.
+        stacked: Entry whose leaves have a leading axis of layers, each of which has a norm: `gradient_norm/blocks/0`.
+    """
+    squares: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        part = jax.tree_util.keystr(path[:1], simple=True)
+        of_leaf = {part: _squares(leaf)}
+        if part == stacked:
+            of_leaf = {f"{part}/{number}": layer for number, layer in enumerate(_squares_of_layers(leaf))}
+        squares |= {name: squares.get(name, 0.0) + square for name, square in of_leaf.items()}
+    return {f"gradient_norm/{name}": jnp.sqrt(square) for name, square in squares.items()}
 
 
 def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
@@ -53,21 +67,53 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(optax.init_empty_state, update)
 
 
+def _squares(leaf: Array) -> Float[Array, ""]:
+    """Returns the sum of a leaf's squares."""
+    if _is_summed_at_once(leaf, leaf.size):
+        return _at_once(leaf)
+    return lax.platform_dependent(leaf, cpu=_in_pieces, default=_at_once)
+
+
+def _squares_of_layers(leaf: Array) -> Float[Array, " layers"]:
+    """Returns the sum of squares of each layer of a leaf."""
+    size = leaf[0].size
+
+    def at_once(leaf: Array) -> Float[Array, " layers"]:
+        return jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=range(1, leaf.ndim))
+
+    def in_pieces(leaf: Array) -> Float[Array, " layers"]:
+        return lax.map(lambda layer: _in_pieces(leaf, layer * size, size), jnp.arange(leaf.shape[0]))
+
+    if _is_summed_at_once(leaf, size):
+        return at_once(leaf)
+    return lax.platform_dependent(leaf, cpu=in_pieces, default=at_once)
+
+
+def _is_summed_at_once(leaf: Array, size: int) -> bool:
+    """Returns whether so many elements of a leaf are few; or it is split over devices, and summed in place."""
+    return in_mesh() or size < 2 * LANES
+
+
 def _at_once(leaf: Array) -> Float[Array, ""]:
     return jnp.sum(jnp.square(leaf.astype(jnp.float32)))
 
 
-def _in_pieces(leaf: Array) -> Float[Array, ""]:
+def _in_pieces(leaf: Array, first: Array | int = 0, size: int | None = None) -> Float[Array, ""]:
+    """Returns the sum of squares of `size` elements of a leaf, from element `first` on; of all by default."""
     flat, narrow = leaf.reshape(-1), leaf.dtype == jnp.bfloat16
+    size = flat.size if size is None else size
     if narrow:  # XLA would widen all of it before the loop; of its bits it takes a copy, half as large
         flat = weight_bits.as_bits(flat)
-    lanes = LANES_OF_LARGE if flat.size >= LARGE else LANES
-    whole = flat.size // lanes
+    lanes = LANES_OF_LARGE if size >= LARGE else LANES
+    whole = size // lanes
+
+    def squares(start: Any, count: int) -> Array:
+        values = lax.dynamic_slice_in_dim(flat, start, count)
+        return jnp.square(weight_bits.widen(values) if narrow else values)
 
     def add(piece: Array, sums: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
-        values = lax.dynamic_slice_in_dim(flat, piece * lanes, lanes)
-        return sums + jnp.square(weight_bits.widen(values) if narrow else values)
+        return sums + squares(first + piece * lanes, lanes)
 
-    sums = lax.fori_loop(0, whole, add, jnp.zeros(lanes, jnp.float32))
-    rest = flat[whole * lanes :]
-    return jnp.sum(sums) + _at_once(weight_bits.widen(rest) if narrow else rest)
+    total = jnp.sum(lax.fori_loop(0, whole, add, jnp.zeros(lanes, jnp.float32)))
+    left = size - whole * lanes
+    return total + jnp.sum(squares(first + whole * lanes, left)) if left else total

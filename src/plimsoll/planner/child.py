@@ -29,53 +29,90 @@ from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner.host import cores
-from plimsoll.planner.types import Analysis, ChildDied, DoesNotCompile, Rates, Rehearsal, Static
-from plimsoll.types import Storage
+from plimsoll.planner.types import (
+    Analysis,
+    ChildDied,
+    DoesNotCompile,
+    Rates,
+    Rehearsal,
+    Request,
+    Static,
+    Subject,
+    Verb,
+)
+from plimsoll.types import WHOLE, Storage
 from plimsoll.units import format_seconds
-from plimsoll.values import from_json
+from plimsoll.values import from_json, to_json
 
-Answer = TypeVar("Answer")
+Kind = TypeVar("Kind")
 
 LONGEST_ANSWER = 300.0
 """Seconds after which an answer counts as failed, by default. The longest compile that was seen, that of `arc-1` for a
 TPU, took 210 s of a shared core."""
 
 
+ANSWERS: Mapping[Verb, Any] = {
+    "rates": Rates,
+    "static": Static,
+    "trace": Analysis,
+    "analyse": Analysis,
+    "rehearse": Rehearsal,
+    "measure": tuple[float, ...],
+}
+"""Verb of a question to the type of its answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileProcess:
+    """A process that answers about a subject, before it is started."""
+
+    subject: Subject
+    environment: Mapping[str, str]
+    python: str = sys.executable
+
+    @property
+    def command(self) -> list[str]:
+        """The command that starts it; without the plug-ins that only an absent chip is compiled with."""
+        is_here = self.subject.chip is None or self.subject.card is not None
+        verb = "compile" if is_here else "cross-compile"
+        return [self.python, "-m", "plimsoll.worker", verb, json.dumps(to_json(self.subject))]
+
+
 class Child:
-    """A `planner.types.Compiler`. `command` starts the process; its answers depend on `about`.
+    """A `planner.types.Compiler` in a process, which is started when it is first asked.
 
     One that has no answer after `longest` seconds is stopped.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        about: Mapping[str, Any],
-        answers: Path,
-        longest: float = LONGEST_ANSWER,
-    ) -> None:
-        self._command, self._environment = list(command), dict(environment)
-        versions = [software_digest(), about.get("compiler"), self._environment.get("XLA_FLAGS", "")]
-        self._about = json.dumps([about, versions], sort_keys=True)
-        self._chip = json.dumps([about.get("chip"), about.get("card"), versions], sort_keys=True)
-        self._answers, self._longest = answers, longest
+    def __init__(self, process: CompileProcess, *, answers: Path, longest: float = LONGEST_ANSWER) -> None:
+        self.compiles = 0
+        self.seconds_saved = 0.0
+        """Seconds that answers took which were kept."""
+        self.doing = "compiling" if process.subject.is_compiled else "estimating"
+        self._command = process.command
+        self._environment = dict(process.environment)
+        self._subject = process.subject
+        self._versions = [software_digest(), self._environment.get("XLA_FLAGS", "")]
+        self._answers = answers
+        self._longest = longest
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
-        self._busy = self._stopped = False
-        self.compiles, self.seconds_saved = 0, 0.0
-        self.doing = "compiling" if about.get("compiled", True) else "estimating"
+        self._is_busy = False
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Ends the process, at once if it is busy: whoever asked it is told so."""
-        self._stopped, process = True, self._process
+        self._is_stopped = True
+        process = self._process
         if process is None:
             return
-        if self._busy:  # who asked reads its last words, and closes the pipes
+
+        # Who asked reads its last words, and closes the pipes.
+        if self._is_busy:
             process.kill()
             process.wait()
             return
+
         assert process.stdin is not None
         process.stdin.close()
         try:
@@ -85,86 +122,103 @@ class Child:
             process.wait()
         self._close(process)
 
-    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
-        answer = self._cached("static", {"fsdp": fsdp, "storage": dataclasses.asdict(storage or Storage())})
-        return from_json(Static, answer, "static")
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
+        return self._answer(Request(verb="static", fsdp=fsdp, storage=storage))
 
     def rates(self) -> Rates:
-        """Returns the rates of the chip: the same for every recipe."""
-        return from_json(Rates, self._cached("rates", {}, about=self._chip), "rates")
-
-    def analyse(self, plan: Plan) -> Analysis:
-        answer = self._cached("analyse", {"plan": compiled_levers(plan)}, compiles=1)
-        return from_json(Analysis, answer, "analyse")
+        return self._answer(Request(verb="rates"))
 
     def trace(self, plan: Plan) -> Analysis:
-        return from_json(Analysis, self._cached("trace", {"plan": compiled_levers(plan)}), "trace")
+        return self._answer(_about("trace", plan))
+
+    def analyse(self, plan: Plan) -> Analysis:
+        return self._answer(_about("analyse", plan))
 
     def rehearse(self, plan: Plan) -> Rehearsal:
-        return from_json(Rehearsal, self._cached("rehearse", {"plan": compiled_levers(plan)}), "rehearse")
+        return self._answer(_about("rehearse", plan))
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        return self._cached("measure", {"plans": [compiled_levers(plan) for plan in plans]})["seconds"]
+        return list(self._answer(_about("measure", *plans)))
 
-    def _cached(self, verb: str, arguments: Mapping[str, Any], *, about: str | None = None, compiles: int = 0) -> Any:
-        question = json.dumps([verb, arguments, about or self._about], sort_keys=True)
-        path = self._answers / f"{verb}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
-        with contextlib.suppress(OSError, ValueError):  # not there, or damaged: ask
-            earlier = json.loads(path.read_text())
+    def _answer(self, request: Request) -> Any:
+        """Returns the answer to a question: that which is kept, or the process's own, which is kept then."""
+        path = self._path(request)
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or damaged: ask
+            kept = json.loads(path.read_text())
+            answer = from_json(ANSWERS[request.verb], kept["answer"], "answer")
             with contextlib.suppress(OSError):  # another user's
                 os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (processes/cache.py)
-            self.seconds_saved += earlier["seconds"]
-            return earlier["answer"]
-        started = time.monotonic()
+            self.seconds_saved += kept["seconds"]
+            return answer
+
+        begin = time.monotonic()
         try:
-            answer = self._ask(verb, arguments)
+            answer = self._ask(request)
         except ChildDied:
-            if compiles or verb == "measure" or self._stopped:  # costs one plan, or those that were timed together
+            if request.verb in ("analyse", "measure") or self._is_stopped:  # costs the plans that were asked about
                 raise
-            answer = self._ask(verb, arguments)  # all plans need this one
-        self.compiles += compiles
-        with contextlib.suppress(OSError):  # full, or not to be written to: a plan needs the answer, not its file
+            answer = self._ask(request)  # all plans need this one
+        if request.verb == "analyse":
+            self.compiles += 1
+
+        # Full, or not to be written to: a plan needs the answer, not its file.
+        with contextlib.suppress(OSError):
             self._answers.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
-                json.dump({"answer": answer, "seconds": time.monotonic() - started}, file)
+                json.dump({"answer": to_json(answer), "seconds": time.monotonic() - begin}, file)
             os.replace(file.name, path)
         return answer
 
-    def _ask(self, verb: str, arguments: Mapping[str, Any]) -> Any:
-        if self._stopped:
+    def _path(self, request: Request) -> Path:
+        """Returns the file of an answer, by all that it depends on: rates are the same for every recipe."""
+        of_chip = [self._subject.chip, self._subject.card, self._subject.compiler]
+        subject = of_chip if request.verb == "rates" else self._subject
+        question = json.dumps(to_json([request, subject, self._versions]), sort_keys=True)
+        digest = hashlib.sha256(question.encode()).hexdigest()
+        return self._answers / f"{request.verb}-{digest[:24]}.json"
+
+    def _ask(self, request: Request) -> Any:
+        """Returns the process's answer."""
+        if self._is_stopped:
             raise ChildDied("the compile process was stopped")
         process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
         begin = time.monotonic()
-        watchdog = threading.Timer(self._longest, process.kill)
-        watchdog.start()
-        self._busy = True
+        line = self._line(process, json.dumps(to_json(request)))
+
+        # It ended, or was killed, before it had answered.
+        if not line.endswith("\n"):
+            is_late = time.monotonic() - begin >= self._longest
+            raise ChildDied(self._why_it_ended(process, is_late=is_late))
+
+        # It answered, refused, or failed; or it talks nonsense, and is ended.
         try:
-            process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()  # what libraries print goes to standard error
-        except BrokenPipeError:
-            line = ""
-        finally:
-            watchdog.cancel()
-            self._busy = False
-        if not line.endswith("\n"):  # it ended, or was killed, before it had answered
-            too_slow = time.monotonic() - begin >= self._longest
-            raise ChildDied(self._why_it_ended(process, too_slow=too_slow))
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or not answer.keys() & {"answer", "failed", "refused"}:
+            reply = json.loads(line)
+            if "refused" in reply:
+                raise PlimsollError(reply["refused"])
+            if "failed" in reply:
+                raise DoesNotCompile(reply["failed"])
+            return from_json(ANSWERS[request.verb], reply["answer"], "answer")
+        except (ValueError, LookupError, TypeError):
             process.kill()
             self._why_it_ended(process)
-            raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}")
-        if "refused" in answer:
-            raise PlimsollError(answer["refused"])
-        if "failed" in answer:
-            raise DoesNotCompile(answer["failed"])
-        return answer["answer"]
+            raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}") from None
+
+    def _line(self, process: subprocess.Popen[str], question: str) -> str:
+        """Returns the line with which the process answers; what libraries print goes to standard error."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watchdog = threading.Timer(self._longest, process.kill)
+        watchdog.start()
+        self._is_busy = True
+        try:
+            process.stdin.write(question + "\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return ""
+        finally:
+            watchdog.cancel()
+            self._is_busy = False
 
     def _start(self) -> subprocess.Popen[str]:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed when the child ends)
@@ -178,11 +232,11 @@ class Child:
         )
         return self._process
 
-    def _why_it_ended(self, process: subprocess.Popen[str], *, too_slow: bool = False) -> str:
+    def _why_it_ended(self, process: subprocess.Popen[str], *, is_late: bool = False) -> str:
         """Waits for the end of the process, and returns it in words with the last line of its standard error."""
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        if too_slow:
+        if is_late:
             how = f"had no answer after {format_seconds(self._longest)} and was stopped"
         message = ""
         if self._errors is not None:
@@ -208,8 +262,10 @@ class Pool:
     """
 
     def __init__(self, children: Sequence[Child]) -> None:
-        self.workers, self.doing = len(children), children[0].doing
-        self._children, self._idle = children, queue.LifoQueue[Child]()
+        self.workers = len(children)
+        self.doing = children[0].doing
+        self._children = children
+        self._idle = queue.LifoQueue[Child]()
         self._statics: dict[tuple[int, Storage], Static] = {}
         for child in reversed(children):
             self._idle.put(child)
@@ -232,9 +288,9 @@ class Pool:
         """
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
-    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
         """Returns the bytes of the state; what was said before at once, though every child may be at work."""
-        key = fsdp, storage or Storage()
+        key = fsdp, storage
         if key not in self._statics:
             self._statics[key] = self._one(lambda child: child.static(fsdp, storage))
         return self._statics[key]
@@ -254,7 +310,7 @@ class Pool:
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         return self._children[0].measure(plans)
 
-    def _one(self, ask: Callable[[Child], Answer]) -> Answer:
+    def _one(self, ask: Callable[[Child], Kind]) -> Kind:
         child = self._idle.get()
         try:
             return ask(child)
@@ -262,15 +318,15 @@ class Pool:
             self._idle.put(child)
 
 
-def compiled_levers(plan: Plan) -> dict[str, Any]:
-    """Returns what the compiler reads of a plan: neither when a checkpoint is written nor the prefetch depth."""
-    left_out = {"pinned", *(name for name, lever in LEVERS.items() if not lever.compiled)}
-    return {name: value for name, value in plan.to_dict().items() if name not in left_out}
+def _about(verb: Verb, *plans: Plan) -> Request:
+    """Returns a question about plans."""
+    return Request(verb=verb, plans=tuple(map(compiled_form, plans)))
 
 
-def plan_of(computed: Mapping[str, Any]) -> Plan:
-    """Returns the plan of such levers, in the child."""
-    return Plan.from_dict({name: lever.plain for name, lever in LEVERS.items() if not lever.compiled} | dict(computed))
+def compiled_form(plan: Plan) -> Plan:
+    """Returns the plan as the compiler sees it: neither when a checkpoint is written nor the prefetch depth."""
+    plain = {name: lever.plain for name, lever in LEVERS.items() if not lever.compiled}
+    return dataclasses.replace(plan.with_levers(**plain), pinned=())
 
 
 @cache

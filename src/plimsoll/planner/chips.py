@@ -22,7 +22,7 @@ from plimsoll.planner.types import Rates
 from plimsoll.units import GIB
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
-BACKEND = {"cuda": "gpu", "tpu": "tpu"}
+BACKEND = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
 """JAX's name for the platform of a chip."""
 KINDS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
 """Words that are no chip's name, to their platform."""

@@ -1,15 +1,70 @@
-"""Questions of the planner and their answers, which come from a child process as JSON."""
+"""Questions of the planner, and their answers, which come from a child process as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from plimsoll.levers import lever
 from plimsoll.levers.records.offload import OFFLOADED
 from plimsoll.planned import Buffer, Plan
-from plimsoll.types import Offload, Storage
+from plimsoll.planner.chip_file import Chip
+from plimsoll.types import WHOLE, Offload, StepOptions, Storage
+
+Verb = Literal["rates", "static", "trace", "analyse", "rehearse", "measure"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU of this machine, or its TPU chips, as JAX sees one of them."""
+
+    kind: str
+    memory_bytes: int
+    """Bytes that its allocator can give one process."""
+    devices: int = 1
+    """Devices of this kind that JAX sees."""
+    driver: str = ""
+    """Version of NVIDIA's driver; empty where nobody says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a compile process is started for: all that its answers depend on beside a question."""
+
+    recipe: Mapping[str, Any]
+    """The recipe, as it is saved."""
+    steps: int
+    """Length of the schedule."""
+    step_options: StepOptions
+    devices: int = 1
+    chip: Chip | None = None
+    """Chip that is planned for, with all its devices; None for the CPU of this machine."""
+    card: Card | None = None
+    """The chip, where it is in this machine, and compiles and times its plans itself."""
+    compiler: tuple[str, ...] = ()
+    """Packages of the chip's compiler; empty where none is installed, and of the CPU."""
+
+    @property
+    def platform(self) -> str:
+        return "cpu" if self.chip is None else self.chip.platform
+
+    @property
+    def is_compiled(self) -> bool:
+        """True where there is a compiler; without it the traced step answers."""
+        return self.chip is None or bool(self.compiler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A question to a compile process. Of the plans only what changes a compiled function differs from plain."""
+
+    verb: Verb
+    plans: tuple[Plan, ...] = ()
+    fsdp: int = 1
+    """Of `static`."""
+    storage: Storage = WHOLE
+    """Of `static`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +113,13 @@ class Static:
 class Analysis:
     """Answer of the compiler about the step of one plan, in bytes of one device."""
 
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
     temp_bytes: int
     """Temporaries as compiled; on a CPU also what its libraries pack (hlo/packed.py)."""
+    argument_bytes: int = 0
+    """Bytes of the state and the batch; 0, as those of outputs, of a step that was only traced."""
+    output_bytes: int = 0
+    alias_bytes: int = 0
+    """Outputs that take the place of arguments."""
     flops: float
     """Operations of the whole step on all devices, counted from its dots; rematerialisation included."""
     moved_bytes: float = 0.0
@@ -149,7 +206,7 @@ class Compiler(Protocol):
     doing: str
     """Word for what `analyse` does: compiling, or estimating where there is no compiler."""
 
-    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static: ...
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static: ...
     def trace(self, plan: Plan) -> Analysis:
         """Returns what can be told of a step without compiling it."""
         ...

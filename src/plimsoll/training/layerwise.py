@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,18 @@ from plimsoll.levers.layerwise import layer_gradient
 from plimsoll.levers.records.layerwise import OPTIMIZERS
 from plimsoll.levers.weight_bits import learned, parts_of, read, readable
 from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
-from plimsoll.optimizers.norm import shrinking
-from plimsoll.types import Batch, Layered, Task
+from plimsoll.optimizers.norm import norms_of_parts, shrinking
+from plimsoll.types import Batch, Layered, Norms, Task
 
 
 def make_layerwise_step(
-    task: Task, optimizer: Any, *, passes: int, accumulation: int = 1, inputs_on_host: bool = False
+    task: Task,
+    optimizer: Any,
+    *,
+    passes: int,
+    accumulation: int = 1,
+    inputs_on_host: bool = False,
+    norms: Norms = "global",
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
     """Returns a step as `training.step.make_step` does.
 
@@ -28,6 +34,7 @@ def make_layerwise_step(
         passes: Backward passes.
         accumulation: Micro-batches.
         inputs_on_host: Keep the inputs of layers in the host's memory until the backward pass.
+        norms: Norms of the gradient that are reported.
 
     Raises:
         RecipeError: The task or the rule cannot be updated in parts.
@@ -55,7 +62,7 @@ def make_layerwise_step(
             "--layerwise 2 does a backward pass for the norm of a gradient that the recipe does not clip: take"
             " --layerwise 1, which updates in one"
         )
-    walk = _Walk(task, parts, inputs_on_host)
+    walk = _Walk(task, parts, inputs_on_host, norms)
 
     def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
         if "loss_scale" in state:
@@ -72,6 +79,14 @@ def make_layerwise_step(
     return step
 
 
+class _Squares(NamedTuple):
+    """Sums of squares of the layers' gradient."""
+
+    total: Array
+    of_layers: Array | None
+    """(layers); None where nobody asked for the norm of each."""
+
+
 @dataclass(frozen=True)
 class _Walk:
     """A forward pass through the layers and the pass back.
@@ -82,6 +97,7 @@ class _Walk:
     task: Layered
     parts: Parts
     inputs_on_host: bool
+    norms: Norms
 
     def step(self, trees: Trees, batch: Batch, token: Array) -> tuple[Trees, dict[str, Array]]:
         task, stacked = self.task, self.task.stacked
@@ -94,57 +110,65 @@ class _Walk:
         def leave(outer: Any, hidden: Array) -> Any:
             return task.leave(read(outer, stored, in_parts), hidden, batch)
 
+        # Through the layers.
         entered, pull_entered = jax.vjp(enter, outer)
-
-        def forward(x: Array, numbered: Any) -> tuple[Array, Array]:
-            number, layer = numbered
-            kept = jax.device_put(x, jax.memory.Space.Host) if self.inputs_on_host else x
-            return task.block(readable(layer), x, batch, number), kept
-
-        layers = jax.tree.leaves(trees[0][stacked])[0].shape[0]
-        left, inputs = lax.scan(forward, entered, (jnp.arange(layers), trees[0][stacked]))
+        left, inputs = self.forward(trees[0][stacked], entered, batch)
         weight = leave(outer, left)[0].weight  # of the labels alone: the compiler drops the rest
 
         def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
             loss, metrics = leave(outer, hidden)
             return loss.total / weight, metrics
 
+        # And back: for the updates, or at first for the norm alone.
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
-
         clip, most = jnp.float32(1), self.parts.clip_norm
         if most is None:
             trees, below, squares = self.update(trees, inputs, batch, cotangent, clip, token)
         else:
             below, squares = self.squares(trees[0][stacked], inputs, batch, cotangent)
+
         # The gradient of what is not in layers, summed over both ends, and the norm of all.
         gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
-        norm = jnp.sqrt(squares + _squares(gradient))
+        norm = jnp.sqrt(squares.total + _squares(gradient))
         if most is not None:
             clip = shrinking(norm, most)
             trees, _, _ = self.update(trees, inputs, batch, cotangent, clip, token)
         trees = self.parts.rest(trees, gradient, stacked, clip)
-        return trees, {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
+        report = {**metrics, "loss": loss, "weight": weight, "gradient_norm": norm}
+        return trees, report | self.norms_of(squares, gradient)
 
-    def squares(self, blocks: Any, inputs: Array, batch: Batch, cotangent: Array) -> tuple[Array, Array]:
-        """Runs a backward pass for the norm alone.
+    def forward(self, blocks: Any, entered: Array, batch: Batch) -> tuple[Array, Array]:
+        """Returns what the last layer wrote, and what each layer read."""
 
-        Returns the gradient for the first layer's input, and the sum of squares.
+        def layer(x: Array, numbered: Any) -> tuple[Array, Array]:
+            number, weights = numbered
+            kept = jax.device_put(x, jax.memory.Space.Host) if self.inputs_on_host else x
+            return self.task.block(readable(weights), x, batch, number), kept
+
+        layers = jax.tree.leaves(blocks)[0].shape[0]
+        return lax.scan(layer, entered, (jnp.arange(layers), blocks))
+
+    def squares(self, blocks: Any, inputs: Array, batch: Batch, cotangent: Array) -> tuple[Array, _Squares]:
+        """Runs a backward pass for the norms alone.
+
+        Returns the gradient for the first layer's input, and the sums of squares.
         """
         layers = inputs.shape[0]
 
-        def layer(n: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        def layer(n: Array, carry: tuple[Array, _Squares]) -> tuple[Array, _Squares]:
             cotangent, squares = carry
-            gradient, cotangent = layer_gradient(self.task, blocks, inputs, layers - 1 - n, batch, cotangent)
-            return cotangent, squares + _squares(gradient)
+            number = layers - 1 - n
+            gradient, cotangent = layer_gradient(self.task, blocks, inputs, number, batch, cotangent)
+            return cotangent, self.added(squares, gradient, number)
 
-        return lax.fori_loop(0, layers, layer, (cotangent, jnp.float32(0)))
+        return lax.fori_loop(0, layers, layer, (cotangent, self.no_squares(layers)))
 
     def update(
         self, trees: Trees, inputs: Array, batch: Batch, cotangent: Array, clip: Array, token: Array
-    ) -> tuple[Trees, Array, Array]:
+    ) -> tuple[Trees, Array, _Squares]:
         """Runs a backward pass that updates.
 
-        Returns the next trees, the gradient for the first layer's input, and the sum of squares.
+        Returns the next trees, the gradient for the first layer's input, and the sums of squares.
         """
         layers, stacked = inputs.shape[0], self.task.stacked
 
@@ -153,10 +177,31 @@ class _Walk:
             at = Layer(stacked, layers - 1 - n)
             gradient, cotangent = layer_gradient(self.task, trees[0][stacked], inputs, at.number, batch, cotangent)
             trees, token = self.parts.layer(trees, gradient, at, clip, token)
-            return trees, cotangent, squares + _squares(gradient), token
+            return trees, cotangent, self.added(squares, gradient, at.number), token
 
-        trees, cotangent, squares, _ = lax.fori_loop(0, layers, layer, (trees, cotangent, jnp.float32(0), token))
+        begin = trees, cotangent, self.no_squares(layers), token
+        trees, cotangent, squares, _ = lax.fori_loop(0, layers, layer, begin)
         return trees, cotangent, squares
+
+    def no_squares(self, layers: int) -> _Squares:
+        """Returns sums of squares before the first layer."""
+        return _Squares(jnp.float32(0), jnp.zeros(layers) if self.norms == "layers" else None)
+
+    def added(self, squares: _Squares, gradient: Any, number: Array) -> _Squares:
+        """Returns the sums with those of a layer."""
+        of_layer = _squares(gradient)
+        of_layers = squares.of_layers
+        if of_layers is not None:
+            of_layers = of_layers.at[number].set(of_layer)
+        return _Squares(squares.total + of_layer, of_layers)
+
+    def norms_of(self, squares: _Squares, gradient: Any) -> dict[str, Array]:
+        """Returns the norms of layers and other parts, where they are wanted."""
+        if squares.of_layers is None:
+            return {}
+        norms = jnp.sqrt(squares.of_layers)
+        of_layers = {f"gradient_norm/{self.task.stacked}/{number}": norm for number, norm in enumerate(norms)}
+        return norms_of_parts(gradient, stacked=None) | of_layers
 
 
 def _squares(tree: Any) -> Array:

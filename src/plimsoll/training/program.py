@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan
 from plimsoll.training import memory
-from plimsoll.training.step import Report, evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import Batch, Task
+from plimsoll.training.step import Report, StepSpec, evaluated, make_evaluate, make_init, make_step
+from plimsoll.types import Batch, StepOptions, Task
 
 Options = dict[str, str | bool]
 
@@ -115,14 +115,14 @@ class Fed:
         return self.executable.memory_analysis()
 
 
-def of_plan(plan: Plan) -> dict[str, Any]:
-    """Returns what `make_step` is told of a plan."""
-    return {
-        "accumulation": plan.accumulation,
-        "layerwise": plan.lever("layerwise"),
-        "inputs_on_host": plan.lever("remat") == "offload",
-        "few_sums": plan.chip == "cpu",
-    }
+@dataclass(frozen=True)
+class Placement:
+    """Shardings of arguments; None where they are left to JAX, on the only device."""
+
+    state: Any = None
+    batch: NamedSharding | None = None
+    whole: NamedSharding | None = None
+    """Of what every device has."""
 
 
 class Functions:
@@ -133,32 +133,56 @@ class Functions:
     """
 
     def __init__(
-        self, task: Task, optimizer: optax.GradientTransformation, plan: Plan, devices: Sequence[Any] | None = None
+        self,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        plan: Plan,
+        options: StepOptions,
+        devices: Sequence[Any] | None = None,
     ) -> None:
-        self._task, self._optimizer, self._plan = task, optimizer, plan
-        options: dict[str, Any] = {"frozen_bits": plan.lever("frozen_bits"), "precision": plan.precision}
-        self._init = make_init(task, optimizer, **options, examples=plan.effective_batch)
+        self._task = task
+        self._plan = plan
+        self._donates = options.donates
+        self._init = make_init(
+            task,
+            optimizer,
+            frozen_bits=plan.lever("frozen_bits"),
+            precision=plan.precision,
+            examples=plan.effective_batch,
+        )
+        self.take_step = make_step(task, optimizer, StepSpec.of(plan, options))
+        """The step as it is written, for one device."""
+
+        # Where state and batch lie.
         self.state = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
-        self.mesh: Mesh | None = None
-        self._shardings: Any = None
-        self._whole: NamedSharding | None = None
-        self._rows: NamedSharding | None = None
-        if devices is not None:
-            self.mesh = mesh = sharding.mesh_of(devices, fsdp=plan.fsdp)
-            specs = sharding.state_specs(self.state, fsdp=plan.fsdp)
-            if plan.offload == "none":
-                memory_kind, self._shardings = None, sharding.shardings(mesh, specs)
-            else:  # where memory kinds matter, all arguments name theirs, and on a mesh that keeps them
-                mesh, memory_kind = mesh.abstract_mesh, offload.DEVICE
-                self._shardings = offload.placed(self.state, plan.offload, mesh, specs)
-            self._whole = NamedSharding(mesh, PartitionSpec(), memory_kind=memory_kind)
-            self._rows = NamedSharding(mesh, sharding.ROWS, memory_kind=memory_kind)
-        elif plan.offload != "none":
-            device = Mesh(np.asarray(jax.devices()[:1]), ("device",))
-            self._shardings = offload.placed(self.state, plan.offload, device)
+        self.mesh = None if devices is None else sharding.mesh_of(devices, fsdp=plan.fsdp)
         self._in_mesh = nullcontext if self.mesh is None else partial(jax.set_mesh, self.mesh)
-        if self._shardings is not None:
-            self.state = sharding.with_shardings(self.state, self._shardings)
+        self._placement = self._place()
+        if self._placement.state is not None:
+            self.state = sharding.with_shardings(self.state, self._placement.state)
+
+    def _place(self) -> Placement:
+        """Returns where arguments lie."""
+        plan = self._plan
+
+        # The only device.
+        if self.mesh is None and plan.offload == "none":
+            return Placement()
+        if self.mesh is None:
+            device = Mesh(np.asarray(jax.devices()[:1]), ("device",))
+            return Placement(offload.placed(self.state, plan.offload, device))
+
+        # Several. Where memory kinds matter, all arguments name theirs, and on a mesh that keeps them.
+        specs = sharding.state_specs(self.state, fsdp=plan.fsdp)
+        mesh: Any = self.mesh
+        kind = None
+        if plan.offload == "none":
+            state = sharding.shardings(mesh, specs)
+        else:
+            mesh, kind = mesh.abstract_mesh, offload.DEVICE
+            state = offload.placed(self.state, plan.offload, mesh, specs)
+        rows = NamedSharding(mesh, sharding.ROWS, memory_kind=kind)
+        return Placement(state, rows, NamedSharding(mesh, PartitionSpec(), memory_kind=kind))
 
     def placed(self) -> Any:
         """Returns the state's shapes as arrays on devices that are here have them: on no abstract mesh."""
@@ -169,27 +193,41 @@ class Functions:
         return sharding.with_shardings(self.state, kinds)
 
     def init(self) -> jax.stages.Lowered:
-        seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._whole)
+        """Returns how a run begins, lowered."""
+        seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._placement.whole)
         with self._in_mesh():
-            return jax.jit(self._init, out_shardings=self._shardings).lower(seed)
+            return jax.jit(self._init, out_shardings=self._placement.state).lower(seed)
 
     def step(self, batch: BatchSpec) -> tuple[jax.stages.Lowered, Any]:
-        """Returns the lowered train step and its jaxpr. The state is donated, and keeps its shardings."""
+        """Returns the lowered train step and its jaxpr."""
         traced = self.traced(batch)
         with self._in_mesh():
             return traced.lower(), traced.jaxpr
 
     def traced(self, batch: BatchSpec) -> jax.stages.Traced:
-        """Returns the traced train step."""
-        step = make_step(self._task, self._optimizer, **of_plan(self._plan))
+        """Returns the traced train step. The state keeps its shardings, and is donated unless the user keeps both."""
+        donated = (0,) if self._donates else ()
+        placement = self._placement
         with self._in_mesh():
-            jitted = jax.jit(step, donate_argnums=0, out_shardings=(self._shardings, self._whole))
-            return jitted.trace(self.state, shapes(batch, self._rows))
+            step = jax.jit(self.take_step, donate_argnums=donated, out_shardings=(placement.state, placement.whole))
+            return step.trace(self.state, shapes(batch, placement.batch))
 
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
+        """Returns the evaluation of a batch, lowered."""
         with self._in_mesh():
-            evaluate = jax.jit(make_evaluate(self._task), out_shardings=self._whole)
-            return evaluate.lower(evaluated(self.state), shapes(batch, self._rows))
+            evaluate = jax.jit(make_evaluate(self._task), out_shardings=self._placement.whole)
+            return evaluate.lower(evaluated(self.state), shapes(batch, self._placement.batch))
+
+    def program(self, *, batch: BatchSpec, evaluation_batch: BatchSpec) -> Program:
+        """Returns all functions of a run, lowered for batches of these shapes."""
+        return Program(
+            init=self.init(),
+            step=self.step(batch)[0],
+            evaluate=self.evaluate(evaluation_batch),
+            state=self.placed(),
+            deterministic=self._plan.deterministic,
+            put=None if self.mesh is None else self.put,
+        )
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns a batch of NumPy arrays, split by rows over the devices of a mesh.
@@ -204,27 +242,6 @@ class Functions:
         return {
             name: jax.make_array_from_callback(values.shape, rows, values.__getitem__) for name, values in batch.items()
         }
-
-
-def lower(
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    plan: Plan,
-    *,
-    batch: BatchSpec,
-    evaluation_batch: BatchSpec,
-    devices: Sequence[Any] | None = None,
-) -> Program:
-    """Lowers the run's functions for these shapes; the state is donated to the step."""
-    functions = Functions(task, optimizer, plan, devices)
-    return Program(
-        init=functions.init(),
-        step=functions.step(batch)[0],
-        evaluate=functions.evaluate(evaluation_batch),
-        state=functions.placed(),
-        deterministic=plan.deterministic,
-        put=None if devices is None else functions.put,
-    )
 
 
 def compile_all(program: Program, compile: Callable[..., jax.stages.Compiled] | None = None) -> Executables:

@@ -5,9 +5,12 @@ the weight of the whole effective batch before the backward pass, so that `accum
 order of a sum.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +22,26 @@ from plimsoll.levers.offload import fetched
 from plimsoll.levers.remat import restacked, unstacked
 from plimsoll.levers.sharding import each_copy, in_micro_batches, joined, like_state, over_copies
 from plimsoll.levers.weight_bits import learned, parts_of, read
-from plimsoll.optimizers.in_place import in_place
-from plimsoll.optimizers.norm import global_norm
+from plimsoll.optimizers.in_place import InPlace, in_place
+from plimsoll.optimizers.norm import global_norm, norms_of_parts
+from plimsoll.planned import Plan
 from plimsoll.training.layerwise import make_layerwise_step
-from plimsoll.types import STATE, Batch, Carries, LossSum, Precision, ReadsTables, StoresFrozen, Task, Unrolls
+from plimsoll.types import (
+    STATE,
+    Batch,
+    Carries,
+    LossSum,
+    Metrics,
+    Norms,
+    Passes,
+    Precision,
+    ReadsTables,
+    Stacks,
+    StepOptions,
+    StoresFrozen,
+    Task,
+    Unrolls,
+)
 
 State = dict[str, Any]
 """All that the next step depends on: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most
@@ -71,64 +90,98 @@ def make_init(
     return init
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepSpec:
+    """How a step is computed: what a plan says of it, and the user's options."""
+
+    accumulation: int
+    """Micro-batches of an effective batch."""
+    layerwise: Passes = 0
+    inputs_on_host: bool = False
+    """Whether inputs of layers wait in the host's memory for the backward pass, where it is layer by layer."""
+    few_sums: bool = False
+    """Whether gradients cross from copy to copy of the state some MiB at a time, not leaf by leaf."""
+    norms: Norms = "global"
+
+    @classmethod
+    def of(cls, plan: Plan, options: StepOptions) -> StepSpec:
+        """Returns how the step of a plan is computed."""
+        return cls(
+            accumulation=plan.accumulation,
+            layerwise=plan.lever("layerwise"),
+            inputs_on_host=plan.lever("remat") == "offload",
+            few_sums=plan.chip == "cpu",
+            norms=options.norms,
+        )
+
+
+class Shared(NamedTuple):
+    """What a step learns of all examples together."""
+
+    gradient: Any
+    """Gradient of the mean loss for the weights."""
+    loss: LossSum
+    """Its total is already divided by the weight."""
+    metrics: Metrics
+
+
+class OfExamples(NamedTuple):
+    """What a step learns of each example."""
+
+    row_gradients: Any
+    """Gradients for the rows of tables that it reads."""
+    carry: Any
+
+
 def make_step(
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    *,
-    accumulation: int,
-    layerwise: int = 0,
-    inputs_on_host: bool = False,
-    few_sums: bool = False,
+    task: Task, optimizer: optax.GradientTransformation, spec: StepSpec
 ) -> Callable[[State, Batch], tuple[State, Report]]:
     """Returns a function of state and effective batch to the next state and the step's metrics. Donate the state.
 
     Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
-    `layerwise` is the plan's: above 0, the step is that of training/layerwise.py, which `inputs_on_host` belongs to.
-    With `few_sums`, gradients cross from copy to copy of the state some MiB at a time, not leaf by leaf.
+    With `layerwise`, the step is that of training/layerwise.py.
     """
-    if layerwise:
+    rule = in_place(optimizer)
+    if spec.layerwise:
         return make_layerwise_step(
-            task, optimizer, passes=layerwise, accumulation=accumulation, inputs_on_host=inputs_on_host
+            task,
+            optimizer,
+            passes=spec.layerwise,
+            accumulation=spec.accumulation,
+            inputs_on_host=spec.inputs_on_host,
+            norms=spec.norms,
         )
 
     def step(state: State, batch: Batch) -> tuple[State, Report]:
-        examples = jax.tree.leaves(batch)[0].shape[0]
-        key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
-        keys = jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
-        tables, read_rows = state["params"].get("tables", {}), {}
-        if isinstance(task, ReadsTables):
-            read_rows = dict(task.rows(state["carry"], batch))
+        # Each example has a key of its own, and rows of tables that it reads.
+        keys = _keys_of(state, batch)
+        tables = state["params"].get("tables", {})
+        read_rows = dict(task.rows(state["carry"], batch)) if isinstance(task, ReadsTables) else {}
         rows = {name: tables[name][ids] for name, ids in read_rows.items()}
+
+        # The gradient, over micro-batches and over all copies of the state.
         inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
-        split = jax.tree.map(lambda x: in_micro_batches(x, accumulation), {"inputs": inputs, "carry": state["carry"]})
+        whole = {"inputs": inputs, "carry": state["carry"]}
+        split = jax.tree.map(lambda x: in_micro_batches(x, spec.accumulation), whole)
         read = {name: state[name] for name in ("params", "loss_scale") if name in state}
-        (gradient, loss, metrics), (row_gradients, carry) = each_copy(
-            partial(_gradient, task, few_sums=few_sums), read, split
-        )
-        scaling = state.get("loss_scale")
+        gradient_of = partial(_gradient, task, few_sums=spec.few_sums)
+        (gradient, loss, metrics), (row_gradients, carry) = each_copy(gradient_of, read, split)
         finite = jnp.asarray(True)
-        if scaling is not None:
-            (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), scaling)
-        rule = in_place(optimizer)
-        weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
-        new_state = state | {
-            "step": state["step"] + 1,
-            "params": state["params"] | {"trainable": weights},
-            "optimizer": optimizer_state,
-            "carry": jax.tree.map(joined, carry),
-        }
-        if STATE in metrics:
-            new_state["params"][STATE] = _mean_of_groups(metrics.pop(STATE), state["params"][STATE])
-        if rule.average:
-            new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
-        report = {**metrics, "loss": loss.total, "weight": loss.weight}
-        report["gradient_norm"] = global_norm(gradient)
-        if scaling is not None:
-            kept = {name: state[name] for name in ("params", "optimizer", "ema", "carry") if name in state}
-            new_state |= loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
-            new_state["loss_scale"] = loss_scale.adjusted(scaling, finite)
+        if "loss_scale" in state:
+            (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), state["loss_scale"])
+
+        # The update.
+        new_state, model_state = _updated(rule, state, gradient), metrics.pop(STATE, None)
+        new_state["carry"] = jax.tree.map(joined, carry)
+        if model_state is not None:
+            new_state["params"][STATE] = _mean_of_groups(model_state, state["params"][STATE])
+        report = {**metrics, "loss": loss.total, "weight": loss.weight, **_norms(task, gradient, spec.norms)}
+        if "loss_scale" in state:
+            new_state = _unless_overflown(new_state, state, finite)
             report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
-        if read_rows:  # after the choice above, which would hold a second copy of them
+
+        # Tables after that choice, which would hold a second copy of them.
+        if read_rows:
             assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
             gradients = jax.tree.map(joined, row_gradients)
             new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
@@ -138,17 +191,50 @@ def make_step(
     return step
 
 
-def _gradient(
-    task: Task, state: State, split: Any, *, few_sums: bool = False
-) -> tuple[tuple[Any, LossSum, dict], tuple[Any, Any]]:
-    """Returns the gradient of the mean loss over all micro-batches for the weights, and the loss and metrics; for each
-    example the gradient for its rows of tables, and the next carry.
+def _keys_of(state: State, batch: Batch) -> jax.Array:
+    """Returns a key for each example of a step."""
+    examples = jax.tree.leaves(batch)[0].shape[0]
+    key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
+    return jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
 
-    `split` has `inputs` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so have the
-    results for rows and carry. `LossSum.total` is already divided by the weight.
+
+def _updated(rule: InPlace, state: State, gradient: Any) -> State:
+    """Returns the state after the update of the weights."""
+    weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
+    new_state = state | {
+        "step": state["step"] + 1,
+        "params": state["params"] | {"trainable": weights},
+        "optimizer": optimizer_state,
+    }
+    if rule.average:
+        new_state["ema"] = rule.average.after(state["ema"], weights, state["step"])
+    return new_state
+
+
+def _norms(task: Task, gradient: Any, norms: Norms) -> dict[str, jax.Array]:
+    """Returns the gradient's norm, and those of its layers and parts where they are wanted."""
+    report = {"gradient_norm": global_norm(gradient)}
+    if norms == "layers":
+        stacked = task.stacked if isinstance(task, Stacks) else None
+        report |= norms_of_parts(gradient, stacked=stacked)
+    return report
+
+
+def _unless_overflown(new_state: State, state: State, finite: jax.Array) -> State:
+    """Returns the new state, with the next scale of the loss; where the gradient overflowed, else the old one."""
+    kept = {name: state[name] for name in ("params", "optimizer", "ema", "carry") if name in state}
+    chosen = loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
+    return new_state | chosen | {"loss_scale": loss_scale.adjusted(state["loss_scale"], finite)}
+
+
+def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -> tuple[Shared, OfExamples]:
+    """Returns the gradient of the mean loss over all micro-batches.
+
+    `split` has `inputs` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so has what is
+    returned of each example.
     """
-    inputs, carry = split["inputs"], split["carry"]
-    params, stored, in_parts = state["params"], state["params"]["trainable"], parts_of(task)
+    carry, inputs = split["carry"], split["inputs"]
+    stored, in_parts = state["params"]["trainable"], parts_of(task)
     trainable = learned(stored, in_parts)
     unrolled = task.unrolled if isinstance(task, Unrolls) else ()
     if unrolled:
@@ -156,51 +242,68 @@ def _gradient(
 
     def sums(trainable: Any, rows: Any, carry: Any, micro: Any) -> tuple[LossSum, Any, Any]:
         weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
-        return task.loss(params | weights, carry, micro["batch"], micro["keys"], train=True)
+        return task.loss(state["params"] | weights, carry, micro["batch"], micro["keys"], train=True)
 
     # The compiler drops the forward pass from this one: the weight depends on the labels only.
     parts = jax.lax.map(lambda part: sums(trainable, part[1]["rows"], *part)[0].weight, (carry, inputs))
     weight = over_copies(jnp.sum(parts))
-
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
 
     def mean_part(trainable: Any, rows: Any, carry: Any, micro: Any) -> tuple[jax.Array, tuple[Any, dict]]:
         loss, carry, metrics = sums(trainable, rows, carry, micro)
         return scale * (loss.total / weight), (carry, metrics)
 
-    def micro_batch(carry: Any, micro: Any) -> tuple[Any, Any]:
-        """Returns sums of gradients and metrics, added up over micro-batches, and rows and carry, kept of each."""
+    def micro_batch(carry: Any, micro: Any) -> tuple[Any, OfExamples]:
+        """Returns the sums of one micro-batch (gradient, loss, metrics), and what is kept of each of its examples."""
         gradients_of = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
         (loss, (carry, metrics)), (gradient, row_gradients) = gradients_of(trainable, micro["rows"], carry, micro)
-        return (like_state(gradient), loss, metrics), (row_gradients, carry)
+        return (like_state(gradient), loss, metrics), OfExamples(row_gradients, carry)
 
-    def first(tree: Any) -> Any:
-        return jax.tree.map(lambda x: x[0], tree)
+    def shapes(carry: Any, micro: Any) -> Any:
+        """Returns what has the shapes of `micro_batch`'s sums, without tracing the gradient."""
+        _, _, metrics = sums(trainable, micro["rows"], carry, micro)
+        return like_state(trainable), scale, metrics
 
-    if inputs["keys"].shape[0] == 1:
-        (gradient, loss, metrics), each = micro_batch(first(carry), first(inputs))
-        row_gradients, carry = jax.tree.map(lambda x: x[None], each)
-    else:
-
-        def add(sums: Any, numbered: Any) -> Any:
-            (total, carry), (number, micro) = sums, numbered
-            part, (row_gradients, new) = micro_batch(jax.tree.map(lambda x: x[number], carry), micro)
-            carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # in place
-            return (jax.tree.map(jnp.add, total, _float32(part)), carry), row_gradients
-
-        def summed(carry: Any, micro: Any) -> Any:
-            """Returns what has the shapes of `micro_batch`'s sums, without tracing the gradient."""
-            _, _, metrics = sums(trainable, micro["rows"], carry, micro)
-            return like_state(trainable), scale, metrics
-
-        shapes = jax.eval_shape(summed, first(carry), first(inputs))
-        zeros = jax.tree.map(jnp.zeros_like, _float32(shapes))
-        numbers = jnp.arange(inputs["keys"].shape[0])
-        ((gradient, loss, metrics), carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))
+    (gradient, loss, metrics), of_examples = _over_micro_batches(micro_batch, shapes, carry, inputs)
     gradient, loss, metrics = over_copies((gradient, loss, metrics), in_few=few_sums)
     if unrolled:
         gradient = changed_at(unrolled, gradient, restacked)
-    return (gradient, LossSum(loss / scale, weight), metrics), (row_gradients, carry)
+    return Shared(gradient, LossSum(loss / scale, weight), metrics), of_examples
+
+
+def _over_micro_batches(
+    micro_batch: Callable[[Any, Any], tuple[Any, OfExamples]],
+    shapes: Callable[[Any, Any], Any],
+    carry: Any,
+    inputs: Any,
+) -> tuple[Any, OfExamples]:
+    """Returns the sums over micro-batches, and what is kept of each example of each.
+
+    Args:
+        micro_batch: From one micro-batch's carry and inputs to its sums and its examples.
+        shapes: From the same to anything with the shapes of the sums.
+        carry: Carry of all, with a leading axis of micro-batches.
+        inputs: Inputs of all.
+    """
+
+    def of(tree: Any, number: Any) -> Any:
+        return jax.tree.map(lambda x: x[number], tree)
+
+    if inputs["keys"].shape[0] == 1:
+        sums, of_examples = micro_batch(of(carry, 0), of(inputs, 0))
+        return sums, jax.tree.map(lambda x: x[None], of_examples)
+
+    def add(before: Any, numbered: Any) -> Any:
+        (total, carry), (number, micro) = before, numbered
+        part, (row_gradients, new) = micro_batch(of(carry, number), micro)
+        carry = jax.tree.map(lambda whole, x: whole.at[number].set(x), carry, new)  # in place
+        return (jax.tree.map(jnp.add, total, _float32(part)), carry), row_gradients
+
+    like = jax.eval_shape(shapes, of(carry, 0), of(inputs, 0))
+    zeros = jax.tree.map(jnp.zeros_like, _float32(like))
+    numbers = jnp.arange(inputs["keys"].shape[0])
+    (sums, carry), row_gradients = jax.lax.scan(add, (zeros, carry), (numbers, inputs))
+    return sums, OfExamples(row_gradients, carry)
 
 
 def changed_at(path: tuple[str, ...], tree: Any, change: Callable[[Any], Any]) -> Any:

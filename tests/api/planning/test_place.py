@@ -30,6 +30,7 @@ from plimsoll.processes.request import ask
 from plimsoll.recipes.registry import preset
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
+from subjects import subject_of
 
 CARD = card.Card(kind="NVIDIA H200", memory_bytes=140 * GIB)
 
@@ -272,13 +273,13 @@ def with_card(card):
 
 
 def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_its_driver():
-    about, other = {}, {}
-    command, variables = compile_process(with_card(dataclasses.replace(CARD, driver="580.1")), about, silently)
-    assert command[3] == "card-compile"
-    assert "cuda" in variables["JAX_PLATFORMS"]
-    compile_process(with_card(dataclasses.replace(CARD, driver="590.2")), other, silently)
-    assert about != other
-    assert compile_process(with_card(None), {}, lambda text: None)[0][3] == "cross-compile"
+    subject = subject_of(preset("stories"))
+    places = [with_card(dataclasses.replace(CARD, driver=driver)) for driver in ("580.1", "590.2")]
+    first, second = (compile_process(place, subject, silently) for place in places)
+    assert first.command[3] == "compile"
+    assert "cuda" in first.environment["JAX_PLATFORMS"]
+    assert first.subject != second.subject
+    assert compile_process(with_card(None), subject, silently).command[3] == "cross-compile"
 
 
 def test_a_unit_of_one_letter_is_said_as_it_is_read():

@@ -13,7 +13,7 @@ from plimsoll.models.pretrained.adapters import CONFIG, PATHS, WEIGHTS, read_ada
 from plimsoll.models.pretrained.config import read_shape
 from plimsoll.models.pretrained.weights import load
 from plimsoll.recipes.finetune.task import Published
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import IGNORE, Compute, Levers
 
 
@@ -51,7 +51,7 @@ def test_pefts_run_is_ours(shared, tmp_path, remat):
     )
     state = jax.jit(make_init(task, rule))(np.uint32(0))
     state["params"] = {"trainable": jax.device_put(learned), "frozen": {"base": load(folder, shape), "frozen": {}}}
-    step = jax.jit(make_step(task, rule, accumulation=1))
+    step = jax.jit(make_step(task, rule, StepSpec(accumulation=1)))
     losses, norms = [], []
     for ids, counted in zip(expected["input_ids"], expected["counted"], strict=True):
         ids = ids.astype(np.int32)

@@ -17,7 +17,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import Compute, Levers
 
 
@@ -35,7 +35,7 @@ def trace(recipe):
     task = recipe.task(Compute())
     state = jax.eval_shape(make_init(task, optax.sgd(0.1)), jax.ShapeDtypeStruct((), "uint32"))
     batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in recipe.spec.batch(8).items()}
-    jax.eval_shape(make_step(task, optax.sgd(0.1), accumulation=2), state, batch)
+    jax.eval_shape(make_step(task, optax.sgd(0.1), StepSpec(accumulation=2)), state, batch)
 
 
 UNTRACEABLE = {
@@ -102,7 +102,7 @@ def test_what_is_frozen_reaches_the_loss_and_stays(tmp_path):
     task, sgd = recipe.task(Compute()), optax.sgd(0.1)
     state = make_init(task, sgd)(np.uint32(0))
     batch = next(recipe.open(tmp_path).source(prefetch=0))
-    after = make_step(task, sgd, accumulation=2)(state, batch)[0]["params"]
+    after = make_step(task, sgd, StepSpec(accumulation=2))(state, batch)[0]["params"]
     np.testing.assert_array_equal(after["frozen"]["count"], [0, 1, 2])
     assert (after["trainable"] != state["params"]["trainable"]).tolist() == [False, True, True]
 

@@ -18,7 +18,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import pickled
 from plimsoll.recipes.own.task import require_sound
 from plimsoll.recipes.registry import preset
-from plimsoll.training.step import make_evaluate, make_init, make_step
+from plimsoll.training.step import StepSpec, make_evaluate, make_init, make_step
 from plimsoll.types import Compute
 from small_tasks import relative_distance
 
@@ -42,7 +42,7 @@ def learned(recipe, batches, *, accumulation=1):
     """Returns the state after a step for each batch, and the losses."""
     task = recipe.task(Compute())
     state = jax.jit(make_init(task, recipe.update_rule(STEPS)))(np.uint32(3))
-    step = jax.jit(make_step(task, recipe.update_rule(STEPS), accumulation=accumulation))
+    step = jax.jit(make_step(task, recipe.update_rule(STEPS), StepSpec(accumulation=accumulation)))
     losses = []
     for batch in batches:
         state, report = step(state, batch)
@@ -143,7 +143,7 @@ def test_a_state_that_is_not_kept_is_refused_from_its_shapes(tmp_path, case):
 
     def traced():
         state = jax.eval_shape(make_init(task, optax.sgd(0.1)), jax.ShapeDtypeStruct((), "uint32"))
-        jax.eval_shape(make_step(task, optax.sgd(0.1), accumulation=1), state, batch)
+        jax.eval_shape(make_step(task, optax.sgd(0.1), StepSpec(accumulation=1)), state, batch)
 
     with pytest.raises(RecipeError, match=words):
         traced()

@@ -14,7 +14,7 @@ from plimsoll.optimizers.adamw import AdamW
 from plimsoll.recipes.recommend import items as item_table
 from plimsoll.recipes.recommend.item_reader import SmallReader, with_weights
 from plimsoll.recipes.recommend.item_shape import EARLIER
-from plimsoll.training.step import make_init, make_step
+from plimsoll.training.step import StepSpec, make_init, make_step
 from plimsoll.types import COUNTED, STORABLE, Compute
 from pretrained_folders import write
 
@@ -77,7 +77,7 @@ def test_a_frozen_model_is_the_same_to_the_bit_after_training_and_nothing_is_kep
     assert jax.tree.map(jax.typeof, model) == jax.tree.map(jax.typeof, published)
     for one, other in zip(jax.tree.leaves(model), jax.tree.leaves(published), strict=True):
         np.testing.assert_array_equal(one, other)
-    step = jax.jit(make_step(task, rule, accumulation=2))
+    step = jax.jit(make_step(task, rule, StepSpec(accumulation=2)))
     after = state
     for seed in range(3):
         after, _ = step(after, {"items": histories(seed=seed)})

@@ -7,7 +7,6 @@ driver are here: a machine without an accelerator pays nothing.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -18,6 +17,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.planned import HostLedger
 from plimsoll.planner import host
 from plimsoll.planner.chips import BACKEND, Chip
+from plimsoll.planner.types import Card
 from plimsoll.processes import environment, nvidia
 from plimsoll.processes.request import ask
 from plimsoll.processes.toolchains import KITS
@@ -48,19 +48,6 @@ JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
 WORDS = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}
 EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
 """JAX's extra for a platform."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """A GPU of this machine, or its TPU chips, as JAX sees one of them."""
-
-    kind: str
-    memory_bytes: int
-    """Bytes that its allocator can give one process."""
-    devices: int = 1
-    """Devices of this kind that JAX sees."""
-    driver: str = ""
-    """Version of NVIDIA's driver; empty where nobody says."""
 
 
 def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:

@@ -6,11 +6,10 @@ Nothing here imports JAX: compiling happens in a child.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import get_args
 
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning import card as cards
@@ -26,12 +25,12 @@ from plimsoll.levers.records.blocks import without_cudnn
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Planned
 from plimsoll.planner import chips, host, search
-from plimsoll.planner.child import LONGEST_ANSWER, Child
+from plimsoll.planner.child import LONGEST_ANSWER, Child, CompileProcess
 from plimsoll.planner.deadline import Deadline
 from plimsoll.planner.estimate import estimate_band, estimates_compared
 from plimsoll.planner.search import Desk
 from plimsoll.planner.space import micro_batches
-from plimsoll.planner.types import Problem, Rates
+from plimsoll.planner.types import Problem, Rates, Subject
 from plimsoll.processes import environment, toolchains
 from plimsoll.processes.cache import cache_folder, limit_bytes, prune
 from plimsoll.recipes.parts import Prepared
@@ -118,6 +117,7 @@ def explained(planned: Planned, question: Question, place: Place, compiler: Spok
         estimate_band=estimate_band(planned.ledger, devices=planned.devices),
         disk=disk.needed(static.state_bytes - static.given_bytes),
         without_cudnn=why_not_cudnn,
+        step_options=question.step_options,
     )
 
 
@@ -214,16 +214,16 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
     """Gives compile processes whose answers are kept, each of which may take PATIENCE times what planning may."""
     cache, limit = cache_folder(), limit_bytes()
-    about: dict[str, Any] = {
-        "recipe": to_dict(question.recipe),
-        "steps": (data or question.recipe.length).steps or UNKNOWN_STEPS,
-    }
-    command, variables = compile_process(place, about, say, measure=question.measure)
+    subject = Subject(
+        recipe=to_dict(question.recipe),
+        steps=(data or question.recipe.length).steps or UNKNOWN_STEPS,
+        step_options=question.step_options,
+        devices=place.chip.devices,
+    )
+    process = compile_process(place, subject, say, measure=question.measure)
     longest = max(LONGEST_ANSWER, PATIENCE * seconds_for(question, place))
     count = 1 if place.card is not None else host.compilers()
-    children = [
-        Child(command, variables, about=about, answers=cache / "answers", longest=longest) for _ in range(count)
-    ]
+    children = [Child(process, answers=cache / "answers", longest=longest) for _ in range(count)]
     prune(cache, limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
     try:
         with SpokenPool(children, say) as pool:
@@ -232,34 +232,36 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
         prune(cache, limit)
 
 
-def compile_process(
-    place: Place, about: dict[str, Any], say: Say, *, measure: bool = False
-) -> tuple[list[str], dict[str, str]]:
-    """Returns command and environment of the child for this chip; `about` gets what its answers depend on."""
+def compile_process(place: Place, subject: Subject, say: Say, *, measure: bool = False) -> CompileProcess:
+    """Returns the process that compiles for this chip.
+
+    Args:
+        place: The chip.
+        subject: Recipe and step that are compiled; the chip and its compiler are added.
+        say: Called where the chip's compiler is not installed.
+        measure: Whether plans are timed, too.
+    """
     chip, card = place.chip, place.card
+
+    # This CPU, as the devices of all processes: one process compiles for them.
+    if chip.platform == "cpu":
+        variables = environment.for_processes("cpu", devices=chip.devices, one_heap=False)
+        return CompileProcess(subject, variables)
 
     # The card that is here compiles for itself.
     if card is not None and chip.platform == "cuda":
-        about |= {"chip": dataclasses.asdict(chip), "compiled": True, "card": dataclasses.asdict(card)}
-        about |= {"compiler": toolchains.packages(sys.executable)}
-        command = [sys.executable, "-m", "plimsoll.worker", "card-compile", json.dumps(about)]
-        return command, cards.compile_environment(chip, card, place.budget_bytes, measure=measure)
-
-    # This CPU, as the devices of all processes: one child compiles for them.
-    if chip.platform == "cpu":
-        about |= {"devices": chip.devices} if chip.devices > 1 else {}
-        command = [sys.executable, "-m", "plimsoll.worker", "compile", json.dumps(about)]
-        return command, environment.for_processes("cpu", devices=chip.devices, one_heap=False)
+        packages = tuple(toolchains.packages(sys.executable))
+        subject = dataclasses.replace(subject, chip=chip, card=card, compiler=packages)
+        return CompileProcess(subject, cards.compile_environment(chip, card, place.budget_bytes, measure=measure))
 
     # A chip that is not here: its compiler, or none.
+    variables = environment.for_processes(chip.platform, one_heap=False)
     python = toolchains.python_for(chip.platform)
-    about |= {"chip": dataclasses.asdict(chip), "compiled": python is not None}
     if python is None:
         say(
             f"the compiler for {chip.name} is {toolchains.missing(chip.platform)}. Its bytes are estimated until"
             f" `plimsoll chips --install {chip.platform}` has made it"
         )
-    else:
-        about |= {"compiler": toolchains.packages(python)}
-    command = [str(python or sys.executable), "-m", "plimsoll.worker", "cross-compile", json.dumps(about)]
-    return command, environment.for_processes(chip.platform, one_heap=False)
+        return CompileProcess(dataclasses.replace(subject, chip=chip), variables)
+    packages = tuple(toolchains.packages(python))
+    return CompileProcess(dataclasses.replace(subject, chip=chip, compiler=packages), variables, str(python))

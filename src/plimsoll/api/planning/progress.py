@@ -12,7 +12,7 @@ from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan
 from plimsoll.planner.child import Child, Pool
 from plimsoll.planner.types import Analysis, Rates, Rehearsal, Static
-from plimsoll.types import Storage
+from plimsoll.types import WHOLE, Storage
 
 SILENCE = 2.5
 """Seconds without a line after which what is being done is said."""
@@ -60,7 +60,7 @@ class SpokenPool(Pool):
         finally:
             self._asked.remove(asked)
 
-    def static(self, fsdp: int = 1, storage: Storage | None = None) -> Static:
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
         with self._doing("computing the bytes of the state, in a process that imports JAX"):
             return super().static(fsdp, storage)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from plimsoll.api.planning.pins import require_levers
 from plimsoll.recipes.recipe import Recipe
+from plimsoll.types import StepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class Question:
     """Levers that keep a value."""
     pinned_by: str | None = None
     """Source of the pins where nobody typed them, like "--plan FILE"."""
+    step_options: StepOptions = field(default_factory=StepOptions)
+    """What is set about the step itself."""
     within: str | float | None = None
     """Time that planning may take; None for what is usual on the platform."""
     measure: bool = False

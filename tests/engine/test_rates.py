@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from for_cuda import answer_for_cuda
-from plimsoll.engine import card_rates
-from plimsoll.engine.card_rates import CALL_SECONDS, LAUNCHES, seconds_each
-from plimsoll.engine.card_rates import card_rates as measured
+from plimsoll.engine import rates
+from plimsoll.engine.rates import CALL_SECONDS, LAUNCHES, seconds_each
+from plimsoll.engine.rates import card_rates as measured
 from plimsoll.planner.flops import dots
 
 STRICT = True
@@ -52,18 +52,18 @@ def test_an_h100_is_not_reported_at_a_hundredth_of_its_rate():
 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
-@pytest.mark.parametrize("precision", card_rates.DOTS)
+@pytest.mark.parametrize("precision", rates.DOTS)
 def test_a_call_does_the_work_that_it_is_credited_with(precision, count):
-    side, dtype = 64, card_rates.DOTS[precision][0]
+    side, dtype = 64, rates.DOTS[precision][0]
     kernel = jax.ShapeDtypeStruct((side, side), dtype)
-    jaxpr = card_rates.products.trace(kernel, precision, count).jaxpr
-    assert dots(jaxpr).flops == count * card_rates.IN_A_ROUND * 2 * side**3
+    jaxpr = rates.products.trace(kernel, precision, count).jaxpr
+    assert dots(jaxpr).flops == count * rates.IN_A_ROUND * 2 * side**3
     assert jaxpr.out_avals[0].dtype == dtype  # else a copy from float32 would be timed, too
 
 
 def test_a_chain_of_launches_has_as_many_kernels():
-    array = jnp.ones(card_rates.SMALL, jnp.float32)
-    lowered = card_rates.launches.lower(array, 7)
+    array = jnp.ones(rates.SMALL, jnp.float32)
+    lowered = rates.launches.lower(array, 7)
     assert lowered.as_text(dialect="hlo").count("opt-barrier(") == LAUNCHES
     assert float(lowered.compile()(array)[0]) == pytest.approx(1.0001 ** (7 * LAUNCHES), rel=1e-4)
 
@@ -71,40 +71,40 @@ def test_a_chain_of_launches_has_as_many_kernels():
 def test_rounds_of_a_copy_are_not_joined():
     """Three multiplications of one round would read and write the array once."""
     array = jnp.ones(1000, jnp.float32)
-    compiled = card_rates.copies.lower(array, 3).compile()
+    compiled = rates.copies.lower(array, 3).compile()
     assert float(compiled(array)[0]) == pytest.approx(1.0001**3)
-    assert "opt-barrier" in card_rates.copies.lower(array, 3).as_text(dialect="hlo")
+    assert "opt-barrier" in rates.copies.lower(array, 3).as_text(dialect="hlo")
 
 
 def test_all_rates_are_measured_from_the_clock_that_is_given(monkeypatch):
     """With a clock that moves by a second at each look, a call takes a second: every rate follows from the sizes."""
-    monkeypatch.setattr(card_rates, "SIDE", 64)
-    monkeypatch.setattr(card_rates, "COPIED_BYTES", 2**20)
-    monkeypatch.setattr(card_rates, "SENT_BYTES", 2**20)
+    monkeypatch.setattr(rates, "SIDE", 64)
+    monkeypatch.setattr(rates, "COPIED_BYTES", 2**20)
+    monkeypatch.setattr(rates, "SENT_BYTES", 2**20)
     ticks = iter(range(10_000))
-    rates = measured(lambda: float(next(ticks)))
+    found = measured(lambda: float(next(ticks)))
     side = 64
-    work = card_rates.IN_A_ROUND * 2 * side**3
-    assert rates.flops == {"float32": work, "bfloat16": work, "float16": work}  # a CPU refuses TF32
-    assert rates.copy_bytes == 2 * 2**20
-    assert rates.dot_seconds == 1 / LAUNCHES
-    assert math.isinf(rates.first_touch_bytes)
+    work = rates.IN_A_ROUND * 2 * side**3
+    assert found.flops == {"float32": work, "bfloat16": work, "float16": work}  # a CPU refuses TF32
+    assert found.copy_bytes == 2 * 2**20
+    assert found.dot_seconds == 1 / LAUNCHES
+    assert math.isinf(found.first_touch_bytes)
 
 
 FOR_AN_H100 = """
 import jax, jax.numpy as jnp, json
 from jax.sharding import SingleDeviceSharding
-from plimsoll.engine import card_rates
+from plimsoll.engine import rates
 from plimsoll.planner import chips, topology
 
 here = SingleDeviceSharding(topology.devices(chips.chip("h100"))[0])
 kernel = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16, sharding=here)
 array = jax.ShapeDtypeStruct((2**28,), jnp.float32, sharding=here)
-small = jax.ShapeDtypeStruct((card_rates.SMALL,), jnp.float32, sharding=here)
+small = jax.ShapeDtypeStruct((rates.SMALL,), jnp.float32, sharding=here)
 lowered = {
-    "products": card_rates.products.lower(kernel, "bfloat16", 100),
-    "copies": card_rates.copies.lower(array, 100),
-    "launches": card_rates.launches.lower(small, 100),
+    "products": rates.products.lower(kernel, "bfloat16", 100),
+    "copies": rates.copies.lower(array, 100),
+    "launches": rates.launches.lower(small, 100),
 }
 print(json.dumps({name: each.compile().as_text() for name, each in lowered.items()}))
 """
@@ -114,7 +114,7 @@ print(json.dumps({name: each.compile().as_text() for name, each in lowered.items
 def test_nvidias_compiler_leaves_the_work_of_a_round_as_it_is():
     """No round is joined with the next, and none copies what the round before has made."""
     texts = answer_for_cuda(FOR_AN_H100)
-    kernels = {"products": card_rates.IN_A_ROUND, "copies": 1, "launches": LAUNCHES}
+    kernels = {"products": rates.IN_A_ROUND, "copies": 1, "launches": LAUNCHES}
     for name, text in texts.items():
         assert '"known_trip_count":{"n":"100"}' in text
         body = next(part for part in text.split("\n\n") if part.startswith("%region") and "-> (s32[]" in part)

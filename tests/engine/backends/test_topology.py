@@ -9,11 +9,12 @@ import pytest
 from for_cuda import answer_for_cuda
 from making import made
 from planner_examples import plan
-from plimsoll.engine.cross_compile import CrossCompiler, cublas_workspace
-from plimsoll.planner.chips import chip
-from plimsoll.recipes.saved import to_dict
+from plimsoll.engine.backends.accelerator import cublas_workspace
+from plimsoll.engine.serve import Answers
 from plimsoll.types import Precision
 from plimsoll.units import MIB
+from plimsoll.values import to_json
+from subjects import subject_of
 
 RECIPE = made(
     "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
@@ -23,14 +24,13 @@ RECIPE = made(
 PLAN = plan(chip="rtx4090", accumulation=1, precision="bfloat16")
 
 
-def compiler_of(name: str) -> CrossCompiler:
-    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(chip(name)), "compiled": False}
-    return CrossCompiler(about)
+def answers_of(name):
+    return Answers(subject_of(RECIPE, name, is_compiled=False))
 
 
 def test_every_precision_of_a_card_is_answered_on_a_machine_without_it():
     """A CPU refuses TF32, and the arithmetic of a card's step is counted on one."""
-    card = compiler_of("rtx4090")
+    card = answers_of("rtx4090")
     plans = [PLAN.with_levers(precision=precision) for precision in typing.get_args(Precision)]
     counted = {card.analyse(each).flops for each in plans}
     assert len(counted) == 1
@@ -44,33 +44,35 @@ def test_products_of_newer_cards_have_a_larger_workspace_and_other_chips_none():
         32 * MIB,
         32 * MIB,
     ]
-    h100 = compiler_of("h100")
-    assert (h100.workspace, compiler_of("tpu-v5e-8").workspace) == (32 * MIB, 0)
+    h100 = answers_of("h100")
+    assert (h100.backend.workspace, answers_of("tpu-v5e-8").backend.workspace) == (32 * MIB, 0)
     with_it = h100.trace(PLAN).temp_bytes
-    h100.workspace = 0
+    h100.backend.workspace = 0
     assert with_it - h100.trace(PLAN).temp_bytes > 30 * MIB
 
 
 ANALYSED = """
-import dataclasses, json, sys
-from plimsoll.engine.cross_compile import CrossCompiler
-from plimsoll.planner.child import plan_of
+import json, sys
+from plimsoll.engine.serve import Answers
+from plimsoll.planned import Plan
+from plimsoll.planner.types import Subject
+from plimsoll.values import from_json, to_json
 
-about, *requests = map(json.loads, sys.argv[1:])
-found = []
+subject, *requests = map(json.loads, sys.argv[1:])
+analyses = []
 for plan, with_machine_code in requests:
-    compiler = CrossCompiler(about)
-    compiler.options = {} if with_machine_code else compiler.options
-    found.append(dataclasses.asdict(compiler.analyse(plan_of(plan))))
-print(json.dumps(found))
+    answers = Answers(from_json(Subject, subject, "subject"))
+    answers.backend.options = {} if with_machine_code else answers.backend.options
+    analyses.append(answers.analyse(from_json(Plan, plan, "plan")))
+print(json.dumps(to_json(analyses)))
 """
 
 
 def analysed(recipe, name, *requests):
     """What NVIDIA's compiler finds of plans for a card, each with its machine code or without it."""
-    about = {"recipe": to_dict(recipe), "steps": 10, "chip": dataclasses.asdict(chip(name)), "compiled": True}
-    asked = [(dataclasses.replace(plan, chip=name).to_dict(), whole) for plan, whole in requests]
-    return answer_for_cuda(ANALYSED, *map(json.dumps, (about, *asked)))
+    questions = [(dataclasses.replace(plan, chip=name), whole) for plan, whole in requests]
+    arguments = to_json([subject_of(recipe, name), *questions])
+    return answer_for_cuda(ANALYSED, *map(json.dumps, arguments))
 
 
 @pytest.mark.slow

@@ -6,13 +6,16 @@ import jax
 import pytest
 
 from making import made
-from plimsoll.engine import card_compile
-from plimsoll.engine.card_compile import CardCompiler, in_turn
+from plimsoll.engine.backends import card as backend
+from plimsoll.engine.backends.card import Card, in_turn
+from plimsoll.engine.serve import Answers
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
+from plimsoll.planner import types
 from plimsoll.planner.chips import chip
 from plimsoll.planner.types import Rates
-from plimsoll.recipes.saved import to_dict
+from plimsoll.units import GIB
+from subjects import subject_of
 
 RECIPE = made(
     "stories", dataset_id="there-is-no-such/text", width=16, layers=1, heads=2, vocab_size=300, seq_len=16, batch_size=4
@@ -24,68 +27,67 @@ def plan(**changes):
     return Plan.from_dict({"chip": "rtx4090", "micro_batch": 4, "accumulation": 1, **levers, **changes})
 
 
-def compiler(kind="cpu", **changes):
-    card = dataclasses.replace(chip("rtx4090"), **changes)
-    about = {"recipe": to_dict(RECIPE), "steps": 10, "chip": dataclasses.asdict(card), "compiled": True}
-    return CardCompiler(about | {"card": {"kind": kind}})
+def subject(kind="cpu", **changes):
+    card = types.Card(kind, 24 * GIB)
+    return subject_of(RECIPE, "rtx4090", card=card, chip=dataclasses.replace(chip("rtx4090"), **changes))
 
 
 def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatch):
-    monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
-    card = compiler()
-    assert card.devices == jax.local_devices()[:1]
-    (seconds,) = card.measure([plan()])
+    monkeypatch.setattr(backend, "TIMED_SECONDS", 0.0)
+    answers = Answers(subject())
+    assert answers.backend.devices is None, "the only one"
+    (seconds,) = answers.backend.time(answers.steps, [plan()])
     assert 0 < seconds < 60
-    analysis = card.analyse(plan())
+    analysis = answers.analyse(plan())
     assert analysis.source == "compiled"
     assert 0 < analysis.argument_bytes < analysis.argument_bytes + analysis.beyond_state_bytes
-    held = card.static(1, plan().storage)
+    held = answers.steps.static(1, plan().storage)
     assert analysis.argument_bytes == pytest.approx(held.state_bytes + held.batch_bytes, rel=0.01)
 
 
 def test_a_cpu_does_not_take_the_cards_place_without_a_word():
     """JAX falls back to it where the card cannot be used."""
     with pytest.raises(PlimsollError, match="on the NVIDIA H200 of this machine, and JAX finds a cpu in the process"):
-        compiler(kind="NVIDIA H200")
+        Card(subject(kind="NVIDIA H200"))
 
 
 def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monkeypatch):
     plans = [plan(), plan(optimizer_bits=8), plan(micro_batch=2, accumulation=2)]
     together = []
 
-    def timed(self, group):
+    def timed(self, steps, group):
         together.append(group)
-        return [float(each.micro_batch * each.optimizer_bits) for each in group]
+        return [float(each.micro_batch * each.lever("optimizer_bits")) for each in group]
 
-    monkeypatch.setattr(CardCompiler, "_timed", timed)
-    assert compiler().measure(plans) == [128.0, 32.0, 64.0]
+    monkeypatch.setattr(Card, "_time_together", timed)
+    assert Card(subject()).time(None, plans) == [128.0, 32.0, 64.0]
     assert together == [[plans[0], plans[2]], [plans[1]]]
 
 
 def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch):
     """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
-    card, real = compiler(), CardCompiler.executable
-    monkeypatch.setattr(card_compile, "TIMED_SECONDS", 0.0)
+    answers, real = Answers(subject()), Card.compile
+    monkeypatch.setattr(backend, "TIMED_SECONDS", 0.0)
 
     def failing(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    def compiled(self, lowered, plan):
-        return failing if "jit_step" in lowered.as_text()[:200] else real(self, lowered, plan)
+    def compiled(self, lowered, *, deterministic):
+        return failing if "jit_step" in lowered.as_text()[:200] else real(self, lowered, deterministic=deterministic)
 
     with monkeypatch.context() as broken:
-        broken.setattr(CardCompiler, "executable", compiled)
+        broken.setattr(Card, "compile", compiled)
         with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE"):
-            card.measure([plan()])
-    (seconds,) = card.measure([plan()])
+            answers.backend.time(answers.steps, [plan()])
+    (seconds,) = answers.backend.time(answers.steps, [plan()])
     assert seconds > 0
 
 
 def test_rates_are_the_sheets_and_measured_where_there_is_none(monkeypatch):
     measured = Rates(flops={"float32": 1.0}, copy_bytes=1.0, first_touch_bytes=1.0, loop_seconds=0.0, source="here")
-    monkeypatch.setattr(card_compile, "card_rates", lambda: measured)
-    assert compiler().rates().source == "data sheet"
-    assert compiler(flops={}).rates() == measured
+    monkeypatch.setattr(backend, "card_rates", lambda: measured)
+    assert Card(subject()).rates().source == "data sheet"
+    assert Card(subject(flops={})).rates() == measured
 
 
 def test_plans_take_turns_and_the_median_counts():
@@ -106,4 +108,4 @@ def test_plans_take_turns_and_the_median_counts():
     calls.clear()
     load.clear()
     assert in_turn([run("short", 1e-3)], clock=lambda: now[0]) == pytest.approx([1e-3])
-    assert sum(count for _, count in calls) * 1e-3 >= card_compile.TIMED_SECONDS, "short steps are timed for longer"
+    assert sum(count for _, count in calls) * 1e-3 >= backend.TIMED_SECONDS, "short steps are timed for longer"

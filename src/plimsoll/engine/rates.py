@@ -1,24 +1,33 @@
-"""Rates of the GPU that is here: work that is chained inside one compiled call, over the time of the call.
+"""Rates of the CPU or the GPU that is here, by work that is timed.
 
-A product of 1,024 rows takes an H100 about a microsecond, and starting it and waiting for it about a hundred: timed one
-call at a time, the card seems a hundred times slower than it is. So each call works for `CALL_SECONDS`.
+On a CPU each call is timed. On a GPU a product of 1,024 rows takes about a microsecond, and starting it and waiting
+for it about a hundred: timed one call at a time, the card seems a hundred times slower than it is. So work is chained
+inside one compiled call that takes `CALL_SECONDS`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from plimsoll.levers.precision import dot
 from plimsoll.planner import chips
 from plimsoll.planner.types import Rates
+from plimsoll.training.reports import numbers_of
 from plimsoll.units import GIB, MIB
+
+CPU_CALLS = 400
+"""Calls of a step that does nothing, to measure what a call costs: a tenth of a second."""
+TOUCHED = 64 * MIB
+"""Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
 
 CALL_SECONDS = 0.2
 """Time that a call takes at least: some thousand times what starting it and waiting for it costs."""
@@ -41,6 +50,98 @@ DOTS: Mapping[str, tuple[Any, Any]] = {
 """Precision to the type of the operands and the precision of JAX's dot."""
 
 Clock = Callable[[], float]
+
+
+def cpu_rates() -> Rates:
+    """Measures dots, small dots, copies, page faults and calls of this machine: about two seconds."""
+    # Dots, in turn.
+    rows, inner, columns = 1024, 512, 1024
+    random = np.random.default_rng(0)
+    x = random.standard_normal((rows, inner), np.float32)
+    kernel = random.standard_normal((inner, columns), np.float32)
+    precisions = ("float32", "bfloat16")
+    dots = [jax.jit(partial(dot, precision=precision, platform="cpu")) for precision in precisions]
+    dot_seconds = _seconds(*(_ready(each, x, kernel) for each in dots))
+    work = 2.0 * rows * inner * columns
+    flops = {precision: work / seconds for precision, seconds in zip(precisions, dot_seconds, strict=True)}
+
+    # Bytes that are copied, and touched for the first time.
+    large = np.ones(16 * MIB, np.float32)
+    (copy_seconds,) = _seconds(_ready(jax.jit(lambda a: a + 1), large))
+    (touch_seconds,) = _seconds(lambda: np.ones(TOUCHED, np.uint8), rounds=8)
+    copied = 2 * large.nbytes / copy_seconds
+    return Rates(
+        flops=flops,
+        copy_bytes=copied,
+        link_bytes=copied,  # between devices that are parts of it
+        first_touch_bytes=TOUCHED / touch_seconds,
+        loop_seconds=0.0,
+        dot_seconds=_dot_seconds(flops["float32"]),
+        call_seconds=_call_seconds(),
+        source="measured here",
+    )
+
+
+def _dot_seconds(flops: float) -> float:
+    """Returns what a small dot costs besides its arithmetic, from the gradient of blocks that are little else."""
+    rows, width, layers = 128, 128, 8
+    random = np.random.default_rng(0)
+    kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
+
+    def loss(kernels: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+        for kernel in kernels:
+            normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+            x = x + jax.nn.silu(normed @ kernel[0]) @ kernel[1]
+        return jnp.sum(x * x)
+
+    gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))
+    count = 3 * 2 * layers - 1  # nobody needs the gradient of the first one's input
+    (seconds,) = _seconds(gradient)
+    return max(0.0, seconds / count - 2 * rows * width * width / flops)
+
+
+def _call_seconds() -> float:
+    """Returns what a step costs besides its work: its call with arrays of NumPy, and its numbers read.
+
+    The state is that of three small layers under Adam: an argument costs 2 us or so.
+    """
+    state: list[Any] = [jnp.zeros(8) for _ in range(3 * 2 * 3 + 2)]
+    batch = {"x": np.ones((64, 8), np.float32), "y": np.ones(64, np.float32)}
+
+    def step(state: list[jax.Array], batch: Mapping[str, jax.Array]) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+        loss, weight = jnp.sum(batch["x"]), jnp.sum(batch["y"])
+        return [leaf + 1 for leaf in state], {"loss": loss, "weight": weight, "gradient_norm": loss}
+
+    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+
+    def call() -> None:
+        nonlocal state
+        state, report = compiled(state, batch)
+        numbers_of(report)
+
+    (seconds,) = _seconds(call, rounds=CPU_CALLS)
+    return seconds
+
+
+def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
+    """Returns a call of a jitted function that is compiled, with its arguments on the device, and waited for."""
+    on_device = [jax.device_put(argument) for argument in arguments]
+    compiled = function.lower(*on_device).compile()
+    return lambda: jax.block_until_ready(compiled(*on_device))
+
+
+def _seconds(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
+    """Returns the seconds of one call of each, in turn, so that other work on the machine affects all of them alike.
+
+    The lower quartile: the median when others take the cores, without the clock's own mistakes at the bottom.
+    """
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, of_call in zip(calls, times, strict=True):
+            begin = time.perf_counter()
+            call()
+            of_call.append(time.perf_counter() - begin)
+    return [sorted(of_call)[rounds // 4] for of_call in times]
 
 
 def card_rates(clock: Clock = time.perf_counter) -> Rates:

@@ -1,0 +1,94 @@
+"""What is read from a step of an accelerator, compiled or traced, whether the chip is here or not."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+
+from plimsoll.engine.backends.compiled import analysis_of, module_of
+from plimsoll.planner import liveness
+from plimsoll.planner.chips import Chip
+from plimsoll.planner.flops import Dots, dots
+from plimsoll.planner.hlo.kernels import kernels
+from plimsoll.planner.hlo.module import Module
+from plimsoll.planner.hlo.sent import sent, sent_bytes
+from plimsoll.planner.kernel_seconds import kernel_seconds, seconds_of
+from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
+from plimsoll.planner.types import Analysis
+from plimsoll.units import MIB
+
+
+class Accelerator:
+    """What every step of one chip's devices is read by."""
+
+    counts_every_dot = False
+    """Whether a traced step shows all of its products: attention in a kernel of its own shows none."""
+
+    def __init__(self, chip: Chip) -> None:
+        self.chip = chip
+        capability = chip.compiler.get("compute_capability") if chip.platform == "cuda" else None
+        self.workspace = 0 if capability is None else cublas_workspace(capability)
+        """Bytes that a product takes besides its operands and its result."""
+
+    def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
+        """Returns the bytes of a compiled step on one device, its kernels, and its work as it was counted."""
+        stats = step.memory_analysis()
+        assert stats is not None
+        on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
+        return analysis_of(
+            step,
+            **self._figures_of_schedule(step),
+            peak_bytes=stats.peak_memory_in_bytes - on_host,
+            host_temp_bytes=stats.host_temp_size_in_bytes,
+            flops=counted.flops,
+            moved_bytes=counted.moved_bytes,
+        )
+
+    def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
+        """Returns what one device's share of a traced step says of its bytes and its work."""
+        counted = dots(share)
+        return Analysis(
+            temp_bytes=liveness.temporary_bytes(share, workspace=self.workspace),
+            flops=counted.flops * self.chip.devices,
+            moved_bytes=counted.moved_bytes * self.chip.devices,
+            kernels=KERNELS_OF_A_MICRO_BATCH * micro_batches if self.chip.kernels else 0.0,
+            host_temp_bytes=liveness.kept_on_host_bytes(share),
+            source="estimated",
+        )
+
+    def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
+        """Returns what the kernels of a step say, and what is sent beside them; of one for TPUs only what is sent."""
+        several = self.chip.devices > 1
+        if self.chip.kernels:
+            module = module_of(step)
+            figures = self._figures_of_kernels(module)
+            return figures | self._figures_of_links(module) if several and self.chip.link_bandwidth else figures
+
+        # Of TPUs: the time of their kernels is not known.
+        if several and self.chip.platform == "tpu":
+            return {"sent_bytes": sent_bytes(module_of(step), devices=self.chip.devices)}
+        return {}
+
+    def _figures_of_kernels(self, module: Module) -> dict[str, float]:
+        counted = kernels(module)
+        return {"kernels": sum(counted.values()), "kernel_seconds": kernel_seconds(counted, self.chip)}
+
+    def _figures_of_links(self, module: Module) -> dict[str, float]:
+        sendings = sent(
+            module,
+            devices=self.chip.devices,
+            seconds_of=partial(seconds_of, chip=self.chip),
+            link_bytes=self.chip.link_bandwidth,
+        )
+        return {"sent_bytes": sendings.sent_bytes, "hidden_share": sendings.hidden_share}
+
+
+def cublas_workspace(capability: str) -> int:
+    """Returns the bytes that XLA gives each of cuBLAS's products to work in, by CUDA compute capability like `9.0a`.
+
+    Seen in compiled steps: `int8[33554432]` for an h100, `int8[4194304]` for an a100-40 (notes, "What beliefs are
+    off by").
+    """
+    return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 4 * MIB

@@ -1,0 +1,46 @@
+"""A chip that is not here: its compiler, where it is installed (`plimsoll chips --install`), and its data sheet.
+
+What is compiled for its topology is never run. Without the compiler the traced step is measured (planner/liveness.py),
+and the plan says `estimated`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plimsoll.engine import unassembled
+from plimsoll.engine.backends.accelerator import Accelerator
+from plimsoll.planner import chips, topology
+from plimsoll.planner.types import Rates, Subject
+from plimsoll.training import program
+
+
+class Topology(Accelerator):
+    """Compiler of a chip that is not here."""
+
+    def __init__(self, subject: Subject) -> None:
+        assert subject.chip is not None
+        super().__init__(subject.chip)
+        self.devices: Sequence[Any] | None = None
+        """Devices that functions are lowered for; None where no compiler is installed."""
+        self.options: program.Options = {}
+        """Options of the compiler besides those of training."""
+        if subject.is_compiled:
+            self.devices = topology.devices(self.chip)
+            if self.chip.platform == "cuda":
+                self._folder = tempfile.TemporaryDirectory(prefix="plimsoll-")
+                self.options = unassembled.options(Path(self._folder.name))
+
+    def rates(self) -> Rates:
+        """Returns the chip's rates from the catalogue."""
+        return chips.rates(self.chip)
+
+    def compile(self, lowered: jax.stages.Lowered, *, deterministic: bool) -> jax.stages.Compiled:
+        """Returns a function, compiled for the chip with the bytes that it takes in the process that trains."""
+        platform = chips.BACKEND[self.chip.platform]
+        return program.compiled(lowered, platform=platform, deterministic=deterministic, more=self.options)

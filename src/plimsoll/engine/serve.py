@@ -1,0 +1,138 @@
+"""Answers the questions of `planner.child` in the compile child: about the plans of one recipe, for one chip.
+
+The planner knows neither models nor the trainer. It asks in lines of JSON, and this answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from plimsoll.engine.backends.card import Card
+from plimsoll.engine.backends.cpu import Cpu
+from plimsoll.engine.backends.topology import Topology
+from plimsoll.engine.executables import compiler_of
+from plimsoll.engine.steps import RecipeSteps
+from plimsoll.engine.trial import CpuTrial, HostTrial
+from plimsoll.errors import PlimsollError
+from plimsoll.planned import Plan
+from plimsoll.planner.flops import dot_flops, dots
+from plimsoll.planner.types import Analysis, Request, Static, Subject
+from plimsoll.recipes.own.user_code import calls_of, failed
+from plimsoll.recipes.saved import from_dict
+from plimsoll.types import Storage
+from plimsoll.values import from_json, to_json
+
+
+class Answers:
+    """Answers about the plans of one recipe, for one chip."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.backend: Cpu | Card | Topology
+        self.trial: CpuTrial | HostTrial
+        recipe = from_dict(subject.recipe)
+        if subject.chip is None:
+            self.backend = Cpu(subject.devices, compiler_of(recipe))
+            self.steps = RecipeSteps(recipe, subject, self.backend.devices)
+            self.trial = CpuTrial(subject, self.steps, self.backend)
+        else:
+            self.backend = Topology(subject) if subject.card is None else Card(subject)
+            self.steps = RecipeSteps(recipe, subject, self.backend.devices)
+            self.trial = HostTrial(subject, self.steps, self.backend)
+
+    def answer(self, request: Request) -> Any:
+        """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
+        # What is asked of no plan, or of several.
+        if request.verb == "rates":
+            return self.backend.rates()
+        if request.verb == "measure":
+            assert not isinstance(self.backend, Topology), "a chip that is not here is not timed"
+            return self.backend.time(self.steps, request.plans)
+        self.trial.begin()
+        if request.verb == "static":
+            return self.static(request.fsdp, request.storage)
+
+        # What is asked of one.
+        (plan,) = request.plans
+        if request.verb == "trace":
+            return self.trace(plan)
+        if request.verb == "analyse":
+            return self.analyse(plan)
+        return self.trial.run(plan)
+
+    def static(self, fsdp: int, storage: Storage) -> Static:
+        """Returns the exact bytes of the state, and those of a process that has imported what training imports."""
+        static = self.steps.static(fsdp, storage)
+        return dataclasses.replace(static, imported_bytes=self.trial.imported_bytes)
+
+    def trace(self, plan: Plan) -> Analysis:
+        """Returns what the traced step says of its bytes and its work."""
+        if isinstance(self.trial, CpuTrial):
+            self.trial.compile_init(plan)
+        estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
+
+        # Of an accelerator without its compiler: the gradient is split, and every product counts.
+        if self.subject.chip is not None:
+            gradient = self.steps.gradient_bytes(plan)
+            elsewhere = gradient - gradient // plan.fsdp
+            estimate = dataclasses.replace(estimate, temp_bytes=max(0, estimate.temp_bytes - elsewhere))
+        if not self.subject.is_compiled:
+            estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
+
+        # A step that leaves the state before it where it is.
+        if not self.subject.step_options.donates:
+            static = self.steps.static(plan.fsdp, plan.storage)
+            new_state = static.state_bytes - static.host_bytes(plan.offload)
+            estimate = dataclasses.replace(estimate, output_bytes=new_state)
+        return estimate
+
+    def analyse(self, plan: Plan) -> Analysis:
+        """Returns what the compiled step says; where there is no compiler, what the traced one does."""
+        if not self.subject.is_compiled:
+            return self.trace(plan)
+        lowered, jaxpr = self.steps.lowered(plan)
+        with ThreadPoolExecutor(1) as beside:
+            compiling = beside.submit(self.backend.compile, lowered, deterministic=plan.deterministic)
+            counted = dots(jaxpr)
+            if not self.backend.counts_every_dot:
+                counted = counted._replace(flops=dot_flops(self.steps.plain(plan)))
+            step = compiling.result()
+        return self.backend.analysis(step, counted)
+
+
+def serve(subject: str) -> int:
+    """Answers a question of each line of standard input, until that closes. All other output goes to standard error.
+
+    Replies are {"answer": ...}, {"refused": why} for the user, or {"failed": why} for the search.
+
+    Args:
+        subject: What the answers are about, in JSON.
+    """
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    answers = None
+    for line in sys.stdin:
+        try:
+            if answers is None:
+                answers = Answers(from_json(Subject, json.loads(subject), "subject"))
+            request = from_json(Request, json.loads(line), "question")
+            reply = {"answer": to_json(answers.answer(request))}
+        except PlimsollError as problem:
+            reply = {"refused": str(problem)}
+        except Exception as problem:
+            reply = _failure(problem)
+        replies.write(json.dumps(reply) + "\n")
+    return 0
+
+
+def _failure(problem: Exception) -> dict[str, str]:
+    """Returns the reply where a question raised this: in the user's own code it is their refusal, by its lines."""
+    if calls_of(problem, Path.cwd()):
+        return {"refused": str(failed(Path.cwd(), "the recipe's own code failed", problem))}
+    return {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}

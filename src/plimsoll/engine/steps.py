@@ -1,0 +1,198 @@
+"""The step of a recipe under any plan: the functions that are compiled, and what shapes alone say of them.
+
+Everything is traced and lowered from shapes. Nothing is allocated, and the devices need not be here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AbstractMesh, AxisType
+
+from plimsoll.engine.program import functions_of
+from plimsoll.levers import offload, sharding
+from plimsoll.planned import Plan, plain_compute
+from plimsoll.planner.chips import BACKEND
+from plimsoll.planner.types import Static, Subject
+from plimsoll.recipes.recipe import Recipe
+from plimsoll.training import program
+from plimsoll.training.initial_weights import twice_at_first
+from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init, make_step
+from plimsoll.types import Compute, Precision, Storage
+
+KEPT_TRACES = 4
+"""Traced steps that are kept, of some MiB each."""
+
+
+class RecipeSteps:
+    """The functions of a recipe under its plans, for the devices of one chip."""
+
+    def __init__(self, recipe: Recipe, subject: Subject, devices: Sequence[Any] | None) -> None:
+        """Traces nothing yet.
+
+        Args:
+            recipe: The recipe.
+            subject: What else its functions depend on.
+            devices: Devices that functions are lowered for; None for the only one of this process.
+        """
+        self.recipe = recipe
+        self.batch = self.recipe.spec.batch(self.recipe.effective_batch)
+        """Shapes of an effective batch."""
+        self._subject = subject
+        self._backend = BACKEND[subject.platform]
+        self._devices = devices
+        self._traced: dict[Plan, jax.stages.Traced] = {}
+        """The last steps that were traced: one that is compiled next is not traced again."""
+
+    # What is compiled.
+
+    def functions(self, plan: Plan) -> program.Functions:
+        """Returns the plan's functions, as the process that trains has them."""
+        return functions_of(
+            self.recipe,
+            plan,
+            self._subject.step_options,
+            steps=self._subject.steps,
+            backend=self._backend,
+            devices=self._devices,
+        )
+
+    def lowered(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
+        """Returns the plan's step for all devices, lowered, and its jaxpr."""
+        traced = self._traced.pop(plan, None)
+        if traced is None:
+            return self.functions(plan).step(self.batch)
+        return traced.lower(), traced.jaxpr
+
+    def lowered_evaluation(self, plan: Plan) -> jax.stages.Lowered:
+        """Returns the plan's evaluation of a batch, lowered."""
+        return self.functions(plan).evaluate(self._validation_batch(plan))
+
+    def random_batch(self) -> dict[str, np.ndarray]:
+        """Returns an effective batch of zeros and ones, the same each time."""
+        random = np.random.default_rng(0)
+        return {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in self.batch.items()}
+
+    # What one device's share of it shows, traced.
+
+    def share(self, plan: Plan) -> Any:
+        """Returns the jaxpr of the step that each device takes of its own rows, with a whole copy of the state."""
+        if self._subject.devices == 1 and self._devices is None and plan.offload == "none":
+            return self._whole(plan).jaxpr
+        state = self.state(plan.storage, plan.precision, examples=self._examples)
+        if plan.offload != "none":  # in the types, so that it is streamed and not counted
+            mesh = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
+            state = sharding.with_shardings(state, offload.placed(state, plan.offload, mesh))
+        return self._step(plan, plan.compute(self._backend), state, self._rows(self.batch))
+
+    def plain(self, plan: Plan) -> Any:
+        """Returns the jaxpr of the whole step with every product in it, as no chip computes it.
+
+        A chip's attention kernel shows no dots, and a CPU has no TF32.
+        """
+        compute = plan.with_levers(precision="float32").compute("cpu")
+        return self._step(plan, compute, self.state(plan.storage, plan.precision), program.shapes(self.batch))
+
+    def init_share(self, plan: Plan) -> Any:
+        """Returns the jaxpr of how each device begins a run."""
+        init = make_init(
+            self._task(plan),
+            self._rule(plan.storage),
+            frozen_bits=plan.lever("frozen_bits"),
+            precision=plan.precision,
+            examples=self._examples,
+        )
+        return jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr
+
+    def evaluation_share(self, plan: Plan) -> Any:
+        """Returns the jaxpr of each device's evaluation of its own rows."""
+        params = evaluated(self.state(plan.storage, plan.precision))
+        rows = self._rows(self._validation_batch(plan))
+        return jax.jit(make_evaluate(self._task(plan))).trace(params, rows).jaxpr
+
+    # What the shapes of the state say.
+
+    def static(self, fsdp: int, storage: Storage) -> Static:
+        """Returns the exact bytes of one device's share of the state."""
+        state, devices = self.state(storage), self._subject.devices
+        params = state["params"]
+        hints = self.recipe.hints
+        parts = {
+            "parameters": params,
+            "optimizer": state["optimizer"],
+            "ema": state.get("ema", {}),
+            "all": state | {"carry": None},
+        }
+        held = {name: sharding.device_bytes(tree, fsdp=fsdp) for name, tree in parts.items()}
+        return Static(
+            parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+            parameter_bytes=held["parameters"],
+            optimizer_bytes=held["optimizer"],
+            ema_bytes=held["ema"],
+            carry_bytes=program.tree_bytes(state["carry"]) // devices,  # split by examples, as the batch is
+            other_bytes=held["all"] - held["parameters"] - held["optimizer"] - held["ema"],
+            largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
+            batch_bytes=program.tree_bytes(program.shapes(self.batch)) // devices,
+            whole_state_bytes=program.tree_bytes(state),
+            given_bytes=program.tree_bytes(params["frozen"]) if hints.frozen_given else 0,
+            initial_bytes=twice_at_first(params) if hints.begins_with else 0,
+            movable=offload.movable_bytes(state, fsdp=fsdp),
+        )
+
+    def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
+        """Returns shapes and dtypes of the state, with a carry of so many `examples` (default: of the effective batch).
+
+        No other lever changes them, and float16 only adds three numbers.
+        """
+        init = make_init(
+            self.recipe.task(plain_compute(embedding_bits=storage.embedding_bits)),
+            self._rule(storage),
+            frozen_bits=storage.frozen_bits,
+            precision=precision,
+            examples=self.recipe.effective_batch if examples is None else examples,
+        )
+        return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
+
+    def gradient_bytes(self, plan: Plan) -> int:
+        """Returns the bytes of the whole gradient, in the type of the weights."""
+        return program.tree_bytes(self.state(plan.storage, plan.precision)["params"]["trainable"])
+
+    # Parts of these.
+
+    @property
+    def _examples(self) -> int:
+        """One device's share of an effective batch."""
+        return self.recipe.effective_batch // self._subject.devices
+
+    def _whole(self, plan: Plan) -> jax.stages.Traced:
+        traced = self.functions(plan).traced(self.batch)
+        others = list(self._traced.items())[1 - KEPT_TRACES :]
+        self._traced = dict(others) | {plan: traced}
+        return traced
+
+    def _step(self, plan: Plan, compute: Compute, state: Any, batch: Any) -> Any:
+        spec = StepSpec.of(plan, self._subject.step_options)
+        step = make_step(self.recipe.task(compute), self._rule(plan.storage), spec)
+        return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
+
+    def _task(self, plan: Plan) -> Any:
+        return self.recipe.task(plan.compute(self._backend))
+
+    def _rule(self, storage: Storage) -> optax.GradientTransformation:
+        return self.recipe.update_rule(self._subject.steps, storage)
+
+    def _validation_batch(self, plan: Plan) -> program.BatchSpec:
+        return self.recipe.spec.validation_batch(plan.micro_batch)
+
+    def _rows(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of one device's rows of a batch."""
+        devices = self._subject.devices
+        return {
+            name: jax.ShapeDtypeStruct((spec.shape[0] // devices, *spec.shape[1:]), spec.dtype)
+            for name, spec in program.shapes(batch).items()
+        }
