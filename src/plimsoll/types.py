@@ -107,7 +107,8 @@ class Stacks(Protocol):
     """A task may have this besides: layers whose weights are stacked along a first axis."""
 
     stacked: str
-    """Entry of the trainable dictionary whose leaves have a leading axis of layers."""
+    """Entry of the trainable dictionary whose leaves have a leading axis of layers; or where names are paths, as of
+    LoRA's adapters, the first part of theirs."""
 
 
 @runtime_checkable

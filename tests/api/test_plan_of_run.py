@@ -16,6 +16,7 @@ from plimsoll.planner import chips
 from plimsoll.recipes.parts import Prepared
 from plimsoll.training import overruns
 from plimsoll.training.overruns import Overrun
+from plimsoll.types import StepOptions
 from plimsoll.units import GIB, MIB
 from report_examples import PLANNED
 
@@ -111,6 +112,35 @@ def test_the_first_reason_to_plan_again_is_said(folder, monkeypatch):
     assert reason(keep_plan=True) == "has changed"
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     assert "and --mesh says data=2" in reason(mesh="data=2")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({}, {"log_norms": "layers"}, "was planned for --log-norms global, and this is --log-norms layers"),
+        ({"norms": "layers"}, {}, "was planned for --log-norms layers, and this is --log-norms global"),
+        ({}, {"debug_nans": True}, "was planned without --debug-nans, which keeps two copies of the state"),
+        ({"donates": False}, {}, "was planned with --debug-nans, which keeps two copies of the state"),
+    ],
+)
+def test_with_another_step_a_run_is_planned_again_and_its_numbers_stay(folder, questions, before, now, words):
+    folder.write("plan.json", replace(PLANNED, step_options=StepOptions(**before)).to_dict())
+    assert why_plan_again(starting(folder, **now), PLACE, folder.planned()).startswith(words)
+    settled(folder, **now)
+    ((question, _),) = questions
+    assert question.step_options == TrainOptions(**now).step_options
+    assert question.memory == PLANNED.ledger.budget_bytes
+    assert question.pins["optimizer_bits"] == LEVERS["optimizer_bits"]
+    assert "remat" not in question.pins
+
+
+@pytest.mark.parametrize("options", [{"log_norms": "layers"}, {"debug_nans": True}])
+def test_with_the_step_it_was_planned_for_a_run_keeps_its_plan(folder, questions, options):
+    step_options = TrainOptions(**options).step_options
+    assert step_options == StepOptions(norms=options.get("log_norms", "global"), donates="debug_nans" not in options)
+    folder.write("plan.json", replace(PLANNED, step_options=step_options).to_dict())
+    assert settled(folder, **options) == PLANNED.ledger.budget_bytes
+    assert not questions
 
 
 @pytest.mark.parametrize("pinned", [(), ("micro_batch", "remat")])

@@ -14,6 +14,7 @@ from plimsoll.cli.main import main
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Plan
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.registry import preset

@@ -22,6 +22,7 @@ from plimsoll.api.cluster import Membership, membership
 from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
+from plimsoll.planned import Plan
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict

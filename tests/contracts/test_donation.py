@@ -7,7 +7,6 @@ import pytest
 
 from plimsoll.planned import Plan
 from plimsoll.training.program import Functions, compiled, tree_bytes
-from plimsoll.training.step import StepSpec, make_step
 from plimsoll.types import Levers, StepOptions
 from task_examples import OWN, RECIPES
 
@@ -36,12 +35,12 @@ def recipe(request):
     return (RECIPES | OWN)[request.param]()
 
 
-def program(recipe, plan):
+def program(recipe, plan, options=StepOptions()):  # noqa: B008  (frozen)
     return Functions(
         recipe.task(plan.compute("cpu")),
         recipe.update_rule(100, plan.storage),
         plan,
-        StepOptions(),
+        options,
     ).program(
         batch=recipe.spec.batch(plan.effective_batch),
         evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
@@ -100,11 +99,8 @@ def require_donated(recipe, plan):
 
 
 def test_a_step_that_is_not_given_its_state_aliases_nothing():
-    """The counterpart: the two figures above are not what any step would show."""
+    """As with --debug-nans. The two figures above are not what any step would show."""
     recipe, plan = RECIPES["stories"](), PLANS["plain"]
-    lowered = program(recipe, plan)
-    step = make_step(recipe.task(plan.compute("cpu")), recipe.update_rule(100), StepSpec(accumulation=1))
-    batch = {name: jax.ShapeDtypeStruct(*spec) for name, spec in recipe.spec.batch(8).items()}
-    kept = compiled(jax.jit(step).lower(lowered.state, batch))
+    kept = compiled(program(recipe, plan, StepOptions(donates=False)).step)
     assert aliases(kept) == {}
     assert kept.memory_analysis().alias_size_in_bytes == 0

@@ -131,7 +131,13 @@ def test_lines_of_progress_and_evaluations_have_the_metrics_of_ones_own(tmp_path
     """But those that every task has, and those of which there is one for each of many systems."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     console = made(tmp_path, per_epoch=None, quiet=False, log_every=1)
-    of_every_task = {"weight": 64.0, "gradient_norm": 1.0, "scale": 2.0, "skipped_steps": 0.0}
+    of_every_task = {
+        "weight": 64.0,
+        "gradient_norm": 1.0,
+        "gradient_norm/blocks/0": 0.5,
+        "scale": 2.0,
+        "skipped_steps": 0.0,
+    }
     own = {"accuracy": 0.75, "unexplained_0": 0.1}
     console.step(1, {**own, "loss": 1.0, **of_every_task})
     console.evaluation(1, {"validation_loss": 0.5, "validation_accuracy": 0.625, "evaluations_since_best": 0})

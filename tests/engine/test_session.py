@@ -86,6 +86,8 @@ def test_debug_nans_says_in_which_line_the_first_nan_is_made(runs):
     assert len(ended.stderr.splitlines()) == 1
     assert re.search(r"error: step \d+: the first NaN is made in \w+ \(.*\.py, line \d+\): `.+`", ended.stderr)
     assert "src/plimsoll/models/decoder.py" in (run / "nan.txt").read_text()
+    planned = json.loads((run / "plan.json").read_text())
+    assert planned["step_options"] == {"norms": "global", "donates": False}
 
 
 @pytest.mark.slow

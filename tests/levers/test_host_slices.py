@@ -9,6 +9,7 @@ import pytest
 
 from planner_examples import plan, problem
 from plimsoll.levers.registry import LEVERS
+from plimsoll.planned import Plan
 from plimsoll.planner import chips
 from plimsoll.planner.hlo.module import Module
 from plimsoll.processes import toolchains

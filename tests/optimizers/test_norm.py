@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from plimsoll.optimizers.adamw import AdamW
-from plimsoll.optimizers.norm import LANES, clip_by_norm, global_norm
+from plimsoll.optimizers.norm import LANES, clip_by_norm, global_norm, norms_of_parts
 from plimsoll.training.program import compiled
 from plimsoll.types import Storage
 from plimsoll.units import MIB
@@ -20,12 +20,37 @@ def drawn(dtype):
     return [(3 * jax.random.normal(jax.random.key(at), shape)).astype(dtype) for at, shape in enumerate(SHAPES)]
 
 
+def root_of_squares(tree):
+    return sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in jax.tree.leaves(tree)) ** 0.5
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_it_is_the_root_of_all_squares(dtype):
     tree = drawn(dtype)
-    squares = sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in tree)
-    assert float(jax.jit(global_norm)(tree)) == pytest.approx(squares**0.5, rel=1e-6)
+    assert float(jax.jit(global_norm)(tree)) == pytest.approx(root_of_squares(tree), rel=1e-6)
     assert float(jax.jit(global_norm)([])) == 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("stacked", ["blocks", None])
+def test_the_norms_of_parts_are_the_root_of_their_squares(dtype, stacked):
+    """Layers of a few numbers, and of so many that they are summed in pieces."""
+    shapes = {"blocks": {"bias": (3,), "kernel": (3, 2 * LANES + 1)}, "layers": [(5,), (2, 7)], "head": (3 * LANES,)}
+    drawn = iter(range(9))
+    tree = jax.tree.map(
+        lambda shape: jax.random.normal(jax.random.key(next(drawn)), shape).astype(dtype),
+        shapes,
+        is_leaf=lambda shape: isinstance(shape, tuple),
+    )
+    parts = {f"layers/{at}": layer for at, layer in enumerate(tree["layers"])} | {"head": tree["head"]}
+    if stacked is None:
+        parts["blocks"] = tree["blocks"]
+    else:
+        parts |= {f"blocks/{at}": {name: leaf[at] for name, leaf in tree["blocks"].items()} for at in range(3)}
+    found = jax.jit(lambda tree: norms_of_parts(tree, stacked=stacked))(tree)
+    assert {name: float(norm) for name, norm in found.items()} == pytest.approx(
+        {f"gradient_norm/{name}": root_of_squares(part) for name, part in parts.items()}, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("most", [1.0, 1e6])

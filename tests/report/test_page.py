@@ -12,7 +12,7 @@ from hypotheses import examples
 from page_examples import GOLDEN, NAN, PAGES, html, rows, run
 from plimsoll.planned import Peaks
 from plimsoll.report.page.recorded import columns_of
-from plimsoll.report.page.run import run_page
+from plimsoll.report.page.run import gradient_norms, run_page
 from plimsoll.report.palette import DARK, LIGHT, SERIES
 from plimsoll.report.picture import Chart, Line, inline
 from plimsoll.units import GIB, MIB
@@ -81,6 +81,27 @@ def test_on_an_accelerator_its_own_memory_is_compared_with_the_budget():
     on_device = columns_of({**row, "device_bytes": 9e8, "peak_device_bytes": 1e9} for row in rows())
     assert run(columns=on_device, ledger=None).measured_peak_bytes == 1e9
     assert run(ledger=None).measured_peak_bytes == 310 * MIB
+
+
+def test_norms_by_layer_are_drawn_over_layers_and_other_parts_over_steps():
+    parts = {f"gradient_norm/blocks/{layer}": float(layer) for layer in range(12)}
+    parts |= {f"gradient_norm/{name}": float(at) for at, name in enumerate("abcdefgh")}
+    logged = [{**row, **{name: norm * (1 + row["step"] // 20) for name, norm in parts.items()}} for row in rows()]
+    by_layer, others = gradient_norms(run(columns=columns_of(logged)))
+    assert [line.xs for line in by_layer.lines] == [[*range(12)]] * 3
+    assert [line.ys[5] for line in by_layer.lines] == [5.0, 10.0, 10.0]  # median of each third; of 40 rows
+    assert [line.name for line in others.lines] == list("hgfedc")
+    assert "6 of 8" in others.caption
+    page = html(run_page(run(columns=columns_of(logged))))
+    titles = [title.partition(".")[0] for title in re.findall(r'role="img" aria-label="([^"]*)"', page)]
+    assert [title for title in titles if "norm" in title.lower()] == [by_layer.title, others.title]
+
+
+def test_of_norms_that_are_not_finite_or_of_one_row_nothing_is_made_up():
+    columns = columns_of([{"step": 1, "gradient_norm/blocks/0": 2.0, "gradient_norm/head": NAN}])
+    (chart,) = gradient_norms(run(columns=columns))
+    assert chart.values == [2.0]
+    assert gradient_norms(run()) == []
 
 
 # Texts and numbers from outside.

@@ -24,10 +24,10 @@ from plimsoll.recipes.puzzles.act import RecursiveSolver
 from plimsoll.recipes.puzzles.model import Trm
 from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.training.checkpoints import Checkpoints
-from plimsoll.training.program import compiled, tree_bytes
+from plimsoll.training.program import Functions, compiled, tree_bytes
 from plimsoll.training.reports import numbers_of
 from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init, make_step
-from plimsoll.types import IGNORED_LABEL, Compute, Levers
+from plimsoll.types import IGNORED_LABEL, Compute, Levers, StepOptions
 from small_tasks import relative_distance
 
 MODEL = Trm(
@@ -186,7 +186,8 @@ def step_bytes(spec, *, accumulation, examples=8):
         ),
     )
     shapes = {name: ((examples, *rows.shape[1:]), str(rows.dtype)) for name, rows in batch(0).items()}
-    program = lower(task(spec=spec), rule(), plan, batch=shapes, evaluation_batch=shapes)
+    functions = Functions(task(spec=spec), rule(), plan, StepOptions())
+    program = functions.program(batch=shapes, evaluation_batch=shapes)
     stats = compiled(program.step).memory_analysis()
     assert stats.alias_size_in_bytes == tree_bytes(program.state)  # every byte of the state is donated
     return stats.temp_size_in_bytes, tree_bytes(program.state)

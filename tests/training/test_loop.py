@@ -411,8 +411,10 @@ def finished(**report):
 
 def test_a_step_that_overflowed_in_float16_has_no_norm_and_is_no_reason_to_stop_while_its_scale_can_be_halved():
     for scale in (loop.SMALLEST * 2, 1024.0):
-        assert finished(gradient_norm=float("inf"), scale=scale) == {"loss": 1.0, "scale": scale}
-    assert finished(scale=1024.0) == {"loss": 1.0, "gradient_norm": 1.0, "scale": 1024.0}
+        of_parts = {"gradient_norm/blocks/0": float("inf"), "gradient_norm/embedding": 1.0}
+        assert finished(gradient_norm=float("inf"), scale=scale, **of_parts) == {"loss": 1.0, "scale": scale}
+    taken = {"loss": 1.0, "gradient_norm": 1.0, "gradient_norm/blocks/0": 0.5, "scale": 1024.0}
+    assert finished(**taken) == taken
     with pytest.raises(StoppedError, match="step 7: the loss is 1 and the gradient's norm inf"):
         finished(gradient_norm=float("inf"), scale=loop.SMALLEST)
 

@@ -22,7 +22,7 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Metrics of a step that every task has."""
+"""Metrics of a step that every task has; `gradient_norm/embedding` is one of them, too."""
 
 
 class Console:
@@ -157,7 +157,8 @@ class Console:
         own = {}
         for name, value in with_tables(metrics, self.run.recipe.model.uses.tables).items():
             plain = name.removeprefix("validation_")
-            if plain not in (*OF_EVERY_STEP, SINCE_BEST) and isinstance(value, float):
+            of_every_task = plain.partition("/")[0] in (*OF_EVERY_STEP, SINCE_BEST)
+            if not of_every_task and isinstance(value, float):
                 own[plain] = value
         return own
 

@@ -30,7 +30,7 @@ from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.offload import on_host
 from plimsoll.levers.precision import Form, Precision, dot
 from plimsoll.levers.weight_bits import GOLDEN, random_bits
-from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, StoresFrozen, Task
+from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, Stacks, StoresFrozen, Task
 
 
 @partial(
@@ -170,6 +170,8 @@ class LoRA:
             raise RecipeError(f"--lora-dropout must be at least 0 and below 1, got {dropout:g}")
         self.task, self.patterns, self.rank, self.dropout = task, patterns_of(targets), rank, dropout
         self.scale = (rank if alpha is None else alpha) / (math.sqrt(rank) if rslora else rank)
+        if isinstance(task, Stacks):
+            self.stacked = task.stacked
 
     def init(self, key: Array) -> Params:
         base_key, key = jax.random.split(key)

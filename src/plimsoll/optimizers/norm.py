@@ -34,16 +34,21 @@ def global_norm(tree: Any) -> Float[Array, ""]:
 def norms_of_parts(tree: Any, *, stacked: str | None) -> dict[str, Float[Array, ""]]:
     """Returns the norm of each entry of a tree, by names like `gradient_norm/embedding`.
 
+    An entry that is a list of layers has a norm for each: `gradient_norm/blocks/0`.
+
     Args:
         tree: A gradient.
-        stacked: Entry whose leaves have a leading axis of layers, each of which has a norm: `gradient_norm/blocks/0`.
+        stacked: Entry whose leaves have a leading axis of layers instead (`types.Stacks`).
     """
     squares: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        part = jax.tree_util.keystr(path[:1], simple=True)
-        of_leaf = {part: _squares(leaf)}
-        if part == stacked:
-            of_leaf = {f"{part}/{number}": layer for number, layer in enumerate(_squares_of_layers(leaf))}
+        entry = jax.tree_util.keystr(path[:1], simple=True)
+        if entry.partition("/")[0] == stacked:
+            of_leaf = {f"{stacked}/{number}": layer for number, layer in enumerate(_squares_of_layers(leaf))}
+        elif len(path) > 1 and isinstance(path[1], jax.tree_util.SequenceKey):
+            of_leaf = {f"{entry}/{path[1].idx}": _squares(leaf)}
+        else:
+            of_leaf = {entry: _squares(leaf)}
         squares |= {name: squares.get(name, 0.0) + square for name, square in of_leaf.items()}
     return {f"gradient_norm/{name}": jnp.sqrt(square) for name, square in squares.items()}
 

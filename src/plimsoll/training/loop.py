@@ -114,7 +114,7 @@ class InFlight:
         step, report = self._steps.popleft()
         numbers = numbers_of(report)
         if is_overflow(numbers):
-            del numbers["gradient_norm"]
+            numbers = {name: number for name, number in numbers.items() if name.partition("/")[0] != "gradient_norm"}
         else:
             require_finite_step(step, numbers)
         self._log.step(step, numbers)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import median
 
 from plimsoll.planned import RunLedger
 from plimsoll.report.layout import UNKNOWN, Table, format_rate, format_share, format_used, known
 from plimsoll.report.page.plans import plan_section
-from plimsoll.report.page.recorded import Facts, Recorded, time_axis
+from plimsoll.report.page.recorded import Column, Facts, Recorded, time_axis
 from plimsoll.report.page.section import Page, Section
+from plimsoll.report.palette import SERIES
 from plimsoll.report.picture import Bar, Bars, Chart, Line, byte_axis
 from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words
 from plimsoll.units import format_bytes, format_count, format_seconds
@@ -25,6 +27,10 @@ METRICS_OF_LOOP = {
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }
 """Columns of metrics that the training loop writes, which have charts of their own."""
+
+NORM_OF = "gradient_norm/"
+"""Beginning of a metric with --log-norms layers: the norm of a layer, `gradient_norm/blocks/0`, or of another part."""
+NORM_UNIT = "norm before clipping"
 
 
 def run_page(run: Recorded) -> Page:
@@ -145,14 +151,61 @@ def learning(run: Recorded) -> Section:
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
 
-    # The recipe's other metrics.
+    # Norms by layer, and the recipe's other metrics.
+    charts += gradient_norms(run)
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
     curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
-    whole = sorted(name for name in curves if not re.search(r"\d", name))  # numbered parts may be dozens
-    charts += [metric(run, name) for name in whole[:CHARTS_OF_METRICS]]
+    curves -= {name for name in curves if re.search(r"\d", name) or name.startswith(NORM_OF)}  # may be dozens
+    charts += [metric(run, name) for name in sorted(curves)[:CHARTS_OF_METRICS]]
     last = [(name, f"{run.column(name).values[-1]:.5g}") for name in others]
     values = Table(title="Last values of all metrics", rows=last, align="lr")
     return Section(title="What it learned", sentences=sentences, charts=charts, folded=[values])
+
+
+def gradient_norms(run: Recorded) -> list[Chart]:
+    """Returns charts of the gradient's norms by layer, and of parts that are in none; none if they were not logged."""
+    # Layers by their group and number, and what is in none.
+    groups: dict[str, dict[int, Column]] = {}
+    others: dict[str, Column] = {}
+    for name, column in run.columns.items():
+        if not (name.startswith(NORM_OF) and column.finite):
+            continue
+        part = name.removeprefix(NORM_OF)
+        group, _, number = part.rpartition("/")
+        if number.isdigit():
+            groups.setdefault(group, {})[int(number)] = column
+        else:
+            others[part] = column
+
+    # Over layers, and over steps.
+    charts = [norms_by_layer(group, layers) for group, layers in groups.items()]
+    if others:
+        largest = sorted(others, key=lambda part: median(others[part].finite), reverse=True)[: len(SERIES)]
+        lines = [others[part].line(part) for part in largest]
+        caption = f"The largest {len(lines)} of {len(others)}." if len(lines) < len(others) else ""
+        charts.append(Chart(title="Gradient norm of other parts", caption=caption, unit=NORM_UNIT, lines=lines))
+    return charts
+
+
+def norms_by_layer(group: str, layers: Mapping[int, Column]) -> Chart:
+    """Returns the median norm of each layer, in each third of the logged steps."""
+    numbers = sorted(layers)
+    lines = []
+    for third, word in enumerate(("first", "second", "last")):
+        medians = []
+        for number in numbers:
+            norms = layers[number].finite
+            part = norms[third * len(norms) // 3 : (third + 1) * len(norms) // 3]
+            medians.append(median(part) if part else math.nan)
+        lines.append(Line(name=f"{word} third of the steps", xs=numbers, ys=medians, is_marked=True))
+    caption = "Medians over logged steps. See whether norms grow or shrink from layer to layer."
+    return Chart(
+        title=f"Gradient norm by layer of {group}" if group else "Gradient norm by layer",
+        caption=caption,
+        unit=NORM_UNIT,
+        x_unit="layer, from the input",
+        lines=lines,
+    )
 
 
 def metric(run: Recorded, name: str) -> Chart:
