@@ -141,9 +141,9 @@ def test_a_run_that_is_being_trained_says_so(copied):
 
 
 def test_a_damaged_run_does_not_hide_the_others(copied, capsys):
-    (copied.path / "plan.json").write_text("{")
-    shutil.copytree(copied.path, copied.path.with_name("other"))
-    copied.write("plan.json", {})
+    other = copied.path.with_name("other")
+    shutil.copytree(copied.path, other)
+    (other / "plan.json").write_text("{")
     assert look.runs([str(copied.path.parent), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
     assert [row["name"] for row in found] == ["other", "run"]

@@ -153,7 +153,7 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
 
 
 def test_its_help_says_what_may_change(capsys, run):
-    for words, said in ((["--help"], "--learning-rate"), ([str(run), "-h"], "groups: plan (4)")):
+    for words, said in ((["--help"], "--learning-rate"), ([str(run), "-h"], "groups: plan (5)")):
         with pytest.raises(SystemExit):
             main(["resume", *words])
         text = capsys.readouterr().out

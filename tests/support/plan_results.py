@@ -197,7 +197,7 @@ def evaluation_of(name: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarr
 def plan_of(levers: dict[str, Any], devices: int = 1) -> Plan:
     """Returns a plan with these levers, all others as if memory were free."""
     values = {lever.name: lever.plain for lever in LEVERS.values()} | {"micro_batch": EXAMPLES} | levers
-    times = EXAMPLES // max(1, values["micro_batch"])
+    times = max(1, EXAMPLES // max(1, values["micro_batch"]))
     return Plan.from_dict({"chip": "cpu", "accumulation": times, "devices": devices, **values})
 
 

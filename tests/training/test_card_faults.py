@@ -22,8 +22,8 @@ from plimsoll.engine import program
 
 load = program.load
 
-def breaking(recipe, plan, *, steps):
-    executables, taken = load(recipe, plan, steps=steps), []
+def breaking(*arguments, **options):
+    executables, taken = load(*arguments, **options), []
 
     def step(state, batch):
         taken.append(1)

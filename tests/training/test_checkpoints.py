@@ -209,7 +209,6 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(saved_twice):
         {"leaves": [["a", 3, "float32"]]},
         {"leaves": [["a", ["3"], "float32"]]},
         {"leaves": [["a", [3]]]},
-        {"further": 1},
     ],
     ids=str,
 )

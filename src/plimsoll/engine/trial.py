@@ -118,14 +118,16 @@ class HostTrial:
         if self._subject.is_compiled and plan.offload != "none":
             init = self._steps.functions(plan).init()
             return temp_bytes(self._backend.compile(init, deterministic=plan.deterministic))
-        estimated = liveness.temporary_bytes(self._steps.init_share(plan))
+        estimated = liveness.temporary_bytes(self._steps.init_share(plan), inlined=liveness.CALLS)
         if self._subject.is_compiled:
             return estimated
         return estimated + self._steps.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
 
     def _evaluation_bytes(self, plan: Plan) -> int:
         if not self._subject.is_compiled:
-            return liveness.temporary_bytes(self._steps.evaluation_share(plan), workspace=self._backend.workspace)
+            share = self._steps.evaluation_share(plan)
+            workspace = self._backend.workspace
+            return liveness.temporary_bytes(share, workspace=workspace, inlined=liveness.CALLS)
         evaluation = self._steps.lowered_evaluation(plan)
         return temp_bytes(self._backend.compile(evaluation, deterministic=plan.deterministic))
 

@@ -32,21 +32,23 @@ _ELEMENTWISE = """
 FUSED = frozenset(_ELEMENTWISE.split())
 """Done inside whoever reads the result."""
 CALLS = ("jit", "custom_jvp_call")
-"""Functions that a compiler puts in their callers' place."""
+"""Functions that the compiler of an accelerator puts in their callers' place."""
 UPDATES = ("dynamic_update_slice", "scatter", "scatter-add")
 """Written into their first operand, where nobody reads that again."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
 """Operations that compute fused operands while they read them."""
 
 
-def temporary_bytes(closed: Any, *, workspace: int = 0) -> int:
+def temporary_bytes(closed: Any, *, workspace: int = 0, inlined: Collection[str] = ()) -> int:
     """Returns the largest sum of intermediate values alive at once; arguments and results are not counted.
 
     Args:
         closed: The traced function.
         workspace: Bytes that a library takes while it computes a product.
+        inlined: Functions whose elementwise work is fused as their caller's is: `CALLS`. On a CPU their results are
+            written.
     """
-    return _peak(live(closed), workspace)
+    return _peak(live(closed), workspace, inlined)
 
 
 def kept_on_host_bytes(closed: Any) -> int:
@@ -66,14 +68,14 @@ def _stacked_on_host(jaxpr: Any) -> int:
     return total
 
 
-def _peak(jaxpr: Any, workspace: int) -> int:
+def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
     """Returns the largest sum alive at once in a jaxpr, whose arguments and results belong to whoever calls it."""
     results = _in_bytes_of_results(jaxpr)
-    made_from, last_use = _followed(jaxpr, results)
+    made_from, last_use = _followed(jaxpr, results, inlined)
     alive: dict[Any, int] = {}
     highest = 0
     for at, equation in enumerate(jaxpr.eqns):
-        inside = max((_peak(inner, workspace) for inner in inner_jaxprs(equation)), default=0)
+        inside = max((_peak(inner, workspace, inlined) for inner in inner_jaxprs(equation)), default=0)
         inside += workspace if equation.primitive.name == "dot_general" else 0
         inside += _rounded_before(equation) if equation.primitive.name == "scan" else 0
         allocated = {
@@ -157,19 +159,21 @@ def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
     return [(before, after) for before, after in pairs if not isinstance(before, jex.Literal)]
 
 
-def _followed(jaxpr: Any, results: set[Any]) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
+def _followed(
+    jaxpr: Any, results: set[Any], inlined: Collection[str]
+) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
     """Returns what each variable that is never allocated is made from, and the last use of each value that is."""
     read_unfused = {
         variable
         for equation in jaxpr.eqns
         for variable in _variables(equation.invars)
-        if not _consists_of(equation, READS_FUSED)
+        if not _consists_of(equation, READS_FUSED, inlined)
     }
     made_from: dict[Any, frozenset[Any]] = {}
     last_use: dict[Any, int] = {}
     for at, equation in enumerate(jaxpr.eqns):
         is_free = equation.primitive.name in FREE
-        is_fused = _consists_of(equation, FUSED | FREE)
+        is_fused = _consists_of(equation, FUSED | FREE, inlined)
         operands = (made_from.get(variable, {variable}) for variable in _variables(equation.invars))
         sources = frozenset[Any]().union(*operands)
         last_use |= dict.fromkeys(sources, at)
@@ -180,11 +184,11 @@ def _followed(jaxpr: Any, results: set[Any]) -> tuple[dict[Any, frozenset[Any]],
     return made_from, last_use
 
 
-def _consists_of(equation: Any, names: Collection[str]) -> bool:
+def _consists_of(equation: Any, names: Collection[str], inlined: Collection[str]) -> bool:
     """Returns whether an operation is one of these, or a function of nothing else."""
     name = equation.primitive.name
-    if name in CALLS:
-        return all(_consists_of(inner, names) for jaxpr in inner_jaxprs(equation) for inner in jaxpr.eqns)
+    if name in inlined:
+        return all(_consists_of(inner, names, inlined) for jaxpr in inner_jaxprs(equation) for inner in jaxpr.eqns)
     return name in names
 
 

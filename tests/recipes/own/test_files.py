@@ -11,7 +11,7 @@ import pytest
 
 import plimsoll
 from own_files import ONE, SMALL, with_, write
-from plimsoll import worker
+from plimsoll.engine import serve
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.own import files
 from plimsoll.recipes.own.user_code import as_recipe_error
@@ -197,7 +197,7 @@ def test_an_error_of_the_users_own_code_while_it_is_compiled_is_told_by_its_line
     exec(compile(file.read_text(), str(file), "exec"), scope)
     with pytest.raises(AttributeError) as error:
         scope["rule"](plimsoll.AdamW())
-    answer = worker._failure(error.value)
+    answer = serve._failure(error.value)
     assert answer.keys() == {"refused"}
     assert answer["refused"].splitlines()[-1] == "  mine.py, line 2, in rule: `return settings.weight_decy`"
-    assert worker._failure(ValueError("of a library")) == {"failed": "ValueError: of a library"}
+    assert serve._failure(ValueError("of a library")) == {"failed": "ValueError: of a library"}

@@ -50,7 +50,7 @@ class Accelerator:
         """Returns what one device's share of a traced step says of its bytes and its work."""
         counted = dots(share)
         return Analysis(
-            temp_bytes=liveness.temporary_bytes(share, workspace=self.workspace),
+            temp_bytes=liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS),
             flops=counted.flops * self.chip.devices,
             moved_bytes=counted.moved_bytes * self.chip.devices,
             kernels=KERNELS_OF_A_MICRO_BATCH * micro_batches if self.chip.kernels else 0.0,
