@@ -52,7 +52,8 @@ from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError
 from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
-from plimsoll.planner.estimate import estimates_compared, interpolated, sample
+from plimsoll.planner.between import interpolated
+from plimsoll.planner.estimated import estimates_compared
 from plimsoll.planner.space import combinations
 from plimsoll.planner.speed import step_seconds
 from plimsoll.planner.types import Analysis
@@ -273,7 +274,7 @@ def by_trace(question: Question) -> list[tuple[float, Plan]]:
 
         for combination in combinations(problem, rates, static_of):
             # Where the smallest micro-batch does not fit, no larger one does.
-            small, *large = sorted({min(combination.plans), *sample(sorted(combination.plans))})
+            small, *large = sorted({min(combination.plans), max(combination.plans)})
             answers = {small: compiler.trace(combination.plans[small])}
             if not fits(combination.plans[small], answers[small]):
                 continue

@@ -20,7 +20,8 @@ at once its peak is above LARGE_BYTES.
 
 A row is written to bench-out/ as soon as it is there. Its bytes are `budget` as drawn, `memory` as given to the runs,
 `predicted` by training, `predicted_alone` by `plan` for the same plan, `peaks` of each run, `floor` and
-`unconstrained`; its `outcome` is `ran`, `refused` or `failed`.
+`unconstrained`; its `outcome` is `ran`, `refused` or `failed`. From what processes weighed in their trials the summary
+fits the constants of layer 4 (planner/bytes.py).
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ from typing import Any
 
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, prepared_copy, trained, watch
 
+from plimsoll.planner.bytes import PREDICTED, TRIED
+
+PLANNED_STEPS = 20_000
+"""Length of the runs, of which `--steps` are taken: so long that a trial process is worth its time."""
 PATIENCE = 3600
 """Seconds that a plan or a run may take."""
 MOST_BYTES = 6 * 2**30
@@ -398,8 +403,9 @@ class Measured:
         self.configuration = configuration
         self.folder = folder
         half = str(max(1, given.steps // 2))
-        self.session = ["--save-every", half, "--eval-every", half, "--quiet"]
-        steps = ["--steps", str(given.steps)]
+        self.session = ["--save-every", half, "--eval-every", half, "--quiet", "--within", "30s"]
+        self.session += ["--max-steps", str(given.steps)]
+        steps = ["--steps", str(PLANNED_STEPS)]
         self.words = [*configuration.words(), *steps]
         self.recipe = [*configuration.words_of_recipe(), *steps]
 
@@ -460,6 +466,9 @@ class Measured:
             "phases": largest.ledger["predicted"]["phases"],
             "measured_phases": largest.ledger["measured"]["phases"],
             "components": largest.ledger["components"],
+            "imported": largest.planned["imported_bytes"],
+            "instructions": largest.planned["instructions"],
+            "trial": largest.planned["trial"],
             "predicted": largest.predicted,
             "predicted_alone": alone["predicted_peak_bytes"],
             "peaks": [run.peak for run in runs],
@@ -467,9 +476,20 @@ class Measured:
         return ""
 
 
-def error(row: Row) -> int:
-    """Returns predicted minus measured: negative is the dangerous side."""
-    return row["predicted"] - max(row["peaks"])
+def error(row: Row, promise: str = "predicted") -> int:
+    """Returns a promise minus what was measured: negative is the dangerous side."""
+    return row[promise] - max(row["peaks"])
+
+
+def share(row: Row, promise: str = "predicted") -> float:
+    """Returns the error of a promise as a share of what was measured."""
+    return abs(error(row, promise)) / max(row["peaks"])
+
+
+def is_wrongly_refused(row: Row) -> bool:
+    """Returns whether the measured peak and its margin were within the budget that was refused."""
+    margin = TRIED if row["trial"] else PREDICTED
+    return margin.needed_bytes(max(row["peaks"])) <= row["budget"]
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -477,20 +497,44 @@ def summary(rows: Sequence[Row]) -> str:
     seen = [row for row in rows if row.get("peaks")]
     lines = [f"{len(rows)} configurations, {len(seen)} of them measured"]
     if seen:
-        sizes = [abs(error(row)) for row in seen]
-        shares = [size / max(row["peaks"]) for size, row in zip(sizes, seen, strict=True)]
+        lines += [promise_line(seen, "predicted", "train"), promise_line(seen, "predicted_alone", "plan alone")]
         refused = [row for row in seen if row["outcome"] == "refused"]
         lines += [
-            f"median error {statistics.median(sizes) / MIB:.1f} MiB, {statistics.median(shares):.1%};"
-            f" worst {max(sizes) / MIB:.1f} MiB, {max(shares):.1%}",
-            f"under-predicted: {sum(error(row) < 0 for row in seen)}",
             f"over the budget: {sum(max(row['peaks']) > row['memory'] for row in seen)}",
-            f"refused: {len(refused)}; wrongly: {sum(max(row['peaks']) <= row['budget'] for row in refused)}",
+            f"refused: {len(refused)}; wrongly: {sum(is_wrongly_refused(row) for row in refused)}",
+            *fitted(seen),
         ]
-        furthest = sorted(seen, key=lambda row: -abs(error(row)) / max(row["peaks"]))
+        furthest = sorted(seen, key=share, reverse=True)
         lines += ["furthest off:", *(line(row) for row in furthest[:WORST_SHOWN])]
     lines += [line(row) for row in rows if row["outcome"] == "failed"]
     return "\n".join(lines)
+
+
+def promise_line(rows: Sequence[Row], promise: str, verb: str) -> str:
+    """Returns how far a promise is off."""
+    errors = [error(row, promise) / MIB for row in rows]
+    shares = [share(row, promise) for row in rows]
+    median = statistics.median(abs(each) for each in errors)
+    return (
+        f"{verb}: median error {median:.1f} MiB, {statistics.median(shares):.1%}; worst {max(shares):.1%};"
+        f" from {min(errors):+.1f} to {max(errors):+.1f} MiB; under-predicted {sum(each < 0 for each in errors)}"
+    )
+
+
+def fitted(rows: Sequence[Row]) -> list[str]:
+    """Returns what processes weighed in trials, beyond their imports, as a line through the compiled instructions."""
+    tried = [row for row in rows if row["trial"]]
+    lines = []
+    for name in ("resident_bytes", "loading_bytes") if len(tried) > 2 else ():
+        counts = [row["instructions"] for row in tried]
+        weights = [row["trial"][name] - row["imported"] for row in tried]
+        slope, least = statistics.linear_regression(counts, weights)
+        off = [(weight - least - slope * count) / MIB for count, weight in zip(counts, weights, strict=True)]
+        lines.append(
+            f"{name} of {len(tried)} trials: imports + {least / MIB:.1f} MiB + {slope / 1024:.2f} KiB an instruction,"
+            f" {min(off):+.1f} to {max(off):+.1f} MiB"
+        )
+    return lines
 
 
 def line(row: Row) -> str:
@@ -501,7 +545,7 @@ def line(row: Row) -> str:
     peak = max(row["peaks"])
     marks = "OVER THE BUDGET" if peak > row["memory"] else ""
     if row["outcome"] == "refused":
-        marks += " WRONGLY REFUSED" if peak <= row["budget"] else " refused, run as advised"
+        marks += " WRONGLY REFUSED" if is_wrongly_refused(row) else " refused, run as advised"
     return (
         f"{start} {row['plan']:26} {row['phase']:8} budget {row['budget'] / MIB:6.0f} predicted"
         f" {row['predicted'] / MIB:7.1f} measured {peak / MIB:7.1f} error {error(row) / MIB:+6.1f} MiB"

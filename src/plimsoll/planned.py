@@ -125,6 +125,16 @@ def plain_compute(**levers: Any) -> Compute:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Process:
+    """What a process weighs that has loaded a run's functions and has no state yet."""
+
+    resident_bytes: int
+    """Resident set, with the heap trimmed."""
+    loading_bytes: int
+    """Its peak until then."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostLedger:
     """Bytes of one host's process, by component, in its dearest phase."""
 
@@ -134,14 +144,21 @@ class HostLedger:
     phase: str
     pinned_bytes: int = 0
     """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
+    spare_bytes: int = 0
+    """Bytes of the budget that stay free beside the predicted peak."""
 
     @property
     def predicted_peak_bytes(self) -> int:
         return sum(self.components.values())
 
     @property
+    def needed_bytes(self) -> int:
+        """The smallest budget of a host that this plan is chosen for."""
+        return self.predicted_peak_bytes + self.spare_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.budget_bytes is None or self.predicted_peak_bytes <= self.budget_bytes
+        return self.budget_bytes is None or self.needed_bytes <= self.budget_bytes
 
     def to_dict(self) -> dict[str, Any]:
         return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
@@ -262,7 +279,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateBand:
-    """Range of the compiler's bytes for a plan that no compiler has seen (planner/estimate.py)."""
+    """Range of the compiler's bytes for a plan that no compiler has seen (planner/estimated.py)."""
 
     lowest: float
     """Share of the temporaries, to be added to them."""
@@ -314,6 +331,12 @@ class Planned:
     """Plans that nothing beats in bytes and in time, the smallest first."""
     temporary_bytes: int = 0
     """Temporaries of a step on one device; 0 where the compiler does not say."""
+    imported_bytes: int = 0
+    """Weight of a process that has imported what training imports."""
+    instructions: int = 0
+    """Instructions of the compiled step: with the imports, what a process weighs that was not weighed."""
+    trial: Process | None = None
+    """Weight of a trial process of this plan; None where there was none."""
     largest_buffers: tuple[Buffer, ...] = ()
     """The largest of the step's temporaries; empty where the compiler does not say."""
     left_out: tuple[str, ...] = ()

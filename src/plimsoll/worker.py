@@ -2,7 +2,7 @@
 
 * `compile` compiles steps for the CPU or the GPU of this machine, and `cross-compile` for an absent chip: questions of
   the planner, one per line of standard input, until that closes.
-* `host` measures a process that has imported what training imports, and `rehearse` some steps of a plan.
+* `imports` weighs a process that has imported what training imports, `try` one that has loaded a plan's functions.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
 * `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
 * `together` trains as one of several processes.
@@ -16,10 +16,14 @@ import json
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from plimsoll.processes.environment import hide_plugins
 from plimsoll.processes.interruption import Interruption, hold, release
+
+if TYPE_CHECKING:
+    from plimsoll.planner.types import Subject
+    from plimsoll.recipes.recipe import Recipe
 
 
 def main(arguments: list[str]) -> int:
@@ -35,10 +39,10 @@ def main(arguments: list[str]) -> int:
         from plimsoll.engine.serve import serve
 
         return serve(request[0])
-    if verb == "host":
-        return _host(request[0])
-    if verb == "rehearse":
-        return _rehearse(request[0])
+    if verb == "imports":
+        return _imports(request[0])
+    if verb == "try":
+        return _try(request[0])
     if verb == "train":
         return _train(json.loads(request[0]))
     if verb == "again":
@@ -110,40 +114,48 @@ NO_BACKEND = "Unable to initialize backend"
 """Words with which JAX's error begins where a device that was listed cannot be used now."""
 
 
-def _host(subject: str) -> int:
-    """Measures the memory of this process with all imports of training on an accelerator, and prints it."""
-    from plimsoll.engine.program import weigh_imports
-    from plimsoll.planner.types import Subject
-    from plimsoll.recipes.saved import from_dict
-    from plimsoll.values import from_json, to_json
+def _imports(subject: str) -> int:
+    """Prints what this process weighs once it has imported all that training imports."""
+    from plimsoll.training import memory
 
-    recipe = from_dict(from_json(Subject, json.loads(subject), "subject").recipe)
-    print(json.dumps(to_json(weigh_imports(recipe))))
+    _import_for(subject)
+    print(memory.resident_bytes())
     return 0
 
 
-def _rehearse(subject: str) -> int:
-    """Does what training does before its first step, and prints what it took: to import, and then all of it.
+def _try(subject: str) -> int:
+    """Does what training does before its first step, but for the state, and prints what this process weighs.
 
     The plan comes in a line of standard input, once its functions are in the cache.
     """
-    _import_jax()
-    from plimsoll.engine.program import rehearse, weigh_imports
-    from plimsoll.planned import Plan
-    from plimsoll.planner.types import Subject
-    from plimsoll.recipes.saved import from_dict
-    from plimsoll.values import from_json, to_json
-
-    about = from_json(Subject, json.loads(subject), "subject")
-    recipe = from_dict(about.recipe)
-    print(weigh_imports(recipe).process_bytes, flush=True)
+    about, recipe = _import_for(subject)
     line = sys.stdin.readline()
     if not line:
         return 1  # the planner is gone
+    from plimsoll.engine.program import try_out
+    from plimsoll.planned import Plan
+    from plimsoll.values import from_json, to_json
+
     plan = from_json(Plan, json.loads(line), "plan")
-    rehearsal = rehearse(recipe, plan, about.step_options, steps=about.steps)
-    print(json.dumps(to_json(rehearsal)))
+    print(json.dumps(to_json(try_out(recipe, plan, about.step_options, steps=about.steps))))
     return 0
+
+
+def _import_for(subject: str) -> tuple[Subject, Recipe]:
+    """Imports all that training imports, in its order, and returns the subject with its recipe."""
+    _import_jax()
+    from plimsoll.engine.program import import_everything
+    from plimsoll.planner.types import Subject
+    from plimsoll.recipes.saved import from_dict
+    from plimsoll.training import memory
+    from plimsoll.values import from_json
+
+    about = from_json(Subject, json.loads(subject), "subject")
+    recipe = from_dict(about.recipe)
+    import_everything(recipe)
+    _ = recipe.spec  # opens the data of a user's own recipe
+    memory.trim()
+    return about, recipe
 
 
 ANSWERS = {

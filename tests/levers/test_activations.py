@@ -10,7 +10,6 @@ import pytest
 
 from planner_examples import STATIC, problem
 from plimsoll.engine.serve import Answers
-from plimsoll.engine.trial import CpuTrial
 from plimsoll.errors import RecipeError
 from plimsoll.levers.activations import swiglu
 from plimsoll.levers.precision import dot, dot_columns, dot_rows
@@ -137,10 +136,9 @@ def test_bfloat16_activations_need_products_in_bfloat16(precision):
     ("name", "share"),
     [("stories", 0.65), ("sudoku-4x4", 0.4)],
 )
-def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share, monkeypatch):
+def test_a_recipes_step_keeps_less_for_its_backward_pass(name, share):
     """By half of what lies between products; logits, and what a small recipe holds besides, stay as they are."""
     recipe = preset(name)
-    monkeypatch.setattr(CpuTrial, "compile_init", lambda self, plan: None)
     answers = Answers(subject_of(recipe))
     micro = min(recipe.effective_batch, 16)
     common = {

@@ -98,7 +98,7 @@ def test_what_is_planned_is_compiled_as_it_will_run(name, deterministic, monkeyp
     assert asked.value.args == (backend, deterministic)
     if name != "cpu":
         with pytest.raises(Asked) as asked:
-            answers.trial.run(plan)
+            answers.preparations.prepare(plan, "compile")
         assert asked.value.args == (backend, deterministic)
 
 

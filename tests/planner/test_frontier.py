@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hypotheses import examples
 from planner_examples import PROCESS, FakeCompiler, problem, search
-from plimsoll.planner import estimate
+from plimsoll.planner import bytes as plan_bytes
+from plimsoll.planner.bytes import Margin
 from plimsoll.planner.objectives import NEAR, SMALL
 from plimsoll.planner.space import same_step
 from plimsoll.units import MIB
@@ -17,7 +18,7 @@ from plimsoll.units import MIB
 @pytest.fixture(autouse=True)
 def _kept_free(monkeypatch):
     """Budgets of these tests are of fake processes, of which 16 MiB are kept free."""
-    monkeypatch.setattr(estimate, "SPARE_BYTES", 16 * MIB)
+    monkeypatch.setattr(plan_bytes, "PREDICTED", Margin(least_bytes=16 * MIB, largest_share=0.95))
 
 
 def found(budget, **changes):

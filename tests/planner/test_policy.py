@@ -21,7 +21,9 @@ from hypotheses import examples
 from planner_examples import ABLE, Card, FakeCompiler, off_by, problem, search, sweep
 from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
-from plimsoll.planner import estimate, policy
+from plimsoll.planner import bytes as plan_bytes
+from plimsoll.planner import policy
+from plimsoll.planner.bytes import Margin
 from plimsoll.planner.evidence import ALIKE, UNSEEN, Evidence
 from plimsoll.planner.objectives import NEAR, SMALL, SMALL_BYTES, Fastest, Smallest
 from plimsoll.planner.policy import best, inquiries
@@ -36,7 +38,7 @@ FACTORS = 8
 @pytest.fixture(autouse=True)
 def _kept_free(monkeypatch):
     """Budgets of these tests are of fake processes, of which 16 MiB are kept free."""
-    monkeypatch.setattr(estimate, "SPARE_BYTES", 16 * MIB)
+    monkeypatch.setattr(plan_bytes, "PREDICTED", Margin(least_bytes=16 * MIB, largest_share=0.95))
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def test_what_is_returned_fits_and_what_is_refused_does_not(draw):
     planned = search(about, compiler)
     assert needed[same_step(planned.plan)] <= planned.ledger.needed_bytes <= about.budget_bytes
     verbs = {verb for verb, step in compiler.asked if same_step(step) == same_step(planned.plan)}
-    assert verbs == {"analyse", "rehearse"} | ({"measure"} if about.measure else set()), "it was compiled for itself"
+    assert verbs == {"analyse", "prepare"} | ({"measure"} if about.measure else set()), "it was compiled for itself"
 
 
 @settings(deadline=None, max_examples=examples(60, usual=8))
@@ -167,7 +169,7 @@ def test_no_question_is_asked_twice_and_what_is_timed_is_timed_alone(draw, worke
         search(draw.problem, compiler)
     except BudgetError:
         return
-    times = Counter((verb, step) for verb, step in compiler.asked if verb in ("analyse", "rehearse"))
+    times = Counter((verb, step) for verb, step in compiler.asked if verb in ("analyse", "prepare"))
     assert max(times.values()) == 1
 
 
@@ -214,7 +216,7 @@ def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_
     assert max(slower) <= 0.3
     assert sum(each > (1 + SMALL) * NEAR - 1 for each in slower) <= max(2, len(slower) / 20)
     assert counts["analyse"] <= 3.4 * draws
-    assert counts["rehearse"] <= 1.6 * draws
+    assert counts["prepare"] <= 1.6 * draws
     assert counts["trace"] <= 10 * draws
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from page_examples import full_plan
 from plimsoll.planned import Buffer, Disk, Largest, Overrun, Peaks, Planned, RunLedger, TriedValue
-from plimsoll.planner.estimate import estimate_band
+from plimsoll.planner.estimated import estimate_band
 from plimsoll.report.layout import format_difference_share, format_rate, format_share
 from plimsoll.report.tables import buffers_table, ledger_table, plan_table, runs_table
 from plimsoll.units import GIB, MIB

@@ -6,15 +6,23 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from plimsoll.levers.lever import CLASSES
-from plimsoll.planned import Plan, Planned
+from plimsoll.planned import Plan, Planned, Process
+from plimsoll.planner.bytes import LOADED, PlanBytes
 from plimsoll.planner.deadline import Deadline
-from plimsoll.planner.estimate import ledger
 from plimsoll.planner.evidence import ALIKE
 from plimsoll.planner.objectives import NEAR
 from plimsoll.planner.search import Desk, find_fastest
 from plimsoll.planner.space import combinations, smaller
 from plimsoll.planner.speed import step_seconds
-from plimsoll.planner.types import Analysis, DoesNotCompile, Problem, Rates, Rehearsal, Static
+from plimsoll.planner.types import (
+    Analysis,
+    Depth,
+    DoesNotCompile,
+    Preparation,
+    Problem,
+    Rates,
+    Static,
+)
 from plimsoll.types import WHOLE, Storage
 from plimsoll.units import MIB
 
@@ -25,10 +33,13 @@ STATIC = Static(
     other_bytes=0,
     largest_leaf_bytes=4 * MIB,
 )
-REHEARSAL = Rehearsal(
-    process_bytes=100 * MIB, starting_bytes=110 * MIB, init_temp_bytes=7 * MIB, evaluate_temp_bytes=9 * MIB
-)
 PROCESS = 100 * MIB
+"""Weight of a process whose functions are loaded."""
+TRIAL = Preparation(
+    init_temp_bytes=7 * MIB,
+    evaluate_temp_bytes=9 * MIB,
+    process=Process(resident_bytes=PROCESS, loading_bytes=PROCESS + 10 * MIB),
+)
 KEPT = {"none": 40, "dots": 24, "block": 16}
 """MiB that one example keeps, by remat."""
 WORK = {"none": 3.0, "dots": 3.4, "block": 4.0}
@@ -118,9 +129,13 @@ class FakeCompiler:
             flops=work * 1e7 * plan.effective_batch,
         )
 
-    def rehearse(self, plan: Plan) -> Rehearsal:
-        self.asked.append(("rehearse", plan))
-        return Rehearsal(process_bytes=PROCESS, starting_bytes=PROCESS, init_temp_bytes=0, evaluate_temp_bytes=0)
+    def imported_bytes(self) -> int:
+        return PROCESS - LOADED.least_bytes
+
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        self.asked.append(("prepare", plan))
+        process = Process(resident_bytes=PROCESS, loading_bytes=PROCESS) if depth == "try" else None
+        return Preparation(init_temp_bytes=0, evaluate_temp_bytes=0, process=process)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         self.asked += [("measure", plan) for plan in plans]
@@ -198,9 +213,9 @@ class Card(FakeCompiler):
         self.now += self.compile_seconds
         return super().analyse(plan)
 
-    def rehearse(self, plan: Plan) -> Rehearsal:
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
         self.now += 2
-        return super().rehearse(plan)
+        return super().prepare(plan, depth)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         self.now += 3
@@ -246,12 +261,25 @@ def sweep(about: Problem, compiler: Card) -> list[Swept]:
             plan = candidate.plan
             static = static_of(plan.fsdp, plan.storage)
             answer = FakeCompiler.analyse(FakeCompiler(), plan)
-            books = {"static": static, "analysis": answer, "rehearsal": FakeCompiler().rehearse(plan)}
-            needed = min(ledger(each, about, **books).needed_bytes for each in smaller(plan, about))
+            needed = min(need_of(each, about, answer, static) for each in smaller(plan, about))
             by_rates = step_seconds(plan, answer, static, compiler.rates())
             seconds = compiler._took(plan) if about.measure else by_rates
             rows.append(Swept(candidate.step, needed, seconds * NEAR ** CLASSES.index(plan.numerics)))
     return rows
+
+
+def need_of(plan: Plan, about: Problem, analysis: Analysis, static: Static) -> int:
+    """The smallest budget of a plan that was prepared."""
+    compiler = FakeCompiler()
+    plan_bytes = PlanBytes(
+        plan=plan,
+        problem=about,
+        static=static,
+        analysis=analysis,
+        imported_bytes=compiler.imported_bytes(),
+        preparation=compiler.prepare(plan, about.prepares),
+    )
+    return plan_bytes.ledger().needed_bytes
 
 
 def search(about: Problem, compiler: FakeCompiler, **deadline: Any) -> Planned:

@@ -210,6 +210,7 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
         step_options=options.step_options,
         within=options.within,
         measure=measure,
+        is_of_run=True,
     )
 
 

@@ -71,7 +71,7 @@ class ExampleSet(Sized):
 
     @abstractmethod
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes that reading it adds to the process, which a rehearsal that only opens it does not see."""
+        """Returns the bytes that reading it adds to the process, which a trial that only opens it does not see."""
 
     @property
     def warning(self) -> str | None:

@@ -15,7 +15,7 @@ from plimsoll.engine.training_run import TrainingRun
 from plimsoll.errors import RunError
 from plimsoll.files import provenance
 from plimsoll.planned import Component, EndedEarly, PerDevice, RunHost, RunLedger, SessionBytes
-from plimsoll.planner.estimate import AFTER_OVERRUN
+from plimsoll.planner.bytes import AFTER_OVERRUN
 from plimsoll.training import allocator, memory, overruns, program
 from plimsoll.training.phases import Phases
 from plimsoll.training.step import State

@@ -1,11 +1,10 @@
-"""A recipe and a plan as executables: the same in the compile child, the rehearsal and the training process."""
+"""A recipe and a plan as executables: the same in the compile child, a trial and the training process."""
 
 from __future__ import annotations
 
 import importlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,8 +12,7 @@ import numpy as np
 
 from plimsoll.engine.executables import Index, compiler_of
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.planned import Plan
-from plimsoll.planner.types import Rehearsal
+from plimsoll.planned import Plan, Process
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.training import distributed, memory, program
 from plimsoll.training.checkpoints import Checkpoints
@@ -22,30 +20,12 @@ from plimsoll.types import StepOptions
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
-    """Imports every module the run will use, so that a rehearsal weighs what a training process weighs."""
+    """Imports every module the run will use, so that a trial weighs what a training process weighs."""
     from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
 
     trackers = [] if tracker == "none" else [tracker]
     for name in ("grain", "tensorboardX", "tokenizers", *recipe.data.imports(), *trackers):
         importlib.import_module(name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostWeight:
-    """Bytes of a process that has imported all that training imports."""
-
-    process_bytes: int
-    """Resident set, with the heap trimmed."""
-    starting_bytes: int
-    """Its peak before."""
-
-
-def weigh_imports(recipe: Recipe) -> HostWeight:
-    """Imports all that training imports into this process, and weighs it."""
-    import_everything(recipe)
-    peak = memory.peak_resident_bytes()
-    memory.trim()
-    return HostWeight(process_bytes=memory.resident_bytes(), starting_bytes=peak)
 
 
 def functions_of(
@@ -102,21 +82,20 @@ def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> pro
     return executables
 
 
-def rehearse(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Rehearsal:
-    """Does what a training process does up to its first step, but for the state. The executables are in the cache."""
-    import_everything(recipe)
+def try_out(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Process:
+    """Does what a training process does from its imports to its first step, but for the state, and weighs this process.
+
+    The plan's functions are in the cache.
+    """
     executables = load(recipe, plan, options, steps=steps)
-    starting = memory.peak_resident_bytes()
+    loading = memory.peak_resident_bytes()
     with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
         checkpoints = Checkpoints(RunFolder(folder), in_background=False)
         checkpoints.save(0, {"empty": jax.device_put(np.zeros(1, np.float32))}, {})
     memory.trim()
-    return Rehearsal(
-        process_bytes=memory.resident_bytes(),
-        starting_bytes=starting,
-        init_temp_bytes=temp_bytes(executables.init),
-        evaluate_temp_bytes=temp_bytes(executables.evaluate),
-    )
+    resident = memory.resident_bytes()
+    del executables  # held until now
+    return Process(resident_bytes=resident, loading_bytes=loading)
 
 
 def temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:

@@ -16,16 +16,15 @@ from typing import Any
 from plimsoll.engine.backends.card import Card
 from plimsoll.engine.backends.cpu import Cpu
 from plimsoll.engine.backends.topology import Topology
-from plimsoll.engine.executables import compiler_of
+from plimsoll.engine.executables import Index, compiler_of
 from plimsoll.engine.steps import RecipeSteps
-from plimsoll.engine.trial import CpuTrial, HostTrial
+from plimsoll.engine.trial import Preparations, imported_bytes
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
-from plimsoll.planner.flops import dot_flops, dots
-from plimsoll.planner.types import Analysis, Request, Static, Subject
+from plimsoll.planner.flops import dot_flops, dots, likely_instructions
+from plimsoll.planner.types import Analysis, Request, Subject
 from plimsoll.recipes.own.user_code import calls_of, failed
 from plimsoll.recipes.saved import from_dict
-from plimsoll.types import Storage
 from plimsoll.values import from_json, to_json
 
 
@@ -35,16 +34,13 @@ class Answers:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.backend: Cpu | Card | Topology
-        self.trial: CpuTrial | HostTrial
         recipe = from_dict(subject.recipe)
         if subject.chip is None:
             self.backend = Cpu(subject.devices, compiler_of(recipe))
-            self.steps = RecipeSteps(recipe, subject, self.backend.devices)
-            self.trial = CpuTrial(subject, self.steps, self.backend)
         else:
             self.backend = Topology(subject) if subject.card is None else Card(subject)
-            self.steps = RecipeSteps(recipe, subject, self.backend.devices)
-            self.trial = HostTrial(subject, self.steps, self.backend)
+        self.steps = RecipeSteps(recipe, subject, self.backend.devices)
+        self.preparations = Preparations(subject, self.steps, self.backend)
 
     def answer(self, request: Request) -> Any:
         """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
@@ -54,9 +50,10 @@ class Answers:
         if request.verb == "measure":
             assert not isinstance(self.backend, Topology), "a chip that is not here is not timed"
             return self.backend.time(self.steps, request.plans)
-        self.trial.begin()
+        if request.verb == "imports":
+            return imported_bytes(self.subject)
         if request.verb == "static":
-            return self.static(request.fsdp, request.storage)
+            return self.steps.static(request.fsdp, request.storage)
 
         # What is asked of one.
         (plan,) = request.plans
@@ -64,18 +61,12 @@ class Answers:
             return self.trace(plan)
         if request.verb == "analyse":
             return self.analyse(plan)
-        return self.trial.run(plan)
-
-    def static(self, fsdp: int, storage: Storage) -> Static:
-        """Returns the exact bytes of the state, and those of a process that has imported what training imports."""
-        static = self.steps.static(fsdp, storage)
-        return dataclasses.replace(static, imported_bytes=self.trial.imported_bytes)
+        return self.preparations.prepare(plan, request.depth)
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""
-        if isinstance(self.trial, CpuTrial):
-            self.trial.compile_init(plan)
         estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
+        estimate = dataclasses.replace(estimate, is_filed=self.is_filed(plan))
 
         # Of an accelerator without its compiler: the gradient is split, and every product counts.
         if self.subject.chip is not None:
@@ -103,7 +94,16 @@ class Answers:
             if not self.backend.counts_every_dot:
                 counted = counted._replace(flops=dot_flops(self.steps.plain(plan)))
             step = compiling.result()
-        return self.backend.analysis(step, counted)
+        analysis = self.backend.analysis(step, counted)
+
+        # What code weighs beside an accelerator, its compiler does not say.
+        instructions = analysis.instructions or likely_instructions(jaxpr)
+        return dataclasses.replace(analysis, instructions=instructions, is_filed=self.is_filed(plan))
+
+    def is_filed(self, plan: Plan) -> bool:
+        """Returns whether training reads the plan's functions from files."""
+        subject = self.subject
+        return Index.of(self.steps.recipe, plan, subject.step_options, steps=subject.steps) is not None
 
 
 def serve(subject: str) -> int:

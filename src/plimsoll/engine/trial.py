@@ -1,7 +1,6 @@
-"""Processes that are weighed while plans are compiled: what a process that trains takes besides its state.
+"""What a run calls besides its step, and what its process weighs: traced, compiled, or tried in a process of its own.
 
-For this CPU it is a trial of a plan: all that training does before its first step, but for the state. For an
-accelerator it is the host's process, which imports what training imports and is given no plan.
+A trial does all that training does before its first step, but for the state.
 """
 
 from __future__ import annotations
@@ -11,138 +10,101 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cached_property
-from threading import Thread
+from dataclasses import replace
 
 from plimsoll.engine.backends.card import Card
 from plimsoll.engine.backends.cpu import Cpu
 from plimsoll.engine.backends.topology import Topology
-from plimsoll.engine.program import HostWeight, load, temp_bytes
+from plimsoll.engine.program import load, temp_bytes
 from plimsoll.engine.steps import RecipeSteps
-from plimsoll.planned import Plan
-from plimsoll.planner import liveness
-from plimsoll.planner.types import Rehearsal, Subject
+from plimsoll.planned import Plan, Process
+from plimsoll.planner.types import Depth, Preparation, Subject
 from plimsoll.processes import environment
+from plimsoll.training import memory
 from plimsoll.values import from_json, to_json
 
 
-class CpuTrial:
-    """The process of the next trial on this CPU, which imports while this one traces and compiles."""
+def imported_bytes(subject: Subject) -> int:
+    """Returns the weight of a process that has imported what training imports.
 
-    def __init__(self, subject: Subject, steps: RecipeSteps, backend: Cpu) -> None:
+    It is weighed without an accelerator, whose driver's own memory cannot be known here.
+    """
+    process = _start("imports", subject)
+    output, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"a process that imports what training imports failed: {errors.strip()[-300:]}")
+    return int(output.splitlines()[-1])
+
+
+class Preparations:
+    """Runs of a recipe's plans, prepared."""
+
+    def __init__(self, subject: Subject, steps: RecipeSteps, backend: Cpu | Card | Topology) -> None:
         self._subject = subject
         self._steps = steps
         self._backend = backend
-        self._process: subprocess.Popen[str] | None = None
-        self._compiling_init: Thread | None = None
 
-    def begin(self) -> subprocess.Popen[str]:
-        """Starts the process, and returns it."""
-        if self._process is None:
-            self._process = _started("rehearse", self._subject, environment.for_processes("cpu"))
-        return self._process
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        """Returns what a run of the plan takes besides its step."""
+        if depth == "trace" or not self._subject.is_compiled:
+            return self._trace(plan)
+        if not isinstance(self._backend, Cpu):
+            return self._compile_for_chip(plan, self._backend)
+        return self._try(plan) if depth == "try" else self._compile(plan)
 
-    @cached_property
-    def imported_bytes(self) -> int:
-        """Resident bytes of a process after the imports of training: the first line that a trial prints."""
-        process = self.begin()
-        assert process.stdout is not None
-        return int(process.stdout.readline() or 0)  # a process that failed says why when it is run
+    def _trace(self, plan: Plan) -> Preparation:
+        """Returns what is alive in how a run begins, and in its evaluation."""
+        init_bytes = self._backend.traced_bytes(self._steps.init_share(plan))
+        if not self._subject.is_compiled:  # a state that is offloaded is made on the device
+            init_bytes += self._steps.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
+        evaluation = self._steps.evaluation_share(plan)
+        evaluate_bytes = self._backend.traced_bytes(evaluation)
+        return Preparation(init_temp_bytes=init_bytes, evaluate_temp_bytes=evaluate_bytes)
 
-    def compile_init(self, plan: Plan) -> None:
-        """Begins to compile how a run begins, beside the traces, which keep one core busy: the same for most plans."""
-        if self._compiling_init is None:
+    def _compile_for_chip(self, plan: Plan, backend: Card | Topology) -> Preparation:
+        """Returns the temporaries of the compiled evaluation, and those of how a run begins.
+
+        That is compiled for a TPU as long as a step is, and needs less: it is traced, unless it makes offloaded state.
+        """
+        evaluation = self._steps.lowered_evaluation(plan)
+        evaluate_bytes = temp_bytes(backend.compile(evaluation, deterministic=plan.deterministic))
+        if plan.offload == "none":
+            init_bytes = backend.traced_bytes(self._steps.init_share(plan))
+        else:
             init = self._steps.functions(plan).init()
-            options = {"deterministic": plan.deterministic}
-            self._compiling_init = Thread(target=self._backend.compile, args=(init,), kwargs=options)
-            self._compiling_init.start()
+            init_bytes = temp_bytes(backend.compile(init, deterministic=plan.deterministic))
+        return Preparation(init_temp_bytes=init_bytes, evaluate_temp_bytes=evaluate_bytes)
 
-    def run(self, plan: Plan) -> Rehearsal:
-        """Tries the plan in the process, which loads what this one has put into the cache."""
-        process, self._process = self.begin(), None
+    def _compile(self, plan: Plan) -> Preparation:
+        """Puts into the cache what training loads, and returns its temporaries."""
+        subject = self._subject
+        executables = load(self._steps.recipe, plan, subject.step_options, steps=subject.steps)
+        init_bytes = temp_bytes(executables.init)
+        evaluate_bytes = temp_bytes(executables.evaluate)
+        del executables
+        memory.trim()
+        return Preparation(init_temp_bytes=init_bytes, evaluate_temp_bytes=evaluate_bytes)
+
+    def _try(self, plan: Plan) -> Preparation:
+        """Returns what a trial process of the plan weighs: it imports while this one compiles what it loads then."""
+        process = _start("try", self._subject)
         with process:
             try:
-                self._fill_cache(plan)
+                preparation = self._compile(plan)
             except BaseException:
                 process.kill()
                 raise
             output, errors = process.communicate(json.dumps(to_json(plan)) + "\n")
         if process.returncode:
             raise RuntimeError(f"a trial run of the plan failed: {errors.strip()[-300:]}")
-        return from_json(Rehearsal, json.loads(output.splitlines()[-1]), "trial")
-
-    def _fill_cache(self, plan: Plan) -> None:
-        """Puts into the cache what a run of the plan loads."""
-        if self._compiling_init is not None:
-            self._compiling_init.join()
-        load(self._steps.recipe, plan, self._subject.step_options, steps=self._subject.steps)
+        weight = from_json(Process, json.loads(output.splitlines()[-1]), "trial")
+        return replace(preparation, process=weight)
 
 
-class HostTrial:
-    """The process of the host beside an accelerator.
-
-    It is weighed without its accelerator: a driver's own memory cannot be known here.
-    """
-
-    imported_bytes = 0
-    """Not asked for: a process of the host counts in no budget but the host's."""
-
-    def __init__(self, subject: Subject, steps: RecipeSteps, backend: Card | Topology) -> None:
-        self._subject = subject
-        self._steps = steps
-        self._backend = backend
-        self._process: subprocess.Popen[str] | None = None
-
-    def begin(self) -> subprocess.Popen[str]:
-        """Starts the process, which is weighed while this one compiles, and returns it."""
-        if self._process is None:
-            on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}  # whatever is imported, it takes no memory of a card
-            self._process = _started("host", self._subject, on_cpu)
-        return self._process
-
-    def run(self, plan: Plan) -> Rehearsal:
-        """Returns the weight of the host's process, and what starting and evaluating take on the chip."""
-        return Rehearsal(
-            process_bytes=self._host.process_bytes,
-            starting_bytes=self._host.starting_bytes,
-            init_temp_bytes=self._init_bytes(plan),
-            evaluate_temp_bytes=self._evaluation_bytes(plan),
-        )
-
-    def _init_bytes(self, plan: Plan) -> int:
-        """Returns the temporaries of how a run begins.
-
-        They are estimated: compiling them for a TPU takes as long as the step, which needs more. But a state that is
-        offloaded is made on the device, and the compiler says how much of it is there at a time.
-        """
-        if self._subject.is_compiled and plan.offload != "none":
-            init = self._steps.functions(plan).init()
-            return temp_bytes(self._backend.compile(init, deterministic=plan.deterministic))
-        estimated = liveness.temporary_bytes(self._steps.init_share(plan), inlined=liveness.CALLS)
-        if self._subject.is_compiled:
-            return estimated
-        return estimated + self._steps.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
-
-    def _evaluation_bytes(self, plan: Plan) -> int:
-        if not self._subject.is_compiled:
-            share = self._steps.evaluation_share(plan)
-            workspace = self._backend.workspace
-            return liveness.temporary_bytes(share, workspace=workspace, inlined=liveness.CALLS)
-        evaluation = self._steps.lowered_evaluation(plan)
-        return temp_bytes(self._backend.compile(evaluation, deterministic=plan.deterministic))
-
-    @cached_property
-    def _host(self) -> HostWeight:
-        """The bytes of the host's process, which imports the same under every plan: weighed once, in 3 s."""
-        process = self.begin()
-        output, errors = process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"the host's process failed: {errors.strip()[-300:]}")
-        return from_json(HostWeight, json.loads(output.splitlines()[-1]), "host")
-
-
-def _started(verb: str, subject: Subject, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Returns a process of the worker that was started with the subject."""
+def _start(verb: str, subject: Subject) -> subprocess.Popen[str]:
+    """Starts a process of the worker with the subject, as training is started on a CPU."""
+    beside_a_card: Mapping[str, str] = os.environ | {"JAX_PLATFORMS": "cpu"}  # of which it takes no memory
+    variables = environment.for_processes("cpu") if subject.chip is None else beside_a_card
     command = [sys.executable, "-m", "plimsoll.worker", verb, json.dumps(to_json(subject))]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=dict(environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

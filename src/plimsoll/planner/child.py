@@ -32,9 +32,10 @@ from plimsoll.planner.host import cores
 from plimsoll.planner.types import (
     Analysis,
     ChildDied,
+    Depth,
     DoesNotCompile,
+    Preparation,
     Rates,
-    Rehearsal,
     Request,
     Static,
     Subject,
@@ -53,10 +54,11 @@ TPU, took 210 s of a shared core."""
 
 ANSWERS: Mapping[Verb, Any] = {
     "rates": Rates,
+    "imports": int,
     "static": Static,
     "trace": Analysis,
     "analyse": Analysis,
-    "rehearse": Rehearsal,
+    "prepare": Preparation,
     "measure": tuple[float, ...],
 }
 """Verb of a question to the type of its answer."""
@@ -92,7 +94,7 @@ class Child:
         self._command = process.command
         self._environment = dict(process.environment)
         self._subject = process.subject
-        self._versions = [software_digest(), self._environment.get("XLA_FLAGS", "")]
+        self._versions = [_libraries(), self._environment.get("XLA_FLAGS", "")]
         self._answers = answers
         self._longest = longest
         self._process: subprocess.Popen[str] | None = None
@@ -128,14 +130,17 @@ class Child:
     def rates(self) -> Rates:
         return self._answer(Request(verb="rates"))
 
+    def imported_bytes(self) -> int:
+        return self._answer(Request(verb="imports"))
+
     def trace(self, plan: Plan) -> Analysis:
         return self._answer(_about("trace", plan))
 
     def analyse(self, plan: Plan) -> Analysis:
         return self._answer(_about("analyse", plan))
 
-    def rehearse(self, plan: Plan) -> Rehearsal:
-        return self._answer(_about("rehearse", plan))
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        return self._answer(dataclasses.replace(_about("prepare", plan), depth=depth))
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         return list(self._answer(_about("measure", *plans)))
@@ -170,10 +175,19 @@ class Child:
         return answer
 
     def _path(self, request: Request) -> Path:
-        """Returns the file of an answer, by all that it depends on: rates are the same for every recipe."""
-        of_chip = [self._subject.chip, self._subject.card, self._subject.compiler]
-        subject = of_chip if request.verb == "rates" else self._subject
-        question = json.dumps(to_json([request, subject, self._versions]), sort_keys=True)
+        """Returns the file of an answer, by all that it depends on."""
+        subject: Any = self._subject
+        versions = [*self._versions, software_digest()]
+
+        # Rates are the same for every recipe, and imports for all of ours that are made of the same parts.
+        if request.verb == "rates":
+            subject = [subject.chip, subject.card, subject.compiler]
+            versions = self._versions
+        if request.verb == "imports" and not subject.is_own:
+            parts = {name: value for name, value in subject.recipe.items() if name != "fields"}
+            subject = [parts, subject.imports]
+            versions = self._versions
+        question = json.dumps(to_json([request, subject, versions]), sort_keys=True)
         digest = hashlib.sha256(question.encode()).hexdigest()
         return self._answers / f"{request.verb}-{digest[:24]}.json"
 
@@ -298,14 +312,17 @@ class Pool:
     def rates(self) -> Rates:
         return self._one(Child.rates)
 
+    def imported_bytes(self) -> int:
+        return self._one(Child.imported_bytes)
+
     def trace(self, plan: Plan) -> Analysis:
         return self._one(lambda child: child.trace(plan))
 
     def analyse(self, plan: Plan) -> Analysis:
         return self._one(lambda child: child.analyse(plan))
 
-    def rehearse(self, plan: Plan) -> Rehearsal:
-        return self._one(lambda child: child.rehearse(plan))
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        return self._one(lambda child: child.prepare(plan, depth))
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         return self._children[0].measure(plans)
@@ -331,13 +348,21 @@ def compiled_form(plan: Plan) -> Plan:
 
 @cache
 def software_digest() -> str:
-    """Returns a digest of what an answer depends on: libraries, our own source, the processor."""
+    """Returns a digest of what compiled functions depend on: libraries, our own source, the processor."""
+    digest = hashlib.sha256(_libraries().encode())
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _libraries() -> str:
+    """Returns a digest of what rates and imports depend on, too: libraries and the processor."""
     digest = hashlib.sha256(sys.version.encode())
     required = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
     optional = ("flax", "equinox")  # models of users may be made of these
     for name in (*required, *(name for name in optional if importlib.util.find_spec(name))):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
-    digest.update(code_digest().encode())
     digest.update(processor().encode())
     return digest.hexdigest()
 

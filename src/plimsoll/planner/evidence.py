@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from plimsoll.planned import Ledger, Plan
 from plimsoll.planner import speed
-from plimsoll.planner.estimate import interpolated, ledger
+from plimsoll.planner.between import interpolated
+from plimsoll.planner.bytes import PREDICTED, UNPREPARED, PlanBytes
 from plimsoll.planner.space import Candidate, Combination, Family, StaticOf, smaller
-from plimsoll.planner.types import Analysis, Problem, Rates, Rehearsal
-from plimsoll.types import Storage
-from plimsoll.units import MIB
+from plimsoll.planner.types import Analysis, Depth, Preparation, Problem, Rates
 
 
 class Range(NamedTuple):
@@ -65,16 +64,16 @@ ORDERED = 0.1
 """Share by which a lever's next value may need more, although it is meant to need less."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
 """Seconds by the clock over estimated ones, of a model of which nothing was timed."""
-USUAL = Rehearsal(process_bytes=200 * MIB, starting_bytes=0, init_temp_bytes=4 * MIB, evaluate_temp_bytes=4 * MIB)
-"""A training process, before one of this recipe was rehearsed or weighed."""
-LOADED_BYTES = 105 * MIB
-"""Bytes that a process takes to load its functions, beyond its imports: 94 to 112 MiB of five recipes."""
+TRIAL_SECONDS = 5.0
+"""Seconds that a trial process is taken to need."""
+TRIAL_SHARE = 0.1
+"""Share of the time of a run that a trial may take."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """Analysis of a process that does not train."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """XLA's word in the refusal of a compiler or an allocator that lacks the memory."""
 
-Verb = Literal["trace", "compile", "time", "rehearse"]
+Verb = Literal["trace", "compile", "time", "prepare"]
 
 
 class Inquiry(NamedTuple):
@@ -112,12 +111,15 @@ class Evidence:
     rates: Rates
     static_of: StaticOf
     space: Sequence[Combination]
+    imported_bytes: int
+    """Weight of a process that has imported what training imports."""
     traced: dict[Family, Mapping[int, Analysis]] = field(default_factory=dict)
     """Traces by micro-batch, of all that only store state and weights otherwise."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
     """Seconds of a step by the clock."""
-    rehearsed: dict[Candidate, Rehearsal] = field(default_factory=dict)
+    prepared: dict[Candidate, Preparation] = field(default_factory=dict)
+    """What runs of candidates take besides their step."""
     failed: dict[Candidate, Failure] = field(default_factory=dict)
     untimed: dict[Candidate, str] = field(default_factory=dict)
     """Candidates that this CPU could not time, although it may train them, and why."""
@@ -129,7 +131,7 @@ class Evidence:
             "trace": self.traced,
             "compile": self.compiled,
             "time": self.timed,
-            "rehearse": self.rehearsed,
+            "prepare": self.prepared,
         }
         self.children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
@@ -216,26 +218,39 @@ class Evidence:
         known = self.timed if self.problem.measure else compiled
         return {candidate: seconds / self.seconds_by_trace(candidate) for candidate, seconds in known.items()}
 
-    def process_of(self, candidate: Candidate) -> Rehearsal:
-        """Returns the process of a candidate: rehearsed for itself or for one of its kind, else for any, else as usual.
-
-        How a process is loaded depends on its kind: what another kind takes to start is not held against it.
-        """
-        if candidate in self.rehearsed:
-            return self.rehearsed[candidate]
-        for other, process in reversed(self.rehearsed.items()):
-            if other.kind == candidate.kind:
-                return process
-        for process in reversed(self.rehearsed.values()):
-            return replace(process, starting_bytes=0)
-        imported = self.static_of(1, Storage()).imported_bytes
-        return replace(USUAL, process_bytes=imported + LOADED_BYTES) if imported else USUAL
-
     def book(self, candidate: Candidate, plan: Plan, analysis: Analysis) -> Ledger:
         """Returns the ledger of a variant of the candidate's plan."""
-        static = self.static_of(plan.fsdp, plan.storage)
-        process = self.process_of(candidate)
-        return ledger(plan, self.problem, static=static, analysis=analysis, rehearsal=process)
+        plan_bytes = PlanBytes(
+            plan=plan,
+            problem=self.problem,
+            static=self.static_of(plan.fsdp, plan.storage),
+            analysis=analysis,
+            imported_bytes=self.imported_bytes,
+            preparation=self.prepared.get(candidate, UNPREPARED),
+        )
+        return plan_bytes.ledger()
+
+    def instructions(self, candidate: Candidate) -> int:
+        """Returns how many instructions its step is likely to have; at least, where nobody traced it."""
+        combination = candidate.combination
+        compiled = [step.instructions for other, step in self.compiled.items() if other.combination is combination]
+        if compiled:
+            return compiled[-1]
+        traces = [self.traced[combination.family]] if combination.family in self.traced else self.traced.values()
+        return min((trace.instructions for of_one in traces for trace in of_one.values()), default=0)
+
+    def depth(self, candidate: Candidate) -> Depth:
+        """Returns how well it is to be known what a run takes besides its step.
+
+        A run that is so short that a trial would take too much of it has none, unless it fits only with one.
+        """
+        problem = self.problem
+        if problem.prepares != "try" or problem.steps is None:
+            return problem.prepares
+        is_short = TRIAL_SHARE * problem.steps * self.seconds(candidate).likely < TRIAL_SECONDS
+        peak = self.books(candidate)[1].predicted_peak_bytes
+        fits_without = PREDICTED.needed_bytes(peak) <= problem.budget_bytes
+        return "compile" if is_short and fits_without else "try"
 
     def analysis(self, candidate: Candidate) -> Analysis:
         """Returns the answer of the compiler, or what it is likely to be."""
@@ -254,7 +269,8 @@ class Evidence:
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
-        analyses = [with_temporaries(NO_STEP, size) for size in self.temporaries(candidate)]
+        step = replace(NO_STEP, instructions=self.instructions(candidate))
+        analyses = [with_temporaries(step, size) for size in self.temporaries(candidate)]
         return [self.book(candidate, least, analysis) for analysis in analyses]
 
     def needed(self, candidate: Candidate) -> Range:

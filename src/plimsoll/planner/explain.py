@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from plimsoll.levers.lever import CLASSES
-from plimsoll.planned import Alternative, Ledger, Plan, Planned
+from plimsoll.planned import Alternative, Ledger, Plan, Planned, Process
+from plimsoll.planner.bytes import UNPREPARED
 from plimsoll.planner.evidence import Evidence
 from plimsoll.planner.frontier import frontier
 from plimsoll.planner.objectives import NEAR
@@ -27,6 +28,8 @@ class Priced:
     analysis: Analysis
     is_timed: bool = False
     """Whether the clock said its seconds."""
+    trial: Process | None = None
+    """Weight of a trial process; None where there was none."""
 
     @property
     def peak(self) -> int:
@@ -38,8 +41,9 @@ def priced(evidence: Evidence, candidate: Candidate) -> Priced:
     analysis = evidence.analysis(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed
+    trial = evidence.prepared.get(candidate, UNPREPARED).process
     variants = [
-        Priced(plan, evidence.book(candidate, plan, analysis), seconds, analysis, is_timed)
+        Priced(plan, evidence.book(candidate, plan, analysis), seconds, analysis, is_timed, trial)
         for plan in smaller(candidate.plan, evidence.problem)
     ]
     fitting = [variant for variant in variants if variant.ledger.fits]
@@ -73,6 +77,9 @@ def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = ""
         ),
         step_flops=analysis.flops,
         temporary_bytes=analysis.temp_bytes,
+        imported_bytes=evidence.imported_bytes,
+        instructions=analysis.instructions,
+        trial=chosen.trial,
         largest_buffers=analysis.largest,
         chip_flops=evidence.rates.flops[chosen.plan.precision],
         tokens_per_step=problem.effective_batch * problem.rate_per_example if is_text else None,

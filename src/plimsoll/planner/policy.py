@@ -90,8 +90,8 @@ def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidat
 
 
 def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
-    """Returns the question whether the process of the chosen plan weighs what it was taken to weigh."""
-    return [] if known in evidence.rehearsed else [Inquiry("rehearse", known)]
+    """Returns the question what a run of the chosen plan takes besides its step."""
+    return [] if known in evidence.prepared else [Inquiry("prepare", known)]
 
 
 def next_inquiry(evidence: Evidence, candidate: Candidate) -> Inquiry:

@@ -56,19 +56,17 @@ def refusal(
         return BudgetError(
             f"no plan for {problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
             f" {problem.chip} (--host-memory)\n"
-            f"  smallest found: {format_bytes(host.predicted_peak_bytes)} = {_components_text(host)}\n"
-            f"  you could: --host-memory {format_budget(host.predicted_peak_bytes)}",
+            f"  smallest found: {format_bytes(host.needed_bytes)} = {_components_text(host)}{_kept_free(host)}\n"
+            f"  you could: --host-memory {format_budget(host.needed_bytes)}",
             budget_bytes=host.budget_bytes,
-            floor_bytes=host.predicted_peak_bytes,
+            floor_bytes=host.needed_bytes,
         )
 
     # The device is too small.
-    spare = least.ledger.spare_bytes
-    kept_free = f" and {format_bytes(spare)} kept free" if spare else ""
     found = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-        f"  smallest {found}: {format_bytes(needed)} = {_components_text(least.ledger)}{kept_free}\n"
+        f"  smallest {found}: {format_bytes(needed)} = {_components_text(least.ledger)}{_kept_free(least.ledger)}\n"
         f"  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
         f"  you could: {', or '.join([_memory(problem, least.ledger), *_advice(problem, static, least, would_fit)])}",
         budget_bytes=problem.budget_bytes,
@@ -113,3 +111,8 @@ def _components_text(ledger: Ledger | HostLedger) -> str:
     parts = sorted(ledger.components.items(), key=lambda item: -item[1])
     named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
     return f"{named} (MiB), in the phase '{ledger.phase}'"
+
+
+def _kept_free(ledger: Ledger | HostLedger) -> str:
+    """Returns what stays free beside the components, as the end of a phrase."""
+    return f" and {format_bytes(ledger.spare_bytes)} kept free" if ledger.spare_bytes else ""

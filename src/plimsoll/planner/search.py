@@ -83,12 +83,13 @@ def begin(problem: Problem, desk: Desk) -> Evidence:
     try:
         rates = desk.compiler.rates()
         space = combinations(problem, rates, static_of)
+        imported_bytes = desk.compiler.imported_bytes()
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
             " machine is ready"
         ) from None
-    return Evidence(problem, rates, static_of, space)
+    return Evidence(problem, rates, static_of, space, imported_bytes)
 
 
 def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | None:
@@ -127,7 +128,7 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
 
 def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry], desk: Desk) -> None:
     """Says the budget of the best plan so far, once, while a better one is looked for."""
-    if known in (None, desk.said) or not wanted or wanted[0].verb == "rehearse":
+    if known in (None, desk.said) or not wanted or wanted[0].verb == "prepare":
         return
     desk.said = known
     needed = round(objective.evidence.needed(known).likely)
@@ -162,8 +163,11 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
             analysis = compiler.analyse(candidate.step)
             desk.deadline.compile_seconds = desk.deadline.clock() - started
             return analysis
-        case "rehearse":
-            return compiler.rehearse(candidate.step)
+        case "prepare":
+            depth = evidence.depth(candidate)
+            if depth == "try":
+                desk.say(f"weighing a trial process of {candidate.words}")
+            return compiler.prepare(candidate.step, depth)
         case "time":
             return time_in_turn(candidate, evidence, compiler)
 
@@ -215,8 +219,8 @@ def refused(evidence: Evidence, smallest: Candidate | None, desk: Desk) -> Budge
     def would_fit(**changes: Any) -> bool:
         if advice_ends.is_over():
             return False
-        changed = replace(evidence.problem, measure=False, **changes)
-        advised = replace(begin(changed, desk), rehearsed=evidence.rehearsed)
+        changed = replace(evidence.problem, measure=False, prepares="trace", **changes)
+        advised = begin(changed, desk)
         last = Smallest(advised).last()
         if advised.chance(last) == 0:
             return False

@@ -76,11 +76,6 @@ class Candidate(NamedTuple):
         return self.combination.steps[self.micro]
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """What a process weighs by: whether layers are unrolled, and how much code the update is."""
-        return self.plan.lever("remat"), self.plan.storage, self.plan.lever("layerwise")
-
-    @property
     def words(self) -> str:
         return f"micro-batch {self.micro}, {registry.in_words(self.step.levers)}"
 

@@ -8,11 +8,13 @@ from typing import Any, Literal, Protocol
 
 from plimsoll.levers import lever
 from plimsoll.levers.records.offload import OFFLOADED
-from plimsoll.planned import Buffer, Plan
+from plimsoll.planned import Buffer, Plan, Process
 from plimsoll.planner.chip_file import Chip
 from plimsoll.types import WHOLE, Offload, StepOptions, Storage
 
-Verb = Literal["rates", "static", "trace", "analyse", "rehearse", "measure"]
+Verb = Literal["rates", "imports", "static", "trace", "analyse", "prepare", "measure"]
+Depth = Literal["trace", "compile", "try"]
+"""How well it is known what a run calls besides its step: traced, compiled, or tried in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Subject:
     steps: int
     """Length of the schedule."""
     step_options: StepOptions
+    imports: tuple[str, ...] = ()
+    """Modules that reading its data imports."""
+    is_own: bool = False
+    """Whether the recipe stands in a user's file, and opens its data as soon as it is used."""
     devices: int = 1
     chip: Chip | None = None
     """Chip that is planned for, with all its devices; None for the CPU of this machine."""
@@ -65,6 +71,8 @@ class Request:
     """Of `static`."""
     storage: Storage = WHOLE
     """Of `static`."""
+    depth: Depth = "trace"
+    """Of `prepare`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +99,6 @@ class Static:
     initial_bytes: int = 0
     """What a copy of the state has twice for a moment where a run begins with weights from files: the largest array of
     them, and learned weights in 16 bits, which are replaced when all are read."""
-    imported_bytes: int = 0
-    """What a process on this CPU weighs that has imported what training imports; 0 where it was not weighed."""
     movable: Mapping[str, int] = field(default_factory=dict)
     """Bytes that `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
     `parameter_bytes`."""
@@ -120,6 +126,10 @@ class Analysis:
     output_bytes: int = 0
     alias_bytes: int = 0
     """Outputs that take the place of arguments."""
+    instructions: int = 0
+    """Instructions of the compiled step: what its code weighs. Of a traced one as many as it may become."""
+    is_filed: bool = False
+    """Whether training reads the compiled functions from files, without tracing and lowering them."""
     flops: float
     """Operations of the whole step on all devices, counted from its dots; rematerialisation included."""
     moved_bytes: float = 0.0
@@ -155,18 +165,15 @@ class Analysis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """A process that did all the training process does, but allocated no state.
+class Preparation:
+    """What a run of a plan takes besides its step."""
 
-    For a chip that is not here, a process that imported it all; its temporaries are the compiler's.
-    """
-
-    process_bytes: int
-    """Resident set of the host with everything imported and every executable loaded, heap trimmed."""
-    starting_bytes: int
-    """Its peak while it imported and loaded all that, before the heap was trimmed."""
     init_temp_bytes: int
+    """Temporaries of how it begins."""
     evaluate_temp_bytes: int
+    """Temporaries of its evaluation."""
+    process: Process | None = None
+    """Weight of a trial process; None where there was none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +219,18 @@ class Compiler(Protocol):
         ...
 
     def analyse(self, plan: Plan) -> Analysis: ...
-    def rehearse(self, plan: Plan) -> Rehearsal: ...
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        """Returns what a run of the plan takes besides its step. Compiled, its functions are ready for training."""
+        ...
+
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         """Returns the seconds per step of each plan, timed in turn."""
         ...
 
     def rates(self) -> Rates: ...
+    def imported_bytes(self) -> int:
+        """Returns the weight of a process that has imported what training imports."""
+        ...
 
 
 class DoesNotCompile(Exception):
@@ -251,5 +264,7 @@ class Problem(lever.Problem):
     """Bytes added to the phases in RUNNING: what this run, which went over its budget, needs beyond a prediction."""
     measure: bool = False
     """Time the best few on the chip at hand."""
+    prepares: Depth = "trace"
+    """How well it is to be known what the chosen plan takes besides its step."""
     steps: int | None = None
     """Steps of the run that is about to begin, so that planning takes no longer than it can save; None of another."""

@@ -34,11 +34,8 @@ PARTS = {
 """Parts that are made again where they are missing, and their names in words."""
 LIMIT, DEFAULT_LIMIT_BYTES = "PLIMSOLL_CACHE_LIMIT", 5 * GIB
 IN_USE_SECONDS = 3600
-"""Time after its last use for which an entry stays, even above the limit, longer than a plan takes: the training that
-follows it loads what the planner compiled, and would need the memory of a compiler without it."""
-NOTED_WITHIN_SECONDS = 24 * 3600
-"""Time that a system may take to note that a file was read again: an answer that was written this long after the last
-known use of a compiled step may rest on it."""
+"""Time after its last use for which an entry stays, even above the limit: training loads what was compiled for it just
+before, and would need the memory of a compiler without it."""
 WRITTEN_SECONDS = 5
 """Time after which a compiled step that is not whole is no longer being written, which takes milliseconds."""
 _REMOVED = ".removed-"
@@ -95,17 +92,11 @@ class Entry:
     used_ns: int
     """Time of its last use, in nanoseconds since 1970."""
     made_ns: int
-    """Time when it was written; known of answers."""
+    """Time when it was written."""
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns what the limit of the cache is for.
-
-    A file's last use is the later of its times of writing and reading, and our own readers set the second. JAX sets
-    none: Linux notes a reading of a file once after it was written, and then once a day (`relatime`). So the time of
-    writing of such a file is set to that of its reading, and its next reading is noted. Where a disk notes none
-    (`noatime`), the oldest compiled steps go first.
-    """
+    """Returns what the limit of the cache is for. A last use is the later of the times of writing and of reading."""
     found = [_of_file("answers", file) for file in _inside(folder / "answers")]
     found += [_of_file("compiled", file) for file in _inside(folder / "compiled")]
     for place, _, names in os.walk(folder / _AUTOTUNING):
@@ -119,9 +110,6 @@ def prune(folder: Path, limit: int) -> int:
 
     Costs the time of a few `stat` calls unless something was added since it last looked; then, that of one for each
     file. Another process that does the same at this moment is left to do it.
-
-    With a compiled step go the answers that may rest on it. The training that follows a plan whose answers are there
-    would else compile the step itself, in 150 MiB that the plan does not have (notes, "The cache has a limit").
 
     Args:
         folder: The cache folder.
@@ -137,15 +125,10 @@ def prune(folder: Path, limit: int) -> int:
         since_ns = os.fstat(state.fileno()).st_mtime_ns - IN_USE_SECONDS * 10**9
         found = sorted(_whole(entries(folder), since_ns), key=lambda entry: entry.used_ns)
         total, in_use = sum(entry.size_bytes for entry in found), time.time_ns() - IN_USE_SECONDS * 10**9
-        rested_on = 0
         for entry in found:
             if total - removed <= limit or entry.used_ns > in_use:
                 break
             removed += entry.size_bytes if _remove(entry) else 0
-            rested_on = entry.used_ns if entry.part == "compiled" else rested_on
-        for entry in found:
-            if entry.part == "answers" and entry.made_ns <= rested_on + NOTED_WITHIN_SECONDS * 10**9:
-                removed += entry.size_bytes if entry.path.exists() and _remove(entry) else 0
         state.truncate(0)  # written is how it was before: what was added meanwhile is looked at next time
         state.write(now if total - removed <= limit else "above the limit: looks again")
     return removed
@@ -206,11 +189,8 @@ def _of_file(part: str, path: Path) -> Entry | None:
     status = _status(path)
     if status is None or not stat.S_ISREG(status.st_mode) or path.name in _OF_JAX or path.name.endswith(_TIME):
         return None
-    made, used = status.st_mtime_ns, max(status.st_atime_ns, status.st_mtime_ns)
-    if part == "compiled" and used > made:
-        with contextlib.suppress(OSError):  # another user's
-            os.utime(path, ns=(used, used))
-    return Entry(part=part, path=path, size_bytes=status.st_size, used_ns=used, made_ns=made)
+    used = max(status.st_atime_ns, status.st_mtime_ns)
+    return Entry(part=part, path=path, size_bytes=status.st_size, used_ns=used, made_ns=status.st_mtime_ns)
 
 
 def _of_text(path: Path) -> Entry | None:
@@ -224,9 +204,15 @@ def _of_text(path: Path) -> Entry | None:
 
 
 def _remove(entry: Entry) -> bool:
-    """Removes an entry, and returns whether it did. What a process has open stays readable for it."""
+    """Removes an entry, and returns whether it did. What a process has open stays readable for it.
+
+    With a compiled step go the answers that one is ready for training (`planner.types.Preparation`).
+    """
     path = entry.path
     try:
+        if entry.part == "compiled":
+            for answer in (path.parents[1] / "answers").glob("prepare-*"):
+                answer.unlink(missing_ok=True)
         if entry.part == "tokens":
             return _remove_text(path)
         path.unlink(missing_ok=True)

@@ -95,6 +95,11 @@ def expected_rows(planned: Planned) -> list[tuple[str, str]]:
     if band := planned.estimate_band:
         between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
         rows.append(("estimated", f"without a compiler: {between}, by {band.plans} plans that were also compiled"))
+    if planned.trial is not None:
+        rows.append(("process", "weighed in a trial of this plan"))
+    elif planned.imported_bytes:
+        imports = format_bytes(planned.imported_bytes)
+        rows.append(("process", f"imports of {imports}, and {planned.instructions:,} compiled instructions"))
     if planned.without_cudnn:
         rows.append(("not cuDNN's attention", planned.without_cudnn))
     if planned.margin_bytes:

@@ -2,7 +2,7 @@
 
 An executable that is handed NumPy arrays copies them when it is called, on the thread that dispatches the steps. Here
 another thread takes batches from the source and puts them, a few ahead, with the sharding that the step expects. Their
-bytes are in the device's ledger (`planner/estimate.py`). On a CPU it would only add copies, and the loop does without.
+bytes are in the device's ledger (`planner/bytes.py`). On a CPU it would only add copies, and the loop does without.
 """
 
 from __future__ import annotations

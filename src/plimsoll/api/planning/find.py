@@ -27,14 +27,14 @@ from plimsoll.planned import Planned
 from plimsoll.planner import chips, host, search
 from plimsoll.planner.child import LONGEST_ANSWER, Child, CompileProcess
 from plimsoll.planner.deadline import Deadline
-from plimsoll.planner.estimate import estimate_band, estimates_compared
+from plimsoll.planner.estimated import estimate_band, estimates_compared
 from plimsoll.planner.search import Desk
 from plimsoll.planner.space import micro_batches
-from plimsoll.planner.types import Problem, Rates, Subject
+from plimsoll.planner.types import Depth, Problem, Rates, Subject
 from plimsoll.processes import environment, toolchains
 from plimsoll.processes.cache import cache_folder, limit_bytes, prune
 from plimsoll.recipes.parts import Prepared
-from plimsoll.recipes.saved import to_dict
+from plimsoll.recipes.saved import is_from_file, to_dict
 from plimsoll.training import disk
 from plimsoll.types import Precision
 from plimsoll.units import parse_seconds
@@ -166,7 +166,8 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
         pins=pins,
         pinned_by=question.pinned_by,
         measure=question.measure,
-        steps=(data or recipe.length).steps if question.measure else None,
+        prepares=depth_of(question, place),
+        steps=(data or recipe.length).steps if question.measure or question.is_of_run else None,
         effective_batch=recipe.effective_batch,
         normalised_together=hints.normalised_together,
         rate_per_example=spec.rate_per_example,
@@ -183,6 +184,15 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
     )
     _require_possible_pins(problem, chips.rates(chip) if chip.flops else UNMEASURED)
     return problem
+
+
+def depth_of(question: Question, place: Place) -> Depth:
+    """Returns how well it is to be known what a run takes besides its step."""
+    if place.chip.platform != "cpu":
+        return "compile"
+    if place.chip.hosts > 1:
+        return "compile" if question.is_of_run else "trace"
+    return "try" if question.is_of_run or question.measure else "trace"
 
 
 def _require_possible_pins(problem: Problem, rates: Rates) -> None:
@@ -214,8 +224,11 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
     """Gives compile processes whose answers are kept, each of which may take PATIENCE times what planning may."""
     cache, limit = cache_folder(), limit_bytes()
+    recipe = to_dict(question.recipe)
     subject = Subject(
-        recipe=to_dict(question.recipe),
+        recipe=recipe,
+        is_own=is_from_file(recipe),
+        imports=question.recipe.data.imports(),
         steps=(data or question.recipe.length).steps or UNKNOWN_STEPS,
         step_options=question.step_options,
         devices=place.chip.devices,
@@ -224,7 +237,7 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
     longest = max(LONGEST_ANSWER, PATIENCE * seconds_for(question, place))
     count = 1 if place.card is not None else host.compilers()
     children = [Child(process, answers=cache / "answers", longest=longest) for _ in range(count)]
-    prune(cache, limit)  # a step that a full disk cut short would be compiled, and measured, in the rehearsal
+    prune(cache, limit)  # a step that a full disk cut short would be compiled, and weighed, in the trial
     try:
         with SpokenPool(children, say) as pool:
             yield pool

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from plimsoll.api.messages import Say
 from plimsoll.levers.registry import in_words
 from plimsoll.planned import Plan
 from plimsoll.planner.child import Child, Pool
-from plimsoll.planner.types import Analysis, Rates, Rehearsal, Static
+from plimsoll.planner.types import Analysis, Depth, Preparation, Rates, Static
 from plimsoll.types import WHOLE, Storage
 
 SILENCE = 2.5
 """Seconds without a line after which what is being done is said."""
+
+
+PREPARING: Mapping[Depth, str] = {
+    "trace": "tracing the evaluation of",
+    "compile": "compiling the evaluation of",
+    "try": "weighing a trial process of",
+}
 
 
 class SpokenPool(Pool):
@@ -76,9 +83,13 @@ class SpokenPool(Pool):
         with self._doing(f"{self.doing} {_words(plan)}"):
             return super().analyse(plan)
 
-    def rehearse(self, plan: Plan) -> Rehearsal:
-        with self._doing(f"measuring a trial process of {_words(plan)}"):
-            return super().rehearse(plan)
+    def imported_bytes(self) -> int:
+        with self._doing("weighing a process that imports what training imports"):
+            return super().imported_bytes()
+
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        with self._doing(f"{PREPARING[depth]} {_words(plan)}"):
+            return super().prepare(plan, depth)
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
         with self._doing(f"timing {_words(plans[-1])}"):

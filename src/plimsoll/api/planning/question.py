@@ -41,6 +41,8 @@ class Question:
     """Time that planning may take; None for what is usual on the platform."""
     measure: bool = False
     """Whether the best few plans are timed on the chip, which must be here."""
+    is_of_run: bool = False
+    """Whether a run begins with the plan: then what it calls is compiled, and its process weighed."""
 
     def __post_init__(self) -> None:
         pins = {name: value for name, value in self.pins.items() if value is not None}

@@ -10,7 +10,7 @@ import jax
 from plimsoll.engine.backends.compiled import analysis_of, module_of
 from plimsoll.planner import liveness
 from plimsoll.planner.chips import Chip
-from plimsoll.planner.flops import Dots, dots
+from plimsoll.planner.flops import Dots, dots, likely_instructions
 from plimsoll.planner.hlo.kernels import kernels
 from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.sent import sent, sent_bytes
@@ -50,13 +50,18 @@ class Accelerator:
         """Returns what one device's share of a traced step says of its bytes and its work."""
         counted = dots(share)
         return Analysis(
-            temp_bytes=liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS),
+            temp_bytes=self.traced_bytes(share),
+            instructions=likely_instructions(share),
             flops=counted.flops * self.chip.devices,
             moved_bytes=counted.moved_bytes * self.chip.devices,
             kernels=KERNELS_OF_A_MICRO_BATCH * micro_batches if self.chip.kernels else 0.0,
             host_temp_bytes=liveness.kept_on_host_bytes(share),
             source="estimated",
         )
+
+    def traced_bytes(self, share: Any) -> int:
+        """Returns the temporaries of one device's share of a traced function."""
+        return liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS)
 
     def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
         """Returns what the kernels of a step say, and what is sent beside them; of one for TPUs only what is sent."""

@@ -17,7 +17,7 @@ from plimsoll.engine.rates import cpu_rates
 from plimsoll.engine.steps import RecipeSteps
 from plimsoll.planned import Plan
 from plimsoll.planner import liveness
-from plimsoll.planner.flops import Dots, dots
+from plimsoll.planner.flops import Dots, dots, likely_instructions
 from plimsoll.planner.hlo.packed import packed_bytes
 from plimsoll.planner.host import cores
 from plimsoll.planner.types import Analysis, Rates
@@ -68,18 +68,25 @@ class Cpu:
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
         """Returns the bytes of a compiled step, with those that libraries pack, and its work as it was counted."""
         analysis = analysis_of(step, flops=counted.flops, dots=counted.number)
-        packed = packed_bytes(module_of(step), cores=cores())
-        return dataclasses.replace(analysis, temp_bytes=analysis.temp_bytes + packed)
+        module = module_of(step)
+        packed = packed_bytes(module, cores=cores())
+        temporaries = analysis.temp_bytes + packed
+        return dataclasses.replace(analysis, temp_bytes=temporaries, instructions=len(module.instructions))
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
         """Returns what one device's share of a traced step says of its bytes and its work."""
         counted = dots(share)
         return Analysis(
-            temp_bytes=liveness.temporary_bytes(share),
+            temp_bytes=self.traced_bytes(share),
+            instructions=likely_instructions(share),
             flops=counted.flops * self._number,
             dots=counted.number,
             source="estimated",
         )
+
+    def traced_bytes(self, share: Any) -> int:
+        """Returns the temporaries of one device's share of a traced function."""
+        return liveness.temporary_bytes(share)
 
     def time(self, steps: RecipeSteps, plans: Sequence[Plan]) -> list[float]:
         """Returns the seconds per step of each plan on one random batch. Allocates one state, so only a child does it.

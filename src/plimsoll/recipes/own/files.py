@@ -1,6 +1,6 @@
 """Recipes in files of the user's: `my_recipe.py`, or `my_recipe.py:name` where it holds several.
 
-The file is run as code, in every process that needs the recipe: the command, the compile child, the rehearsal,
+The file is run as code, in every process that needs the recipe: the command, the compile child, the trial,
 training. What is saved is where it lies, what the recipe is called there, its fields, and the SHA-256 of the file and
 of the modules beside it that it imports: a run whose code has changed is not continued, and no answer of the planner is
 taken for another code's.

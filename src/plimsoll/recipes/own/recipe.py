@@ -215,7 +215,7 @@ class OwnRecipe(Length):
 
     @cached_property
     def sets(self) -> tuple[ExampleSet, ExampleSet | None]:
-        """Examples to learn from and to evaluate on, opened together, so that a rehearsal weighs both."""
+        """Examples to learn from and to evaluate on, opened together, so that both are weighed with the imports."""
         from plimsoll.data.examples import Examples, ExampleSet
 
         sets: list[ExampleSet] = []
