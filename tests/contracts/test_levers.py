@@ -72,7 +72,7 @@ ELSEWHERE = {
     "deterministic": "tests/levers/test_deterministic.py",  # of equal runs: it saves no bytes
     "fsdp": "tests/levers/test_sharding.py",  # in a process that has several devices
     "prefetch": "tests/planner/test_search.py",  # of the host: not in the step
-    "async_save": "tests/planner/test_estimate.py",
+    "async_save": "tests/planner/test_bytes.py",
 }
 
 
