@@ -30,7 +30,7 @@ STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 
 
 QUICK = (
-    *("data/chat", "data/hdf5", "docs", "inference", "planner/hlo", "planner/test_host", "planner/test_estimate"),
+    *("data/chat", "data/hdf5", "docs", "inference", "planner/hlo", "planner/test_host", "planner/test_bytes"),
     *("processes", "report", "files", "recipes/test_", "test_"),
 )
 """Folders and modules of `make test-quick`: there a hundred tests take a second or two."""
