@@ -117,13 +117,15 @@ class Index:
 
     def load(self) -> program.Executables | None:
         """Loads the plan's functions; None if one of them is not there."""
+        compiled_folder = self.path.parents[1] / "compiled"
         try:
-            names = json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            files = json.loads(self.path.read_text())
+            paths = {name: compiled_folder / files[name] for name in NAMES}
+        except (OSError, ValueError, LookupError, TypeError):  # not there, or damaged
             return None
         functions = {}
-        for name in NAMES:
-            functions[name] = _read(self.path.parents[1] / "compiled" / names[name])
+        for name, path in paths.items():
+            functions[name] = _read(path)
             memory.trim()  # loading one leaves tens of MiB that the next would come on top of
             if functions[name] is None:
                 return None

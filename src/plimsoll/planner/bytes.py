@@ -101,8 +101,7 @@ class PlanBytes:
     def ledger(self) -> Ledger:
         """Returns the peak of every phase, and the components of the dearest."""
         phases = self.phases
-        peaks = {name: sum(parts.values()) for name, parts in phases.items()}
-        dearest = max(peaks, key=peaks.__getitem__)
+        peaks, dearest = peaks_of(phases)
         return Ledger(
             budget_bytes=self.problem.budget_bytes,
             components=phases[dearest],
@@ -232,8 +231,7 @@ class PlanBytes:
             "train": base | self.data | step,
             "save": base | self.data | save | (step if self.plan.lever("async_save") else {}),
         }
-        peaks = {name: sum(parts.values()) for name, parts in phases.items()}
-        dearest = max(peaks, key=peaks.__getitem__)
+        peaks, dearest = peaks_of(phases)
         return HostLedger(
             budget_bytes=self.problem.host_budget_bytes,
             components=phases[dearest],
@@ -241,3 +239,9 @@ class PlanBytes:
             pinned_bytes=local * (moved + self.analysis.host_temp_bytes),
             spare_bytes=self.margin_of_process.needed_bytes(peaks[dearest]) - peaks[dearest],
         )
+
+
+def peaks_of(phases: Phases) -> tuple[dict[str, int], str]:
+    """Returns the peak of every phase, and the name of the dearest."""
+    peaks = {name: sum(parts.values()) for name, parts in phases.items()}
+    return peaks, max(peaks, key=peaks.__getitem__)

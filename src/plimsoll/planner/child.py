@@ -6,6 +6,7 @@ counts as not compiling here, with the reason. Answers are kept on disk, so the 
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import hashlib
@@ -20,10 +21,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
 from plimsoll.levers.registry import LEVERS
@@ -44,8 +45,6 @@ from plimsoll.planner.types import (
 from plimsoll.types import WHOLE, Storage
 from plimsoll.units import format_seconds
 from plimsoll.values import from_json, to_json
-
-Kind = TypeVar("Kind")
 
 LONGEST_ANSWER = 300.0
 """Seconds after which an answer counts as failed, by default. The longest compile that was seen, that of `arc-1` for a
@@ -80,7 +79,36 @@ class CompileProcess:
         return [self.python, "-m", "plimsoll.worker", verb, json.dumps(to_json(self.subject))]
 
 
-class Child:
+class Answering(abc.ABC):
+    """The questions of a `planner.types.Compiler`, each as a request."""
+
+    @abc.abstractmethod
+    def answer(self, request: Request) -> Any:
+        """Returns the answer to a request, of the type in `ANSWERS`."""
+
+    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
+        return self.answer(Request(verb="static", fsdp=fsdp, storage=storage))
+
+    def rates(self) -> Rates:
+        return self.answer(Request(verb="rates"))
+
+    def imported_bytes(self) -> int:
+        return self.answer(Request(verb="imports"))
+
+    def trace(self, plan: Plan) -> Analysis:
+        return self.answer(_about("trace", plan))
+
+    def analyse(self, plan: Plan) -> Analysis:
+        return self.answer(_about("analyse", plan))
+
+    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
+        return self.answer(dataclasses.replace(_about("prepare", plan), depth=depth))
+
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        return list(self.answer(_about("measure", *plans)))
+
+
+class Child(Answering):
     """A `planner.types.Compiler` in a process, which is started when it is first asked.
 
     One that has no answer after `longest` seconds is stopped.
@@ -124,29 +152,8 @@ class Child:
             process.wait()
         self._close(process)
 
-    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
-        return self._answer(Request(verb="static", fsdp=fsdp, storage=storage))
-
-    def rates(self) -> Rates:
-        return self._answer(Request(verb="rates"))
-
-    def imported_bytes(self) -> int:
-        return self._answer(Request(verb="imports"))
-
-    def trace(self, plan: Plan) -> Analysis:
-        return self._answer(_about("trace", plan))
-
-    def analyse(self, plan: Plan) -> Analysis:
-        return self._answer(_about("analyse", plan))
-
-    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
-        return self._answer(dataclasses.replace(_about("prepare", plan), depth=depth))
-
-    def measure(self, plans: Sequence[Plan]) -> list[float]:
-        return list(self._answer(_about("measure", *plans)))
-
-    def _answer(self, request: Request) -> Any:
-        """Returns the answer to a question: that which is kept, or the process's own, which is kept then."""
+    def answer(self, request: Request) -> Any:
+        """Returns the answer to a request: that which is kept, or the process's own, which is kept then."""
         path = self._path(request)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or damaged: ask
             kept = json.loads(path.read_text())
@@ -269,7 +276,7 @@ class Child:
                     stream.close()
 
 
-class Pool:
+class Pool(Answering):
     """A `planner.types.Compiler` of several children, which answer side by side; each starts when it is first needed.
 
     Plans are timed by the first one alone.
@@ -280,7 +287,7 @@ class Pool:
         self.doing = children[0].doing
         self._children = children
         self._idle = queue.LifoQueue[Child]()
-        self._statics: dict[tuple[int, Storage], Static] = {}
+        self._statics: dict[Request, Static] = {}
         for child in reversed(children):
             self._idle.put(child)
 
@@ -302,37 +309,20 @@ class Pool:
         """
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
-    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
-        """Returns the bytes of the state; what was said before at once, though every child may be at work."""
-        key = fsdp, storage
-        if key not in self._statics:
-            self._statics[key] = self._one(lambda child: child.static(fsdp, storage))
-        return self._statics[key]
-
-    def rates(self) -> Rates:
-        return self._one(Child.rates)
-
-    def imported_bytes(self) -> int:
-        return self._one(Child.imported_bytes)
-
-    def trace(self, plan: Plan) -> Analysis:
-        return self._one(lambda child: child.trace(plan))
-
-    def analyse(self, plan: Plan) -> Analysis:
-        return self._one(lambda child: child.analyse(plan))
-
-    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
-        return self._one(lambda child: child.prepare(plan, depth))
-
-    def measure(self, plans: Sequence[Plan]) -> list[float]:
-        return self._children[0].measure(plans)
-
-    def _one(self, ask: Callable[[Child], Kind]) -> Kind:
+    def answer(self, request: Request) -> Any:
+        """Returns the answer of the next child that is idle; about the state what was said before, at once."""
+        if request.verb == "measure":
+            return self._children[0].answer(request)
+        if request in self._statics:
+            return self._statics[request]
         child = self._idle.get()
         try:
-            return ask(child)
+            answer = child.answer(request)
         finally:
             self._idle.put(child)
+        if request.verb == "static":
+            self._statics[request] = answer
+        return answer
 
 
 def _about(verb: Verb, *plans: Plan) -> Request:
@@ -349,10 +339,7 @@ def compiled_form(plan: Plan) -> Plan:
 @cache
 def software_digest() -> str:
     """Returns a digest of what compiled functions depend on: libraries, our own source, the processor."""
-    digest = hashlib.sha256(_libraries().encode())
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(f"{_libraries()} {code_digest()}".encode()).hexdigest()
 
 
 @cache

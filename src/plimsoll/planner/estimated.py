@@ -6,8 +6,8 @@ from plimsoll.planned import EstimateBand, Ledger
 
 ON_ONE_DEVICE = 21, (0.87, 1.49)
 """Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
-beyond its state, as estimated, over what the compiler reported. 19 for four cards (0.87 to 1.09) and 2 for a tpu-v5e-1,
-of five recipes, on 2026-11-30 (jax 0.10.2); docs/chips.md lists them."""
+beyond its state, as estimated, over what the compiler reported. 19 for three cards (0.87 to 1.09) and 2 for a
+tpu-v5e-1, of five recipes, on 2026-11-30 (jax 0.10.2); docs/chips.md lists them."""
 ON_SEVERAL = 32, (0.46, 1.73)
 """The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on 2026-11-21 and 2026-11-26, of `stories`."""
 TRACED = "temporaries"

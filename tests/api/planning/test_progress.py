@@ -17,12 +17,9 @@ class Slow:
     def __init__(self, seconds):
         self.seconds = seconds
 
-    def static(self, fsdp, storage):
+    def answer(self, request):
         time.sleep(self.seconds)
         return STATIC
-
-    def analyse(self, plan):
-        time.sleep(self.seconds)
 
     def stop(self):
         pass

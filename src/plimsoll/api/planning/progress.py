@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from plimsoll.api.messages import Say
 from plimsoll.levers.registry import in_words
-from plimsoll.planned import Plan
 from plimsoll.planner.child import Child, Pool
-from plimsoll.planner.types import Analysis, Depth, Preparation, Rates, Static
-from plimsoll.types import WHOLE, Storage
+from plimsoll.planner.types import Depth, Request, Verb
 
 SILENCE = 2.5
 """Seconds without a line after which what is being done is said."""
 
-
+DOING: Mapping[Verb, str] = {
+    "static": "computing the bytes of the state, in a process that imports JAX",
+    "rates": "measuring the speed of this machine",
+    "imports": "weighing a process that imports what training imports",
+    "trace": "tracing",
+    "measure": "timing",
+}
+"""What is being done, but for `analyse`: it is done by a compiler, or estimated."""
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",
     "try": "weighing a trial process of",
 }
+"""What `prepare` does."""
 
 
 class SpokenPool(Pool):
@@ -58,43 +64,19 @@ class SpokenPool(Pool):
                 what, since = self._asked[0]
                 self.say(f"{what}, {now - since:.0f} s so far")
 
-    @contextmanager
-    def _doing(self, what: str) -> Generator[None]:
-        asked = what, time.monotonic()
+    def answer(self, request: Request) -> Any:
+        """Returns the answer to a request, which is spoken of meanwhile."""
+        asked = self._words(request), time.monotonic()
         self._asked.append(asked)
         try:
-            yield
+            return super().answer(request)
         finally:
             self._asked.remove(asked)
 
-    def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static:
-        with self._doing("computing the bytes of the state, in a process that imports JAX"):
-            return super().static(fsdp, storage)
-
-    def rates(self) -> Rates:
-        with self._doing("measuring the speed of this machine"):
-            return super().rates()
-
-    def trace(self, plan: Plan) -> Analysis:
-        with self._doing(f"tracing {_words(plan)}"):
-            return super().trace(plan)
-
-    def analyse(self, plan: Plan) -> Analysis:
-        with self._doing(f"{self.doing} {_words(plan)}"):
-            return super().analyse(plan)
-
-    def imported_bytes(self) -> int:
-        with self._doing("weighing a process that imports what training imports"):
-            return super().imported_bytes()
-
-    def prepare(self, plan: Plan, depth: Depth) -> Preparation:
-        with self._doing(f"{PREPARING[depth]} {_words(plan)}"):
-            return super().prepare(plan, depth)
-
-    def measure(self, plans: Sequence[Plan]) -> list[float]:
-        with self._doing(f"timing {_words(plans[-1])}"):
-            return super().measure(plans)
-
-
-def _words(plan: Plan) -> str:
-    return f"micro-batch {plan.micro_batch}, {in_words(plan.levers)}"
+    def _words(self, request: Request) -> str:
+        """Returns what is being done, with the plan that it is done with."""
+        doing = PREPARING[request.depth] if request.verb == "prepare" else DOING.get(request.verb, self.doing)
+        if not request.plans:
+            return doing
+        plan = request.plans[-1]
+        return f"{doing} micro-batch {plan.micro_batch}, {in_words(plan.levers)}"
