@@ -15,6 +15,7 @@ import pytest
 from commands import workers_here
 from making import made
 from plimsoll.api import train
+from plimsoll.api.messages import quiet
 from plimsoll.api.plan_of_run import Starting
 from plimsoll.api.planning import card, place
 from plimsoll.api.planning.find import compile_process, find_plan
@@ -279,7 +280,8 @@ def test_the_child_of_a_card_that_is_here_is_its_own_compiler_and_answers_for_it
     assert first.command[3] == "compile"
     assert "cuda" in first.environment["JAX_PLATFORMS"]
     assert first.subject != second.subject
-    assert compile_process(with_card(None), subject, silently).command[3] == "cross-compile"
+    absent = compile_process(with_card(None), subject, quiet)  # its compiler may be installed or not
+    assert absent.command[3] == "cross-compile"
 
 
 def test_a_unit_of_one_letter_is_said_as_it_is_read():
