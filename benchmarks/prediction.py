@@ -43,6 +43,7 @@ from typing import Any
 
 from training_process import ENVIRONMENT, MIB, PLIMSOLL, plan_words, prepared_copy, trained, watch
 
+from plimsoll.levers.registry import LEVERS as LEVERS_BY_NAME
 from plimsoll.planner.bytes import PREDICTED, TRIED
 
 PLANNED_STEPS = 20_000
@@ -459,7 +460,7 @@ class Measured:
                 return ended.said or f"ended with code {ended.code}"
             runs.append(trained(run))
         largest = max(runs, key=lambda run: run.peak)
-        alone = self.planned([*self.recipe, "--plan", str(first / "plan.json")], "1TiB")
+        alone = self.planned([*self.recipe, *pins_of(largest.planned["plan"])], "1TiB")
         row |= {
             "plan": plan_words(largest.planned["plan"]),
             "phase": largest.ledger["phase"],
@@ -474,6 +475,11 @@ class Measured:
             "peaks": [run.peak for run in runs],
         }
         return ""
+
+
+def pins_of(plan: Mapping[str, Any]) -> list[str]:
+    """Returns every lever of a plan as an option of `plimsoll plan`."""
+    return [f"{lever.flag}={plan[name]}" for name, lever in LEVERS_BY_NAME.items()]
 
 
 def error(row: Row, promise: str = "predicted") -> int:
