@@ -196,10 +196,10 @@ def test_a_plan_by_which_steps_were_saved_and_that_was_killed_is_said_when_the_r
     """Its own ledger was never written, and its checkpoints are of the plan that goes on."""
     run = runs.copied(runs.trained("--max-steps", "8"))
     before = checkpoint_steps(run)[0]
-    changed = ("--replan", "--micro-batch", "2")
-    killed = runs.run_until(run, lambda run: checkpoint_steps(run)[0] > before, *changed)
+    changed = ("--micro-batch", "2")
+    killed = runs.run_until(run, lambda run: checkpoint_steps(run)[0] > before, "--replan", *changed)
     assert killed.returncode == -signal.SIGKILL
-    assert runs.run(run).returncode == 0
+    assert runs.run(run, *changed).returncode == 0
     notes = json.loads((run / "ledger.json").read_text())["notes"]
     assert sum(f"planned again after step {before}: micro batch 2 instead of " in note for note in notes) == 1
 
