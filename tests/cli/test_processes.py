@@ -23,6 +23,7 @@ from plimsoll.engine.program import load
 from plimsoll.errors import RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan
+from plimsoll.planner.bytes import PREDICTED
 from plimsoll.processes.environment import CPU_DEVICES
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.saved import from_dict
@@ -131,7 +132,8 @@ def test_what_is_told_to_one_is_saved_by_all_at_the_same_step_and_the_first_alon
     assert steps == sorted(set(steps))
     ledger = json.loads((run / "ledger.json").read_text())
     assert ledger["per_device"]["devices"] == 8
-    assert ledger["measured"]["phases"]["load"] <= 1.05 * ledger["predicted"]["peak_bytes"]  # compiling is left behind
+    load = ledger["measured"]["phases"]["load"], ledger["predicted"]["phases"]["load"]
+    assert load[0] <= load[1] + PREDICTED.least_bytes  # each compiles by itself, and that is counted
     assert len(list(run.glob("events.out*"))) == 1
     assert not list((run / "checkpoints").glob(".*"))
 
@@ -260,11 +262,10 @@ def train(session):
     return 0
 
 
+cluster._session = lambda question: {"run": "."}
 cluster._train = train
 where = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-cluster.train_together(
-    {"coordinator": where["--coordinator"], "processes": 2, "process": int(number), "session": {"run": "."}}
-)
+cluster.train_together({"coordinator": where["--coordinator"], "processes": 2, "process": int(number)})
 """
 
 

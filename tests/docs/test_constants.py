@@ -9,7 +9,7 @@ from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import sized
 from plimsoll.optimizers.settings import Decay
-from plimsoll.planner.bytes import FILED, PREDICTED, READING, RESTORE_BYTES, RUNNING_BYTES, TRIED
+from plimsoll.planner.bytes import COMPILING, FILED, PREDICTED, READING, RESTORE_BYTES, RUNNING_BYTES, TRIED
 from plimsoll.units import KIB, MIB, format_count
 from small_tasks import parameters_of
 
@@ -29,6 +29,11 @@ PAGE = (DOCS / "memory.md").read_text("utf-8")
 )
 def test_the_page_of_memory_says_what_the_planner_charges(words):
     assert words in PAGE
+
+
+def test_the_page_of_scale_says_what_compiling_takes():
+    words = f"{COMPILING.least_bytes // MIB} MiB and {COMPILING.instruction_bytes / KIB:g} KiB for each instruction"
+    assert words in (DOCS / "scale.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from planner_examples import STATIC, TRIAL, analysis, plan, problem
 from plimsoll.planner.bytes import (
     AFTER_OVERRUN,
     ALLOCATED,
+    COMPILED,
+    COMPILING,
     FILED,
     LOADED,
     LOADING,
@@ -49,12 +51,15 @@ def ledger(*about, **more):
 @given(
     imported=st.integers(0, 400 * MIB),
     instructions=st.integers(0, 10**6),
-    form=st.sampled_from([(False, LOADED, LOADING), (True, FILED, READING)]),
+    form=st.sampled_from(
+        [(False, 1, LOADED, LOADING), (True, 1, FILED, READING), (False, 2, COMPILED, COMPILING)]  # each by itself
+    ),
 )
 def test_without_a_trial_a_process_is_its_imports_and_so_much_for_each_instruction(imported, instructions, form):
-    is_filed, loaded, loading = form
+    is_filed, hosts, loaded, loading = form
     step = replace(analysis(MIB), instructions=instructions, is_filed=is_filed)
-    found = priced(plan(), step=step, imported=imported, preparation=UNPREPARED)
+    asked = problem(GIB, devices=hosts, hosts=hosts)
+    found = priced(plan(), asked, step=step, imported=imported, preparation=UNPREPARED)
     resident = imported + loaded.least_bytes + round(loaded.instruction_bytes * instructions)
     assert found.ledger().components["process"] in (resident + RUNNING_BYTES, found.process.loading_bytes)
     assert found.process.resident_bytes == resident

@@ -153,13 +153,8 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
         "options": vars(options),
     }
     target = chips.chip(options.chip or "cpu")
-    _become(question, environment.for_several(target.platform, pinned_bytes=pinned_at_most()))
-
-
-def _become(question: Mapping[str, Any], variables: Mapping[str, str]) -> NoReturn:
-    """Becomes the process that answers with `train_together`."""
     command = [sys.executable, "-m", "plimsoll.worker", "together", json.dumps(question)]
-    become(Ready(command, variables))
+    become(Ready(command, environment.for_several(target.platform, pinned_bytes=pinned_at_most())))
 
 
 def train_together(question: dict[str, Any]) -> NoReturn:
@@ -168,22 +163,17 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     Args:
         question: What `start` has put together.
     """
-    import jax
-
     from plimsoll.training import allocator, distributed
 
     # Until training begins a signal ends this process at once: nothing is lost, and JAX waits where Python hears none.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
-    all_refuse = "session" not in question
+    all_refuse = True
     try:
         distributed.join(question["coordinator"], question["processes"], question["process"])
-        if all_refuse:
-            question["session"] = _session(question)
-            all_refuse = False
-            if jax.default_backend() == "cpu":
-                _compile_and_become_anew(question)
-        code = _train(question["session"])
+        session = _session(question)
+        all_refuse = False
+        code = _train(session)
         distributed.end(code, together=True)
 
     # Whatever is raised ends here: Python's own end would wait for the others, which wait for this one.
@@ -233,23 +223,6 @@ def _session(question: Mapping[str, Any]) -> dict[str, Any]:
     _require_seen(folder, hosts)
     _require_same_data(folder, hosts)
     return session
-
-
-def _compile_and_become_anew(question: Mapping[str, Any]) -> NoReturn:
-    """Compiles the run's steps into the compile cache, for the devices of this process, and becomes a new process.
-
-    On a CPU, what compiling has taken would be measured as training's.
-    """
-    from plimsoll.engine.program import load
-    from plimsoll.training import distributed
-
-    folder = RunFolder(question["session"]["run"])
-    recipe = from_dict(folder.read("recipe.json"))
-    planned = folder.planned()
-    load(recipe, planned.plan, planned.step_options, steps=folder.read("data.json")["steps"])
-    distributed.leave()
-    os.dup2(sys.stdout.fileno(), 1)
-    _become(question, os.environ)
 
 
 def _train(session: dict[str, Any]) -> int:

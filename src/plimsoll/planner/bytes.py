@@ -40,6 +40,10 @@ FILED = Code(least_bytes=27 * MIB, instruction_bytes=6.1 * KIB)
 """Of functions that were read from files."""
 READING = Code(least_bytes=40 * MIB, instruction_bytes=11.6 * KIB)
 """The same at the most, while they are read."""
+COMPILED = Code(least_bytes=62 * MIB, instruction_bytes=9.1 * KIB)
+"""Of functions that a process compiled itself: on CPUs several that train together do (JAX caches the first one's)."""
+COMPILING = Code(least_bytes=250 * MIB, instruction_bytes=20.5 * KIB)
+"""The same at the most, while it compiles them."""
 RUNNING_BYTES = 18 * MIB
 """What steps and saves add to a process that has loaded its functions: library code that comes back, stacks, logs."""
 RESTORE_BYTES = 16 * MIB
@@ -139,8 +143,10 @@ class PlanBytes:
         """Weight of the process with its functions loaded: weighed, or counted."""
         if self.preparation.process is not None:
             return self.preparation.process
-        instructions = self.analysis.instructions
         loaded, loading = (FILED, READING) if self.analysis.is_filed else (LOADED, LOADING)
+        if self.is_on_cpu and self.problem.hosts > 1:
+            loaded, loading = COMPILED, COMPILING
+        instructions = self.analysis.instructions
         return Process(
             resident_bytes=self.imported_bytes + loaded.bytes_of(instructions),
             loading_bytes=self.imported_bytes + loading.bytes_of(instructions),
