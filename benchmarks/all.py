@@ -58,7 +58,7 @@ STANDARD = "--dataset-id python:standard-library --max-examples 300 --validation
 BENCHMARKS = [
     # What a plan says, and how long it takes.
     Benchmark("plan_time", "--seed 1 --count 24", "--seed 1 --count 4"),
-    Benchmark("sweep", "--recipes 0 1", None, needs=TEXT),
+    Benchmark("sweep", "--spaces short long --no-neighbours", None, needs=TEXT),
     Benchmark("prediction", "--runs 1 --seed 1 --count 100 --steps 24", "--runs 1 --seed 1 --count 5", needs=TEXT),
     Benchmark("prediction", "--runs 1 --seed 11 --count 40 --near-floor --steps 24", None, needs=TEXT),
     Benchmark("prediction", "--runs 1 --recipe control --data {made}/windows.h5 --count 5", None, first=WINDOWS),

@@ -33,11 +33,12 @@ from plimsoll.api.messages import quiet
 from plimsoll.api.planning.find import compilers, problem_of
 from plimsoll.api.planning.place import place_of
 from plimsoll.api.planning.question import Question
+from plimsoll.planner.child import Answering
 from plimsoll.planner.evidence import Evidence, Inquiry
 from plimsoll.planner.objectives import Fastest
 from plimsoll.planner.search import Desk, ask, begin, find_fastest
 from plimsoll.planner.space import Candidate, Combination
-from plimsoll.planner.types import Compiler, DoesNotCompile, Problem
+from plimsoll.planner.types import Compiler, DoesNotCompile, Problem, Request
 
 RIVALS = 4
 """Of the plans that fit, so many of the fastest are timed again beside the chosen one."""
@@ -96,10 +97,9 @@ def question_of(space: str, data: Path, text: str) -> Question:
     if preset == "stories":
         fields = fields | {"dataset_id": text}
     elif preset in MADE:
-        made = data / MADE[preset]
-        fields = fields | {"data": str(made)}
+        fields = fields | {"data": str(data / MADE[preset])}
     if preset == "sudoku-mlp":
-        about, *_ = sorted(made.glob("*/train/dataset.json"))
+        about, *_ = sorted(data.glob("sets/*/train/dataset.json"))
         shape = json.loads(about.read_text())
         fields |= {"data": str(about.parents[1]), "seq_len": shape["seq_len"], "vocab_size": shape["vocab_size"]}
     request = read_request(preset, fields | {"steps": 2000}, verb="plan")
@@ -204,15 +204,19 @@ def neighbours(swept: Swept, cache: str) -> float:
     return worst
 
 
-class Replayed:
+class Replayed(Answering):
     """A compiler whose timings are those of the sweep."""
 
-    def __init__(self, swept: Swept, compiler: Any) -> None:
+    workers = 1
+    compiles = 0
+    doing = "compiling"
+
+    def __init__(self, swept: Swept, compiler: Answering) -> None:
         self.swept = swept
         self.compiler = compiler
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.compiler, name)
+    def answer(self, request: Request) -> Any:
+        return self.compiler.answer(request)
 
     def measure(self, plans: Sequence[Any]) -> list[float]:
         return [self.swept.evidence.timed[self.swept.candidate(plan.levers)] for plan in plans]
@@ -249,9 +253,8 @@ def main() -> int:
     write(ROOT / "bench-out/sweep.json", result)
 
     worst = [max(row["ratio"] for row in rows if row["space"] == space) - 1 for space in options.spaces]
-    print(
-        f"slower than the fastest that fits, worst of each space: {', '.join(f'{each:.1%}' for each in sorted(worst))}"
-    )
+    shares = ", ".join(f"{share:.1%}" for share in sorted(worst))
+    print(f"slower than the fastest that fits, worst of each space: {shares}")
     return 0 if max(worst) <= 0.1 and sum(each <= 0.05 for each in worst) >= 4 else 1
 
 
