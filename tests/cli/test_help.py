@@ -130,7 +130,7 @@ def test_the_help_of_a_recipe_loads_options_and_no_other_recipe():
                      "recipes", "training", "types", "units", "values"}  # fmt: skip
     of_training = {name for name in ours if name.startswith("plimsoll.training.")}
     assert of_training == {"plimsoll.training.schedule"}, "what `--eval-every` means, and nothing that imports JAX"
-    recipes = {name for name in ours if name.startswith("plimsoll.recipes.") and not name.endswith(".family")}
+    recipes = {name for name in ours if name.startswith("plimsoll.recipes.")}
     assert not [name for name in recipes if name.split(".")[2] in ("finetune", "puzzles", "recommend", "control")
                 and name.count(".") > 2]  # fmt: skip
     assert len(ours) <= 70

@@ -148,12 +148,11 @@ def test_a_recipe_that_no_other_process_could_open_is_refused(site, cls, why):
         preset("odd")
 
 
-def test_built_in_folders_register_as_a_package_does():
-    for family in BUILT_IN:
-        for role, names in family.parts.items():
-            for name, reference in names.items():
-                assert reference_of(role, name) == reference
-                assert reference.startswith("plimsoll.")
+def test_what_is_built_in_is_registered_as_a_package_is():
+    for role, names in BUILT_IN.parts.items():
+        for name, reference in names.items():
+            assert reference_of(role, name) == reference
+            assert part_class(role, name).name == name
     for table in PRESETS.values():
         assert all(reference_of(role, name) for role, name in table.parts.items())
     assert [*presets()][: len(PRESETS)] == [*PRESETS]

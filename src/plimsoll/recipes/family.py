@@ -1,8 +1,8 @@
-"""How a folder of recipes registers: one `Family` names its parts, its presets, and its data sets.
+"""How recipes are registered: one `Family` names parts, presets, and data sets.
 
-The built-in folders are listed in `recipes/registered.py`. A package of anybody's names its own `Family` in the entry
-point group `plimsoll.recipes` (docs/your-own.md), and is read by the same function. A family holds text only, so that
-listing recipes imports no recipe.
+What is built in is described in `built_in.toml` and `presets.toml`. A package of anybody's names its own `Family` in the
+entry point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports no
+recipe.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Folder, or package, of recipes: all that plimsoll is told of it."""
+    """Package of recipes: all that plimsoll is told of it."""
 
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By role (model, data, optimizer; recipe of an `OwnRecipe`): name in `recipe.json` to "module:Class", which has

@@ -1,4 +1,4 @@
-"""Parts, presets and data sets by name: the built-in folders, and packages of the entry point `plimsoll.recipes`.
+"""Parts, presets and data sets by name: built-in ones, and packages of the entry point `plimsoll.recipes`.
 
 Nothing is loaded here but what a name asks for. Built-in names are found without looking at what is installed, and a
 package cannot take them.
@@ -14,21 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.recipes.family import Family, Preparation, Preset
+from plimsoll.recipes.family import Family, Inspection, Preparation, Preset
 from plimsoll.recipes.parts import Data, Model
 from plimsoll.recipes.verbs import resolved
 
 GROUP = "plimsoll.recipes"
 """Entry points of packages with recipes: name = "module:FAMILY"."""
-FOLDERS = ("text", "control", "puzzles", "longcontext", "recommend", "finetune")
-"""They stand here and not in the package's metadata, because that of a checkout may be older than its source."""
-OPTIMIZERS = {
-    "adamw": "plimsoll.optimizers.adamw:AdamW",
-    "adam-atan2": "plimsoll.optimizers.adam_atan2:AdamATan2",
-    "muon": "plimsoll.optimizers.muon:Muon",
-    "lion": "plimsoll.optimizers.lion:Lion",
-}
-"""Parts that belong to no folder."""
 ROLES = ("model", "data", "optimizer")
 """What a recipe is put together from, besides its length."""
 
@@ -52,11 +43,20 @@ def read_presets(path: Path) -> dict[str, Preset]:
     return presets
 
 
-PRESETS = read_presets(Path(__file__).with_name("presets.toml"))
-BUILT_IN = [
-    Family(parts={"optimizer": OPTIMIZERS}, presets=PRESETS),
-    *(resolved(f"plimsoll.recipes.{folder}.family:FAMILY") for folder in FOLDERS),
-]
+def read_family(path: Path, presets: Mapping[str, Preset]) -> Family:
+    """Returns the family that a TOML file describes, with these presets."""
+    table = tomllib.loads(path.read_text("utf-8"))
+    return Family(
+        parts=table["parts"],
+        presets=presets,
+        prepares={name: Preparation(**fields) for name, fields in table["prepares"].items()},
+        inspects=tuple(Inspection(**form) for form in table["inspects"]),
+    )
+
+
+HERE = Path(__file__).parent
+PRESETS = read_presets(HERE / "presets.toml")
+BUILT_IN = read_family(HERE / "built_in.toml", PRESETS)
 
 
 class Installed(NamedTuple):
@@ -73,7 +73,7 @@ def installed() -> Installed:
     from importlib.metadata import entry_points
 
     found = Installed([], [])
-    taken = {name for family in BUILT_IN for name in family.names}
+    taken = BUILT_IN.names
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = f" (package {entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
         name = f"{entry.name}{package}"
@@ -92,8 +92,8 @@ def installed() -> Installed:
 
 
 def families() -> Iterator[Family]:
-    """Yields the built-in families, then those of packages, which are looked for when the first is asked for."""
-    yield from BUILT_IN
+    """Yields the built-in family, then those of packages, which are looked for when the first is asked for."""
+    yield BUILT_IN
     yield from installed().families
 
 

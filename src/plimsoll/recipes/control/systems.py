@@ -21,7 +21,7 @@ KNOWN: dict[str, Any] = {"__builtins__": {}, "sqrt": math.sqrt, "exp": math.exp}
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of system, `x' = A x + B u`: A and B themselves, or those of `p'' = pulls p + frictions p' + pushes u`."""
+    """One kind of system: the matrices of `x' = A x + B u`, or those of `p'' = pulls p + frictions p' + pushes u`."""
 
     name: str
     parameters: Mapping[str, float]

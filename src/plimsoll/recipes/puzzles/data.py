@@ -47,11 +47,11 @@ class PuzzleFolder(Data):
 
     @property
     def missing(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        from plimsoll.recipes.puzzles.family import FAMILY
         from plimsoll.recipes.puzzles.text import form_of
+        from plimsoll.recipes.registered import BUILT_IN
 
         form = form_of(seq_len=self.seq_len, vocab_size=self.vocab_size)
-        made = FAMILY.prepares["sudoku" if form is None else form.kind]
+        made = BUILT_IN.prepares["sudoku" if form is None else form.kind]
         return f"name a folder of puzzles, like that which `{made.example}` makes"
 
     @cached_property
