@@ -208,14 +208,14 @@ def windows(given: argparse.Namespace) -> int:
 
 
 def front_to_back(path: Path) -> float:
-    """Returns rows/s of the datasets that the recipe reads, split by variant."""
+    """Returns rows/s of the datasets that the recipe reads."""
     import h5py
 
     from plimsoll.recipes.control.rows import COLUMNS
 
     started = time.perf_counter()
     with h5py.File(path) as file:
-        datasets = [file[place] for name, place in COLUMNS.items() if name != "trajectory"]
+        datasets = [file[place] for place in COLUMNS.values()]
         rows, size = len(datasets[0]), datasets[0].chunks[0]
         for at in range(0, rows, size):
             for dataset in datasets:

@@ -91,7 +91,7 @@ CHOICES: dict[str, dict[str, Sequence[Any]]] = {
     "stories": TEXT,
     "code": TEXT,
     "control": {
-        "split": ("variant", "variant", "trajectory", "none"),
+        "split": ("variant", "variant", "none"),
         "validation_rows": (4000,),
         "mix_chunks": (1, 4, 16, 16, 32),
         "width": (32, 64, 96, 128, 192),

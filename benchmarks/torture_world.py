@@ -128,7 +128,7 @@ class World:
             --precision float32 --ema-decay 0.9 --ema-bits 16"""
         yield Course("stories", tuple(words.split()), text)
         words = f"control --data {windows} {MODEL} --batch-size 16 --mix-chunks 2 {PINNED} {length}"
-        pins = "--split trajectory --validation-rows 40 --micro-batch 16 --remat none --precision float32"
+        pins = "--validation-rows 40 --micro-batch 16 --remat none --precision float32"
         yield Course("control", (*words.split(), *pins.split()), windows)
         words = f"{self.scratch / 'mine.py'} {PINNED} {length} --micro-batch 8"
         yield Course("mine", tuple(words.split()), None)

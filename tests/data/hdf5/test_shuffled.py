@@ -13,7 +13,7 @@ from plimsoll.data.hdf5.rows import Hdf5Rows
 from plimsoll.data.hdf5.shuffled import MixedChunks
 from plimsoll.data.hdf5.survey import describe, is_hdf5
 from plimsoll.errors import DataError
-from plimsoll.recipes.control.rows import ControlRows, is_held_out
+from plimsoll.recipes.control.rows import ControlRows
 
 
 def advice(path):
@@ -43,9 +43,8 @@ def test_every_row_comes_once_an_epoch_whatever_the_sizes(tmp_path_factory, batc
         assert sorted(drawn[epoch * rows : (epoch + 1) * rows].tolist()) == list(range(rows))
 
 
-@pytest.mark.parametrize("split", ["variant", "trajectory"])
-def test_training_and_validation_share_no_trajectory(control, split):
-    rows = ControlRows(control, split=split)
+def test_training_and_validation_share_no_trajectory(control):
+    rows = ControlRows(control, split="variant")
     trained = np.concatenate([places(batch) for batch in epoch_of(rows, count=2 * len(rows))])
     held_out = np.concatenate(
         [places(batch)[batch["masks"].any(axis=1)] for batch in rows.validation(most=10_000, batch_size=64)]
@@ -111,7 +110,7 @@ def test_a_position_of_another_file_is_refused(control, tmp_path):
     ("changes", "said"),
     [
         ({"controls": None}, "no dataset 'controls': it has control_masks, input_sequences"),
-        ({"variant": np.zeros(10, np.int32)}, "unequal numbers of rows"),
+        ({"system_ids": np.zeros(10, "S50")}, "unequal numbers of rows"),
         ({"input_sequences": np.zeros((600, 19), np.float32)}, r"expected inputs of \(window, features\)"),
         ({"control_masks": np.zeros((600, 5), np.float32)}, r"controls and masks of \(inputs\)"),
         ({"system_ids": np.array([b"Unheard"] * 600, "S50")}, "rows of 'Unheard', which is not among its families"),
@@ -126,16 +125,9 @@ def test_what_is_missing_or_misshapen_is_named(tmp_path, changes, said):
 def test_a_file_without_the_border_of_its_variants_may_be_split_otherwise(control):
     with h5py.File(control, "r+") as file:
         del file.attrs["train_rows"]
-    with pytest.raises(DataError, match="--split trajectory, or none"):
+    with pytest.raises(DataError, match="set it, or use --split none"):
         epoch_of(ControlRows(control, split="variant"))
     assert ControlRows(control, split="none").training_rows == 600
-
-
-def test_held_out_trajectories_are_the_same_in_every_run():
-    numbers = np.arange(10_000)
-    chosen = is_held_out(numbers)
-    assert 0.13 < chosen.mean() < 0.17
-    assert np.array_equal(is_held_out(numbers[::-1]), chosen[::-1])
 
 
 def test_huge_packed_chunks_are_warned_of_with_what_they_cost(tmp_path):

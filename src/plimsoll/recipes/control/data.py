@@ -1,6 +1,6 @@
 """Windows of states and controls in an HDF5 file, as data of a run.
 
-Validation is by held-out variants of the systems, or by trajectory; the two never share a trajectory.
+Validation is by held-out variants of the systems.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Windows(Data):
     gives = WindowSpec
     spec_in_data = True
     missing = "name the HDF5 file of windows. `plimsoll prepare control --samples 1M --out windows.h5` makes one"
-    no_validation = "it was trained with --split none. Train with --split variant, or trajectory"
+    no_validation = "it was trained with --split none. Train with --split variant"
 
     data: FilePath = ""
     """HDF5 file with control windows: what `plimsoll prepare control` writes, or another file with the same datasets.
     Planning needs none."""
-    split: Literal["variant", "trajectory", "none"] = "variant"
-    """Part that is held out for validation: variants of the systems, trajectories, or nothing."""
+    split: Literal["variant", "none"] = "variant"
+    """Part that is held out for validation: variants of the systems, or nothing."""
     validation_rows: NonNegativeCount = 20_000
     """Most held-out windows to evaluate on, taken evenly from the held-out part."""
     mix_chunks: PositiveInt = 16

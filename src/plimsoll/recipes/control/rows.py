@@ -6,9 +6,8 @@ thousand times its usual one counts as much as any other.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -25,22 +24,15 @@ COLUMNS = {
     "controls": "controls",
     "masks": "control_masks",
     "system": "system_ids",
-    "trajectory": "trajectory",
-    "variant": "variant",
 }
-HELD_OUT_TRAJECTORIES = 15
-"""Percentage that is held out where the split is by trajectory."""
 LEAST_SPREAD = 1e-6
-
-Split = Literal["variant", "trajectory", "none"]
 
 
 class ControlRows(Hdf5Rows):
     """One file. It may have any window, and any number of states and inputs."""
 
-    def __init__(self, path: str | Path, *, split: Split) -> None:
-        unused = {"none": ("trajectory", "variant"), "variant": ("trajectory",), "trajectory": ("variant",)}[split]
-        super().__init__(path, {name: place for name, place in COLUMNS.items() if name not in unused})
+    def __init__(self, path: str | Path, *, split: Literal["variant", "none"]) -> None:
+        super().__init__(path, COLUMNS)
         self.split = split
         shapes = {name: shape for name, (shape, _) in self.row_spec.items()}
         axes = [len(shapes[name]) for name in ("inputs", "controls", "system")]
@@ -95,25 +87,18 @@ class ControlRows(Hdf5Rows):
         """States among the features, the first ones; all of them where the file does not say (`max_state_dim`)."""
         return int(self.attributes.get("max_state_dim", self.spec["inputs"][0][1]))
 
-    @property
+    @cached_property
     def training_rows(self) -> int:
-        """Rows to train on: exact, but for a split by trajectory, whose share is expected."""
-        if self.split == "trajectory":
-            return len(self) * (100 - HELD_OUT_TRAJECTORIES) // 100
-        return self._border
-
-    @property
-    def _border(self) -> int:
-        """First row of the held-out variants; the end of the file where the split is another."""
-        if self.split != "variant":
+        """Rows to train on, the first ones; behind them are those of the variants that are held out."""
+        if self.split == "none":
             return len(self)
-        border = self.attributes.get("train_rows")
-        if border is None:
+        rows = self.attributes.get("train_rows")
+        if rows is None:
             raise DataError(
-                f"{self.path} does not say from which row on its variants are held out (attribute `train_rows`): use"
-                " --split trajectory, or none"
+                f"{self.path} does not say from which row on its variants are held out (attribute `train_rows`): set"
+                " it, or use --split none"
             )
-        return int(border)
+        return int(rows)
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> Loader:
         """Returns batches without end of the rows to train on."""
@@ -121,10 +106,10 @@ class ControlRows(Hdf5Rows):
             self,
             batch_size=batch_size,
             seed=seed,
-            rows=(0, self._border),
+            rows=(0, self.training_rows),
             mix=mix,
             skip_bad=skip_bad,
-            derive=partial(self._derived, held_out=False),
+            derive=self._derived,
         )
         return Loader(batches, prefetch=prefetch)
 
@@ -133,18 +118,15 @@ class ControlRows(Hdf5Rows):
 
         Every batch is full: rows that only fill up the last one have masks of zero.
         """
-        if self.split == "none" or not most:
-            return
-        begin, end = (self._border, len(self)) if self.split == "variant" else (0, len(self))
-        if end <= begin:
+        begin, end = self.training_rows, len(self)
+        if end <= begin or not most:
             return
         first, count, span = self.spans(begin, end)
-        share = 1.0 if self.split == "variant" else HELD_OUT_TRAJECTORIES / 100
-        wanted = min(count, max(1, round(most / (span * share))))
+        wanted = min(count, max(1, round(most / span)))
         chosen = np.unique(np.linspace(0, count - 1, wanted).round().astype(int)) + first
         spans = [(max(begin, int(at) * span), min(end, (int(at) + 1) * span)) for at in chosen]
-        sent, derive = 0, partial(self._derived, held_out=True)
-        for rows, count in in_order(self, spans, batch_size=batch_size, derive=derive, skip_bad=skip_bad):
+        sent = 0
+        for rows, count in in_order(self, spans, batch_size=batch_size, derive=self._derived, skip_bad=skip_bad):
             if sent >= most:
                 return
             missing = batch_size - count
@@ -156,11 +138,8 @@ class ControlRows(Hdf5Rows):
             yield rows
             sent += count
 
-    def _derived(self, rows: Rows, *, held_out: bool) -> Rows:
-        """Returns the examples of rows as they were read; of a split by trajectory those of one side."""
-        if self.split == "trajectory":
-            mine = is_held_out(rows["trajectory"]) == held_out
-            rows = {name: values[mine] for name, values in rows.items()}
+    def _derived(self, rows: Rows) -> Rows:
+        """Returns the examples of rows as they were read."""
         known = np.array([family.encode() for family in self.families], "S50")
         names = rows["system"]
         family = np.minimum(np.searchsorted(known, names), len(known) - 1)
@@ -176,13 +155,3 @@ class ControlRows(Hdf5Rows):
             "masks": rows["masks"].astype(np.float32, copy=False),
             "family": family.astype(np.int32),
         }
-
-
-def is_held_out(trajectory: np.ndarray) -> np.ndarray:
-    """Tells which trajectories are held out, by a hash of their numbers: the same in every run and every file."""
-    unique, where = np.unique(trajectory, return_inverse=True)
-    digests = [
-        hashlib.blake2b(number.to_bytes(8, "little", signed=True), digest_size=4).digest() for number in unique.tolist()
-    ]
-    shares = np.array([int.from_bytes(digest, "little") % 100 for digest in digests], np.int64)
-    return (shares < HELD_OUT_TRAJECTORIES)[where]
