@@ -22,7 +22,7 @@ from plimsoll.engine.options import TrainOptions
 from plimsoll.levers.registry import LEVERS
 from plimsoll.optimizers.settings import Optimizer
 from plimsoll.options import Option, options_of
-from plimsoll.recipes.registered import OPTIMIZERS, PRESETS
+from plimsoll.recipes.registered import BUILT_IN, PRESETS
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.verbs import resolved
 
@@ -112,7 +112,7 @@ def options_page() -> str:
         recipe = preset(name)
         for role, part in recipe.parts.items():
             tables[role].add(options_of(part), getattr(part, "name", ""), name)
-    for name, reference in OPTIMIZERS.items():
+    for name, reference in BUILT_IN.parts["optimizer"].items():
         kind: type[Optimizer] = resolved(reference)
         tables["optimizer"].add(options_of(kind), name, name)
     lines = [OPTIONS]
