@@ -1,8 +1,8 @@
 """How recipes are registered: one `Family` names parts, presets, and data sets.
 
-What is built in is described in `built_in.toml` and `presets.toml`. A package of anybody's names its own `Family` in the
-entry point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports no
-recipe.
+What is built in is described in `built_in.toml` and `presets.toml`. A package of anybody's names its own `Family` in
+the entry point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports
+no recipe.
 """
 
 from __future__ import annotations
