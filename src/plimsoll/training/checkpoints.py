@@ -264,6 +264,7 @@ def orbax_options(arrays: Iterable[Any]) -> Any:
     largest = max(map(shard_bytes, arrays), default=0)
 
     options = ocp.Context()
+    options.async_options.create_directories_asynchronously = False  # threads would wait 300 s for one that fails
     options.array.saving.use_compression = False  # compressed, it copies all that it writes
     options.array.saving.use_replica_parallel = False  # else each process copies its share
     options.memory.write_concurrent_bytes = max(WRITTEN_BYTES, largest + 1)  # a shard is written and read whole
