@@ -84,8 +84,10 @@ def test_a_run_whose_checkpoints_do_not_fit_does_not_start(runs):
 
 
 def test_a_disk_that_fills_up_while_saving_is_one_paragraph_and_no_traceback(tmp_path):
-    """Of Orbax's threads and TensorStore's callbacks nothing is printed, whichever write was the first to fail: of a file,
-    or of the folder of all files, which Orbax's threads would wait for."""
+    """Of Orbax's threads and TensorStore's callbacks nothing is printed, whichever write was the first to fail.
+
+    That of the folder of all files is the last: Orbax's threads would wait for it.
+    """
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small file system needs root")
