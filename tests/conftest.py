@@ -23,7 +23,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX, and for the 
 KEPT, KEPT_BYTES = ("compiled", "answers"), 2**30
 """Parts of .pytest_cache/d/plimsoll that the next test run has, too, and the largest size of each."""
 FEWER_PASSES = "JAX_DISABLE_MOST_OPTIMIZATIONS"
-"""Variable of the environment that JAX reads: LLVM leaves its dearest passes out."""
+"""Variable of the environment that JAX reads, in processes that tests start, too: LLVM leaves its dearest passes out.
+By hand, and in `make pages`, steps are compiled as a user's are."""
 STRICT = {"levers", "models", "training", "contracts", "optimizers"}
 """Folders whose tests run our own arrays: a silent upcast there is a memory bug. Elsewhere a module says
 `STRICT = True`."""
@@ -99,8 +100,6 @@ def _cache_of_this_test_run(tmp_path_factory, request):
     jax.devices()  # reads the options
     if others := os.environ.pop("XLA_FLAGS", "").replace(PLAIN_CODE or " ", " ").strip():
         os.environ["XLA_FLAGS"] = others
-    if request.config.getoption("-m") not in ("not slow", "quick"):
-        os.environ.pop(FEWER_PASSES, None)  # processes of the slow part compile as a user's do
     stays = hasattr(request.config, "cache")
     folder = request.config.cache.mkdir("plimsoll") if stays else base_folder(tmp_path_factory) / "cache"
     os.environ["PLIMSOLL_CACHE"] = str(folder)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -484,6 +485,18 @@ def test_a_short_run_is_asked_fewer_questions_about():
         assert found(GIB, compiler, measure=True, steps=steps).ledger.fits
         asked[steps] = len(compiler.asked)
     assert asked[10] < asked[None] <= asked[1_000_000]
+
+
+class Slow(FakeCompiler):
+    def analyse(self, plan):
+        time.sleep(0.05)
+        return super().analyse(plan)
+
+
+def test_an_answer_is_waited_for_once_the_time_is_over_and_no_core_is_kept_busy():
+    looks = itertools.count()
+    assert search(problem(GIB), Slow(), seconds=1, clock=lambda: 0.0 * next(looks)).fits
+    assert next(looks) < 100
 
 
 def test_the_smallest_plan_says_whether_it_fits():

@@ -112,8 +112,9 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
             if not running or (objective.is_late and not wanted):
                 return known
 
-            # Learn what was answered.
-            done = wait(running, timeout=desk.deadline.left(), return_when=FIRST_COMPLETED).done
+            # Learn what was answered. Once the time is over, that alone can end the search.
+            seconds = None if objective.is_late else desk.deadline.left()
+            done = wait(running, timeout=seconds, return_when=FIRST_COMPLETED).done
             for future in done:
                 learn(evidence, running.pop(future), future, desk)
     except KeyboardInterrupt:
