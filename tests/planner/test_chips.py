@@ -125,17 +125,16 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("", ["no chip called ''"]),
         (3, ["chip=3 is no name of a chip, like 'cpu'", "`plimsoll chips`"]),
         ("v4-64", ["did you mean tpu-v4-64"]),
-        ("tpu-v4-63", ["no topology tpu-v4-63", "counts TensorCores", "8, 16, 32, 64", "tpu-v4-64, 32 devices on 8 hosts"]),
-        ("tpu-v5e-2", ["counts chips", "The nearest is tpu-v5e-1, 1 device"]),
-        ("tpu-v4-many", ["no topology tpu-v4-many"]),
+        ("tpu-v4-63", ["8, 16, 32, 64", "tpu-v4-64, with devices: 32, hosts: 8"]),
+        ("tpu-v5e-2", ["tpu-v5e-1, with devices: 1, hosts: 1"]),
+        ("tpu-v4-many", ["'tpu-v4-many'", "tpu-v4-8"]),
         ("h100x3", ["h100x3 cannot be planned for", "h100x2, h100x4, h100x8"]),
         ("cpux2", ["no chip called"]),
         ("h100x0", ["no chip called"]),
         ("mi300x", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
-        ("M3 Max", ["Apple"]),
+        ("M3 Max", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
         ("a100", ["did you mean a100-40 or a100-80?"]),
-        ("gpu", ["a kind of chip", "a100-40, a100-80,", "more (`plimsoll chips`)"]),
-        ("TPU", ["a kind of chip", "tpu-v4-8, tpu-v5p-8"]),
+        ("gpu", ["NVIDIA GPUs, TPUs", "`plimsoll chips`"]),
         ("V100", ["16 GB", "--chip t4, with rough times"]),
         ("NVIDIA GeForce RTX 3080", ["10 GB", "--chip rtx3090 --memory 8.5GiB"]),
         ("rtx3060ti", ["8 GB", "--chip rtx3090 --memory 6.5GiB"]),
@@ -209,16 +208,16 @@ def test_several_cards_need_their_links(file):
 
 BAD = [
     ("chips.our-a6000", "chips.cpu", ["[chips.cpu] would never be used", "another name"]),
-    ("49967529984", "51041271809", ["memory_bytes of [chips.our-a6000]", "at most the 51,041,271,808 of device_memory_size", "got 51041271809"]),
-    ("\nmemory_bytes", "\n# memory_bytes", ["memory_bytes of [chips.our-a6000]", "a whole number above 0", "is missing"]),
+    ("49967529984", "51041271809", ["[chips.our-a6000] memory_bytes", "51,041,271,808 of device_memory_size", "got 51,041,271,809"]),
+    ("\nmemory_bytes", "\n# memory_bytes", ["[chips.our-a6000] memory_bytes", "a whole number above 0", "is missing"]),
     ("49967529984", '"80GB"', ["memory_bytes", "got '80GB'"]),
-    ("float32 = 38.7e12, ", "", ["float32 of [chips.our-a6000.flops] must be a number above 0", "missing"]),
-    ("tf32 = 77.4e12", "tf32 = -1", ["tf32 of [chips.our-a6000.flops]", "got -1"]),
+    ("float32 = 38.7e12, ", "", ["[chips.our-a6000.flops] float32", "a number above 0", "missing"]),
+    ("tf32 = 77.4e12", "tf32 = -1", ["[chips.our-a6000.flops] tf32", "got -1"]),
     ("bfloat16 =", "bf16 =", ["no field 'bf16'", "did you mean bfloat16?"]),
-    ('"cuda"', '"rocm"', ["platform of [chips.our-a6000] must be one of \"cuda\"", "'rocm'"]),
-    ('"8.6"  ', '"6.1"  ', ["compute_capability", '"8.6"', "got '6.1'"]),
+    ('"cuda"', '"rocm"', ["[chips.our-a6000] platform", "cuda", "'rocm'"]),
+    ('"8.6"  ', '"6.1"  ', ["compute_capability", "8.6", "got '6.1'"]),
     ("[chips.our-a6000.compiler]", "[chips.our-a6000.sources2]", ["sources2"]),
-    ("[chips.our-a6000]", "[families]\n[chips.our-a6000]", ["there is no field 'families'", "chips"]),
+    ("[chips.our-a6000]", "[families]\n[chips.our-a6000]", ["no field 'families'", "chips"]),
 ]  # fmt: skip
 """Words of the page's file, what stands in their place, and what the refusal names."""
 
@@ -237,7 +236,7 @@ def test_a_bad_file_is_one_paragraph_that_names_the_field(words, instead, said, 
 @pytest.mark.parametrize("content", [b"[chips", b"\xff\xfe"], ids=["not TOML", "not text"])
 def test_a_file_that_cannot_be_read_is_said(content, file):
     file.write_bytes(content)
-    with pytest.raises(RecipeError, match=r"the chip file .* (is not TOML|cannot be read)"):
+    with pytest.raises(RecipeError, match=r"the chip file .* cannot be read"):
         chips.chips(file)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plimsoll.planner.chips import chip, chips
 from plimsoll.planner.hlo.kernels import Kernel, Product
-from plimsoll.planner.kernel_seconds import TILE, kernel_seconds, product_seconds
+from plimsoll.planner.kernel_seconds import TILE, product_seconds, seconds_of
 from plimsoll.planner.speed import CHUNKED_OVER_MEASURED, ESTIMATED_OVER_MEASURED, range_of
 
 TIMED = json.loads(Path(__file__).with_name("card_steps.json").read_text())["steps"]
@@ -52,7 +52,8 @@ def estimated(name):
         product = Product(**dict(zip(FIELDS, sizes, strict=True))) if sizes else None
         counted[Kernel(moved_bytes=moved_bytes, product=product)] = times
     launched = sum(counted.values()) * card.kernels["launch_seconds"]
-    return kernel_seconds(counted, card) + launched + card.kernels["call_seconds"] * step["called_by_training"]
+    work = sum(times * seconds_of(kernel, card) for kernel, times in counted.items())
+    return work + launched + card.kernels["call_seconds"] * step["called_by_training"]
 
 
 def over_measured(name):
@@ -104,7 +105,7 @@ def test_a_kernel_takes_as_long_as_the_slower_of_its_product_and_its_bytes():
     by_bytes = Kernel(moved_bytes=10**9, product=product(128, 128, 128))
     by_product = Kernel(moved_bytes=1, product=product(8192, 8192, 8192))
     expected = 3 * 10**9 / bytes_per_second + 2 * product_seconds(by_product.product, H100)
-    assert kernel_seconds({by_bytes: 3, by_product: 2}, H100) == pytest.approx(expected)
+    assert 3 * seconds_of(by_bytes, H100) + 2 * seconds_of(by_product, H100) == pytest.approx(expected)
 
 
 def test_a_card_without_tf32_multiplies_in_float32():
@@ -121,5 +122,5 @@ def test_other_cards_follow_their_data_sheets(card):
         return chip.memory_bandwidth * chip.kernels["memory_share"]
 
     share = bandwidth(H100) / bandwidth(card)
-    assert kernel_seconds({kernel: 1}, card) == pytest.approx(kernel_seconds({kernel: 1}, H100) * share)
+    assert seconds_of(kernel, card) == pytest.approx(seconds_of(kernel, H100) * share)
     assert math.isfinite(product_seconds(product(1, 1, 1, precision="float32"), card))

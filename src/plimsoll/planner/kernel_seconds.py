@@ -9,7 +9,6 @@ shares.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from plimsoll.planner.chip_file import Chip
 from plimsoll.planner.hlo.kernels import Kernel, Product
@@ -19,11 +18,6 @@ TILE = 128
 Multiplication Background User's Guide, "Tile Quantization")."""
 SHARE_OF_INNER = 512
 """Terms of a sum, at least, that a multiprocessor is given where a sum is split among those that would be idle."""
-
-
-def kernel_seconds(counted: Mapping[Kernel, int], chip: Chip) -> float:
-    """Returns the seconds of all kernels, each as often as it runs, without what starting them costs; 0 of none."""
-    return sum(times * seconds_of(kernel, chip) for kernel, times in counted.items())
 
 
 def seconds_of(kernel: Kernel, chip: Chip) -> float:

@@ -5,12 +5,13 @@ from collections import Counter
 
 import pytest
 
-from plimsoll.planner.hlo.kernels import Kernel, Product, kernels
+from plimsoll.planner.hlo.kernels import Kernel, Product
+from plimsoll.planner.hlo.work import work_of
 from written_modules import ANY_MORE, written
 
 
 def read(text):
-    return kernels(written(text))
+    return work_of(written(text), seconds_of=lambda kernel: kernel.moved_bytes).kernels
 
 
 GEMM = """custom-call(x, w), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,8 @@ from plimsoll.engine.backends.compiled import analysis_of, module_of
 from plimsoll.planner import liveness
 from plimsoll.planner.chips import Chip
 from plimsoll.planner.flops import Dots, dots, likely_instructions
-from plimsoll.planner.hlo.kernels import kernels
-from plimsoll.planner.hlo.module import Module
-from plimsoll.planner.hlo.sent import sent, sent_bytes
-from plimsoll.planner.kernel_seconds import kernel_seconds, seconds_of
+from plimsoll.planner.hlo.work import work_of
+from plimsoll.planner.kernel_seconds import seconds_of
 from plimsoll.planner.speed import KERNELS_OF_A_MICRO_BATCH
 from plimsoll.planner.types import Analysis
 from plimsoll.units import MIB
@@ -65,29 +64,22 @@ class Accelerator:
 
     def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
         """Returns what the kernels of a step say, and what is sent beside them; of one for TPUs only what is sent."""
-        several = self.chip.devices > 1
-        if self.chip.kernels:
-            module = module_of(step)
-            figures = self._figures_of_kernels(module)
-            return figures | self._figures_of_links(module) if several and self.chip.link_bandwidth else figures
+        chip = self.chip
+        if not chip.kernels and chip.devices == 1:
+            return {}
 
-        # Of TPUs: the time of their kernels is not known.
-        if several and self.chip.platform == "tpu":
-            return {"sent_bytes": sent_bytes(module_of(step), devices=self.chip.devices)}
-        return {}
-
-    def _figures_of_kernels(self, module: Module) -> dict[str, float]:
-        counted = kernels(module)
-        return {"kernels": sum(counted.values()), "kernel_seconds": kernel_seconds(counted, self.chip)}
-
-    def _figures_of_links(self, module: Module) -> dict[str, float]:
-        sendings = sent(
-            module,
-            devices=self.chip.devices,
-            seconds_of=partial(seconds_of, chip=self.chip),
-            link_bytes=self.chip.link_bandwidth,
+        work = work_of(
+            module_of(step),
+            devices=chip.devices,
+            seconds_of=partial(seconds_of, chip=chip) if chip.kernels else None,
+            link_bytes=chip.link_bandwidth or math.inf,
         )
-        return {"sent_bytes": sendings.sent_bytes, "hidden_share": sendings.hidden_share}
+        return {
+            "kernels": work.kernels.total(),
+            "kernel_seconds": work.kernel_seconds,
+            "sent_bytes": work.sent_bytes,
+            "hidden_share": work.hidden_share,
+        }
 
 
 def cublas_workspace(capability: str) -> int:

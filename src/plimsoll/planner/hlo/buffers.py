@@ -12,8 +12,8 @@ alive at once, and `values.py` what shares its bytes; docs/chips.md says how nea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from plimsoll.planned import Buffer
 from plimsoll.planner.hlo.lifetimes import Lifetimes, Location
@@ -68,33 +68,41 @@ class Place:
     values: list[Location] = field(default_factory=list)
 
 
+class Life(NamedTuple):
+    """A value, when it is alive, and the number of its place."""
+
+    begin: int
+    end: int
+    place: int
+    value: Location
+
+
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
     """Returns the places in use at the moment of peak memory, with the values there then, each with its aliases."""
-    # Births of values, in the order of time: begin, end, number of the place, value.
-    births = [(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
-    births.sort(key=lambda birth: birth[0])
+    lives = [
+        Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values
+    ]
+    lives.sort(key=lambda life: life.begin)
 
     # The moment when most bytes are in use. Places may overlap: their sum is at least what they take.
-    alive: list[tuple[int, int, int, Location]] = []
-    peak: list[tuple[int, int, int, Location]] = []
+    alive: list[Life] = []
+    peak: list[Life] = []
     most = -1
-    for birth in births:
-        alive = [earlier for earlier in alive if earlier[1] >= birth[0]] + [birth]
-        in_use = [places[number] for number in {number for _, _, number, _ in alive}]
+    for life in lives:
+        alive = [other for other in alive if other.end >= life.begin] + [life]
+        in_use = [places[number] for number in {other.place for other in alive}]
         if sum(place.size for place in in_use) > most:
             size = _union(in_use)
             if size > most:
                 most, peak = size, alive
 
     # Its places, each with the values that are there then.
-    used: dict[tuple[int, int, int], Place] = {}
-    for _, _, number, value in peak:
-        place = places[number]
-        at = place.allocation, place.offset, place.size
-        names = aliases.get(value, set())
-        others = [other for other in place.values if other in names and other != value]
-        used.setdefault(at, Place(*at)).values.extend([value, *others])
-    return list(used.values())
+    values: dict[int, list[Location]] = {}
+    for life in peak:
+        names = aliases.get(life.value, set()) - {life.value}
+        others = [other for other in places[life.place].values if other in names]
+        values.setdefault(life.place, []).extend([life.value, *others])
+    return [replace(places[number], values=found) for number, found in values.items()]
 
 
 def _union(places: Iterable[Place]) -> int:
@@ -130,14 +138,7 @@ class Assignment:
     def __init__(self, serialized: bytes) -> None:
         self._message = BufferAssignmentProto.FromString(serialized)
         self._values = {buffer.id: _value(buffer.defined_at) for buffer in self._message.logical_buffers}
-        # As XLA's own IsPreallocatedTempBuffer: no argument, no constant, no output, of no single thread.
-        self.temporary = [
-            each
-            for each in self._message.buffer_allocations
-            if not (
-                each.is_thread_local or each.is_entry_computation_parameter or each.maybe_live_out or each.is_constant
-            )
-        ]
+        self.temporary = [each for each in self._message.buffer_allocations if is_temporary(each)]
 
     def temporary_places(self) -> list[Place]:
         """Returns the places of all temporaries, each with its values."""
@@ -156,6 +157,12 @@ class Assignment:
             aliases.setdefault(value, set()).add(other)
             aliases.setdefault(other, set()).add(value)
         return aliases
+
+
+def is_temporary(allocation: Any) -> bool:
+    """Returns whether an allocation is what XLA calls so (IsPreallocatedTempBuffer)."""
+    is_given = allocation.is_entry_computation_parameter or allocation.is_constant
+    return not (is_given or allocation.maybe_live_out or allocation.is_thread_local)
 
 
 def _value(location: Any) -> Location:

@@ -71,31 +71,26 @@ class Convolution:
     def beside(self, *, cores: int) -> int:
         """Returns the bytes that it takes beside its arrays; of several groups, the most that they may be."""
         kernel = math.prod(self.kernel)
+        places = self.batch * math.prod(self.result)
         if self.groups > 1:
-            rows = self.batch * math.prod(self.result)
             depth = kernel * self.channels // self.groups
-            packed = (rows * self.groups + self.filters) * min(depth, DEPTH) * self.itemsize
-            return self.result_bytes + blocks_of(depth) * packed
+            return self.result_bytes + self.packed_bytes(places * self.groups + self.filters, depth)
 
-        # The product: rows x depth times depth x columns.
+        # The product: rows x depth times depth x columns. Its factors are packed, a block of rows at a time.
+        whole = self.result_bytes if len(self.operand) == 3 else 0
+        rows, depth, columns = places, kernel * self.channels, self.filters
         if self.adds_up:
-            rows, depth, columns = self.batch * math.prod(self.operand), self.channels, kernel * self.filters
             whole = self.product_bytes
-        else:
-            rows, depth, columns = self.batch * math.prod(self.result), kernel * self.channels, self.filters
-            whole = self.result_bytes if len(self.operand) == 3 else 0
-
-        # Its factors, in blocks: the next one is packed while this one is multiplied.
+            rows, depth, columns = self.batch * math.prod(self.operand), self.channels, kernel * self.filters
         together = max(LEAST_ROWS, ROWS_A_CORE * min(cores, MOST_CORES))
         if rows > MANY * together:
             together = OWN_ROWS * cores
-        packed = blocks_of(depth) * (min(rows, together) + columns) * min(depth, DEPTH) * self.itemsize
-        return whole + packed
+        return whole + self.packed_bytes(min(rows, together) + columns, depth)
 
-
-def blocks_of(depth: int) -> int:
-    """Returns the number of blocks that are packed at once of rows of so many elements."""
-    return 2 if depth > DEPTH else 1
+    def packed_bytes(self, vectors: int, depth: int) -> int:
+        """Returns the bytes of packed rows and columns of so many elements: the next block beside this one."""
+        blocks = 2 if depth > DEPTH else 1
+        return blocks * vectors * min(depth, DEPTH) * self.itemsize
 
 
 def convolutions(module: Module) -> list[Convolution]:

@@ -1,20 +1,21 @@
-"""The kernels of a step that was compiled for a GPU: how often each runs, what it multiplies, what it moves.
+"""What an instruction of a compiled module is on a device: a kernel with what it multiplies and moves, or none.
 
-A kernel is an instruction of the optimised module that the device carries out: a fusion, a library's call, a copy. What
-only renames a value is none. The body of a loop counts as often as the compiler knows it to run; of a loop without a
-known count, once. Of branches the one that moves most counts. What devices send one another, and copies from and to
-the host, are left out: `planner.speed` prices them by their links.
+A kernel is an instruction that the device carries out: a fusion, a library's call, a copy. What only renames a value is
+none. What devices send one another, and copies from and to the host, are left out: `planner.speed` prices them by
+their links.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
+
+from plimsoll.planner.hlo.messages import DotDimensionNumbers
 from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.shapes import leaves, padded_bytes
 
@@ -24,13 +25,16 @@ HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
 """`xla.PrimitiveType` of operands to the precision of their product; others are float32, or TF32 where it may be."""
-FREE = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "optimization-barrier", "after-all",
-    "add-dependency", "partition-id", "replica-id", "domain", "async-done", "async-update", "copy-done",
-}  # fmt: skip
-SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "send", "recv", "infeed", "outfeed")
+_RENAMED = """
+    parameter constant tuple get-tuple-element bitcast optimization-barrier after-all add-dependency partition-id
+    replica-id domain async-done async-update copy-done
+"""
+FREE = frozenset(_RENAMED.split())
+"""Instructions that only rename a value."""
+_SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "send", "recv", "infeed", "outfeed")
 _SLICES = ("dynamic-slice", "slice", "gather")
-_UPDATES = ("dynamic-update-slice", "scatter")
+UPDATES = ("dynamic-update-slice", "scatter")
+"""What writes a part of a larger array, which stays where it is."""
 _NO_KERNEL = ("AllocateBuffer", "Sharding", "MoveToHost", "MoveToDevice", "SliceToDynamic", "PadToStatic")
 """Custom calls that only mark a value."""
 
@@ -62,13 +66,6 @@ class Kernel:
     product: Product | None = None
 
 
-def kernels(module: Module) -> Counter[Kernel]:
-    """Returns every kernel of a scheduled module, and how often it runs in one call."""
-    counted: Counter[Kernel] = Counter()
-    _count(Reader(module), module.entry, 1, counted)
-    return counted
-
-
 def products(module: Module) -> list[tuple[Product, bool]]:
     """Returns every dot of a scheduled module, and whether it is inside a fusion, as those given to a library are."""
     reader = Reader(module)
@@ -80,41 +77,13 @@ def products(module: Module) -> list[tuple[Product, bool]]:
     ]
 
 
-def _count(reader: Reader, computation: int, times: int, counted: Counter[Kernel]) -> None:
-    module = reader.module
-    for identity in module.schedule[computation]:
-        instruction = module.instructions[identity]
-        opcode, calls = instruction.opcode, module.scheduled_calls(identity)
-        if opcode == "while":
-            body, *_ = calls
-            _count(reader, body, times * trips(instruction), counted)
-        elif opcode == "conditional":
-            branches = [Counter[Kernel]() for _ in calls]
-            for called, branch in zip(calls, branches, strict=True):
-                _count(reader, called, times, branch)
-            counted.update(max(branches, key=_moved))
-        elif opcode in ("call", "async-start"):
-            for called in calls:
-                _count(reader, called, times, counted)
-        elif opcode not in FREE and not opcode.startswith(SENT) and (kernel := reader.kernel(instruction)):
-            counted[kernel] += times
-
-
-def _moved(counted: Mapping[Kernel, int]) -> int:
-    return sum(times * kernel.moved_bytes for kernel, times in counted.items())
-
-
-def trips(loop: Any) -> int:
-    """Returns how often a loop runs, as far as the compiler knows; else 1."""
-    return int(_config(loop).get("known_trip_count", {}).get("n", 1))
-
-
-def _config(instruction: Any) -> dict[str, Any]:
+def configuration(instruction: Any) -> dict[str, Any]:
+    """Returns what the compiler noted for its backend."""
     try:
-        config = json.loads(instruction.backend_config or b"{}")
+        noted = json.loads(instruction.backend_config or b"{}")
     except ValueError:  # of a library's call, in a form of its own
         return {}
-    return config if isinstance(config, dict) else {}
+    return noted if isinstance(noted, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -125,111 +94,108 @@ class Reader:
 
     def kernel(self, instruction: Any) -> Kernel | None:
         """Returns the kernel that an instruction is; None for one that is none, or that reaches the host's memory."""
-        opcode, target = instruction.opcode, instruction.custom_call_target
-        arrays = [*self._operands(instruction), *(shape for _, shape in leaves(instruction.shape))]
-        if target in _NO_KERNEL or any(shape.layout.memory_space == HOST for shape in arrays):
+        opcode = instruction.opcode
+        if opcode in FREE or opcode.startswith(_SENT) or instruction.custom_call_target in _NO_KERNEL:
             return None
+        operands = self._operands(instruction)
+        results = [shape for _, shape in leaves(instruction.shape)]
+        if any(shape.layout.memory_space == HOST for shape in [*operands, *results]):
+            return None
+
+        # What moves less than its operands and results.
         if opcode == "custom-call":
-            return self._library_call(instruction, target)
+            return self._library_call(instruction, operands, results)
         if opcode == "fusion":
             computation = instruction.called_computation_ids[0]
-            return Kernel(moved_bytes=self._fusion_bytes(instruction, computation), product=self._dot(computation))
+            return Kernel(moved_bytes=self._fusion_bytes(computation), product=self._largest_product(computation))
         if opcode in _SLICES:
             return Kernel(moved_bytes=2 * array_bytes(instruction.shape))
-        if opcode in _UPDATES:
+        if opcode in UPDATES:
             return Kernel(moved_bytes=2 * self._update_bytes(instruction))
+        if opcode == "copy-start":
+            return Kernel(moved_bytes=2 * padded_bytes(operands[0]))
         product = self.product(instruction) if opcode == "dot" else None
-        moved = sum(map(padded_bytes, arrays if opcode != "copy-start" else arrays[:1]))
-        return Kernel(moved_bytes=2 * moved if opcode == "copy-start" else moved, product=product)
+        return Kernel(moved_bytes=sum(map(padded_bytes, [*operands, *results])), product=product)
 
     def _operands(self, instruction: Any) -> list[Any]:
         """Returns the arrays in its operands' shapes."""
-        operands = (self.module.instructions[operand].shape for operand in instruction.operand_ids)
+        operands = [self.module.instructions[operand].shape for operand in instruction.operand_ids]
         return [array for shape in operands for _, array in leaves(shape)]
 
-    def _library_call(self, instruction: Any, target: str) -> Kernel:
+    def _library_call(self, instruction: Any, operands: list[Any], results: list[Any]) -> Kernel:
         """Returns the kernel of cuBLAS, cuDNN or another library; its workspace, the last result, is not moved."""
-        operands = self._operands(instruction)
-        results = [shape for _, shape in leaves(instruction.shape)]
-        library = target.startswith(("__cublas", "__cudnn"))
-        moved = sum(map(padded_bytes, [*operands, *(results[:-1] if library and len(results) > 1 else results)]))
-        config = _config(instruction)
-        if "gemm_backend_config" in config and len(operands) > 1:
-            gemm = config["gemm_backend_config"]
-            numbers = gemm.get("dot_dimension_numbers", {})
-            axes = [
-                [int(axis) for axis in numbers.get(f"{name}_dimensions", ())]
-                for name in ("lhs_contracting", "lhs_batch", "rhs_contracting", "rhs_batch")
-            ]
+        target = instruction.custom_call_target
+        has_workspace = target.startswith(("__cublas", "__cudnn")) and len(results) > 1
+        written = results[:-1] if has_workspace else results
+        moved = sum(map(padded_bytes, [*operands, *written]))
+        config = configuration(instruction)
+
+        product = None
+        gemm = config.get("gemm_backend_config")
+        attention = config.get("cudnn_fmha_backend_config")
+        if gemm is not None:
+            numbers = ParseDict(gemm["dot_dimension_numbers"], DotDimensionNumbers(), ignore_unknown_fields=True)
             precisions = gemm.get("precision_config", {}).get("operand_precision", ())
-            left, right = operands[:2]
-            product = _shaped(left, right, *axes, highest="HIGHEST" in precisions)
-            return Kernel(moved_bytes=moved, product=product)
-        if "cudnn_fmha_backend_config" in config:
-            settings = config["cudnn_fmha_backend_config"]
-            product = _attention(settings, operands[0], backward="Backward" in target)
-            if settings.get("force_deterministic"):  # half of the scores' gradients, written and read
+            product = _product(operands[0], operands[1], numbers, is_highest="HIGHEST" in precisions)
+        if attention is not None:
+            product = _attention(attention, operands[0], products=5 if "Backward" in target else 2)
+            if attention.get("force_deterministic"):  # half of the scores' gradients, written and read
                 moved += padded_bytes(results[-1])
-            return Kernel(moved_bytes=moved, product=product)
-        return Kernel(moved_bytes=moved)
+        return Kernel(moved_bytes=moved, product=product)
 
     def product(self, dot: Any) -> Product:
         """Returns the product that a dot is."""
         left, right = self._operands(dot)
-        numbers = dot.dot_dimension_numbers
-        axes = (
-            numbers.lhs_contracting_dimensions,
-            numbers.lhs_batch_dimensions,
-            numbers.rhs_contracting_dimensions,
-            numbers.rhs_batch_dimensions,
-        )
-        return _shaped(left, right, *axes, highest=HIGHEST in dot.precision_config.operand_precision)
+        is_highest = HIGHEST in dot.precision_config.operand_precision
+        return _product(left, right, dot.dot_dimension_numbers, is_highest=is_highest)
 
-    def _dot(self, computation: int) -> Product | None:
-        """Returns the product inside a fusion, the largest, in the fusions within it too; None where there is none."""
+    def _largest_product(self, computation: int) -> Product | None:
+        """Returns the largest product inside a fusion, and the fusions within it; None where there is none."""
         products = []
         for identity in self.module.bodies[computation]:
             instruction = self.module.instructions[identity]
             if instruction.opcode == "dot":
                 products.append(self.product(instruction))
             elif instruction.opcode == "fusion":
-                products.append(self._dot(instruction.called_computation_ids[0]))
-        return max((each for each in products if each), key=lambda product: product.flops, default=None)
+                products.append(self._largest_product(instruction.called_computation_ids[0]))
+        return max(filter(None, products), key=lambda product: product.flops, default=None)
 
-    def _fusion_bytes(self, fusion: Any, computation: int) -> int:
+    def _fusion_bytes(self, computation: int) -> int:
         """Returns what a fusion reads and writes: of an operand that is only sliced the slices, of an update a part."""
-        instructions, body = self.module.instructions, self.module.bodies[computation]
-        users: dict[int, list[Any]] = {identity: [] for identity in body}
-        for identity in body:
-            for operand in instructions[identity].operand_ids:
-                users[operand].append(instructions[identity])
+        instructions = self.module.instructions
+        body = [instructions[identity] for identity in self.module.bodies[computation]]
         root = instructions[self.module.roots[computation]]
-        results = [instructions[each] for each in root.operand_ids] if root.opcode == "tuple" else [root]
-        moved = sum(self._written(result) for result in results)
-        for identity in body:
-            instruction = instructions[identity]
+        results = root.operand_ids if root.opcode == "tuple" else [root.id]
+        moved = sum(self._written_bytes(self.module.behind_bitcasts(result)) for result in results)
+        for instruction in body:
             if instruction.opcode == "parameter":
-                whole = array_bytes(instruction.shape)
-                moved += min(whole, sum(_read(instruction, user, users) for user in users[identity]))
+                moved += min(array_bytes(instruction.shape), _read_bytes(instruction, body))
         return moved
 
-    def _written(self, result: Any) -> int:
-        while result.opcode == "bitcast":
-            result = self.module.instructions[result.operand_ids[0]]
-        return self._update_bytes(result) if result.opcode in _UPDATES else array_bytes(result.shape)
+    def _written_bytes(self, result: Any) -> int:
+        """Returns what is written of a fusion's result."""
+        return self._update_bytes(result) if result.opcode in UPDATES else array_bytes(result.shape)
 
     def _update_bytes(self, update: Any) -> int:
-        """Returns the bytes of what is written into a larger array, which stays where it is."""
-        return array_bytes(self.module.instructions[update.operand_ids[-1 if update.opcode == "scatter" else 1]].shape)
+        """Returns the bytes of the part that is written."""
+        place = -1 if update.opcode == "scatter" else 1
+        return array_bytes(self.module.instructions[update.operand_ids[place]].shape)
 
 
-def _read(value: Any, user: Any, users: Mapping[int, Sequence[Any]]) -> int:
-    """Returns the bytes that one user inside a fusion reads of a value."""
-    if user.opcode == "bitcast":
-        return sum(_read(user, further, users) for further in users[user.id])
-    if user.opcode in (*_SLICES, *_UPDATES) and user.operand_ids[0] == value.id:
-        return array_bytes(user.shape) if user.opcode in _SLICES else 0
-    return array_bytes(value.shape)
+def _read_bytes(value: Any, body: list[Any]) -> int:
+    """Returns the bytes that the instructions of a fusion read of a value."""
+    read = 0
+    for user in body:
+        if value.id not in user.operand_ids:
+            continue
+        is_whole = value.id == user.operand_ids[0]
+        if user.opcode == "bitcast":
+            read += _read_bytes(user, body)
+        elif is_whole and user.opcode in _SLICES:
+            read += array_bytes(user.shape)
+        elif not (is_whole and user.opcode in UPDATES):
+            read += array_bytes(value.shape)
+    return read
 
 
 def array_bytes(shape: Any) -> int:
@@ -237,33 +203,24 @@ def array_bytes(shape: Any) -> int:
     return sum(padded_bytes(array) for _, array in leaves(shape))
 
 
-def _shaped(
-    left: Any,
-    right: Any,
-    contracted: Iterable[int],
-    batch: Iterable[int],
-    right_contracted: Iterable[int],
-    right_batch: Iterable[int],
-    *,
-    highest: bool,
-) -> Product:
-    contracted, batch = list(contracted), list(batch)
-    outer = {*right_contracted, *right_batch}
+def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Product:
+    """Returns the product of two arrays, by the axes that are summed over and those of a batch."""
+    summed, batch = numbers.lhs_contracting_dimensions, numbers.lhs_batch_dimensions
+    used = {*numbers.rhs_contracting_dimensions, *numbers.rhs_batch_dimensions}
     return Product(
-        precision=_PRECISION.get(left.element_type, "float32" if highest else "tf32"),
+        precision=_PRECISION.get(left.element_type, "float32" if is_highest else "tf32"),
         batch=math.prod(left.dimensions[axis] for axis in batch),
-        rows=math.prod(size for axis, size in enumerate(left.dimensions) if axis not in {*contracted, *batch}),
-        cols=math.prod(size for axis, size in enumerate(right.dimensions) if axis not in outer),
-        inner=math.prod(left.dimensions[axis] for axis in contracted),
+        rows=math.prod(size for axis, size in enumerate(left.dimensions) if axis not in {*summed, *batch}),
+        cols=math.prod(size for axis, size in enumerate(right.dimensions) if axis not in used),
+        inner=math.prod(left.dimensions[axis] for axis in summed),
     )
 
 
-def _attention(config: Mapping[str, Any], query: Any, *, backward: bool) -> Product:
-    """Returns a flash attention's products: two forward, five backward, half of each where it is causal."""
+def _attention(config: Mapping[str, Any], query: Any, *, products: int) -> Product:
+    """Returns the products of a flash attention, half of each where it is causal."""
     *batch, rows, cols = (int(size) for size in config["intermediate_tensor_shape"]["dimensions"])
     heads = math.prod(batch)
     width = math.prod(query.dimensions) // (heads * rows)
-    products = 5 if backward else 2
     return Product(
         precision=_PRECISION.get(query.element_type, "float32"),
         batch=heads,

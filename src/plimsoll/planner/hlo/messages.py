@@ -89,5 +89,6 @@ def _classes() -> dict[str, Any]:
 
 _BUILT = _classes()
 ShapeProto: Any = _BUILT["ShapeProto"]
+DotDimensionNumbers: Any = _BUILT["DotDimensionNumbers"]
 HloModuleProto: Any = _BUILT["HloModuleProto"]
 BufferAssignmentProto: Any = _BUILT["BufferAssignmentProto"]

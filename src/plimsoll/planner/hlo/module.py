@@ -60,6 +60,13 @@ class Module:
         """Returns the computations that an instruction calls and that have a schedule."""
         return [called for called in self.instructions[instruction].called_computation_ids if called in self.schedule]
 
+    def behind_bitcasts(self, identity: int) -> Any:
+        """Returns the instruction whose value this one is, perhaps under another shape."""
+        instruction = self.instructions[identity]
+        while instruction.opcode == "bitcast":
+            instruction = self.instructions[instruction.operand_ids[0]]
+        return instruction
+
     def origin(self, value: Location) -> Origin:
         """Returns the operation that computed a value, with its line in the source."""
         identity, index = value

@@ -13,13 +13,27 @@ seldom (docs/chips.md has the sums).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any
 
+from plimsoll.planner.hlo.kernels import UPDATES
 from plimsoll.planner.hlo.module import Location, Module
 from plimsoll.planner.hlo.shapes import TUPLE, leaves, padded_bytes, part_at
 
-_SAME = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency", "async-update")
-_UPDATES = ("dynamic-update-slice", "scatter")
+Index = tuple[int, ...]
+Pair = tuple[Location, Location]
+
+_WHOLE = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency", "async-update")
+_PASSED: dict[str, tuple[Index, Index]] = dict.fromkeys((*_WHOLE, "while"), ((), ())) | {
+    "copy-start": ((1,), ()),  # (to, from, context)
+    "copy-done": ((), (0,)),
+    "all-gather-done": ((), (1,)),
+    "collective-permute-done": ((), (1,)),
+    "async-done": ((), (1,)),
+}
+"""Operation to the part of its result that is in the bytes of a part of its first operand."""
+_STARTS = ("all-gather-start", "collective-permute-start", "async-start")
+"""Operations whose result is what they read, one or several arrays, and where it goes."""
 _CALLS = ("while", "conditional", "call", "async-start")
 """Operations that run computations whose values have bytes of their own; those of a fusion or a sum have none."""
 
@@ -41,12 +55,12 @@ class Values:
         excluded = {self._first(value) for value in self._excluded}
         classes: dict[Location, set[Location]] = {}
         for value in self._bytes:
-            if (first := self._first(value)) not in excluded:
-                classes.setdefault(first, set()).add(value)
-        sized = [(max(self._bytes[value] for value in values), values) for values in classes.values()]
-        return [(size, values) for size, values in sized if size]
+            classes.setdefault(self._first(value), set()).add(value)
+        sized = {first: max(self._bytes[value] for value in values) for first, values in classes.items()}
+        return [(sized[first], values) for first, values in classes.items() if sized[first] and first not in excluded]
 
     def _visit(self, computation: int, seen: set[int]) -> None:
+        """Adds the values of a computation, and of those that it calls."""
         if computation in seen:
             return
         seen.add(computation)
@@ -58,79 +72,10 @@ class Values:
                 self._bytes[identity, index] = padded_bytes(shape)
                 if is_input or shape.layout.memory_space:
                     self._excluded.append((identity, index))
-            self._pass_on(identity, opcode)
-            if opcode in _CALLS:
-                for called in self._module.scheduled_calls(identity):
-                    self._visit(called, seen)
-
-    def _pass_on(self, identity: int, opcode: str) -> None:
-        """Unites the values of an instruction with the operands whose bytes they share."""
-        instruction = self._module.instructions[identity]
-        operands = instruction.operand_ids
-        if opcode in _SAME or (opcode in _UPDATES and instruction.shape.element_type != TUPLE):
-            self._unite((identity, ()), (operands[0], ()))
-        elif opcode == "get-tuple-element":
-            self._unite((identity, ()), (operands[0], (instruction.tuple_index,)))
-        elif opcode == "tuple":
-            for at, operand in enumerate(operands):
-                self._unite((identity, (at,)), (operand, ()))
-        elif opcode == "fusion":
-            self._fusion(identity, operands)
-        elif opcode in _CALLS:
-            self._call(identity, opcode, operands)
-        elif opcode == "copy-start":  # (to, from, context)
-            self._unite((identity, (1,)), (operands[0], ()))
-        elif opcode == "copy-done":
-            self._unite((identity, ()), (operands[0], (0,)))
-        elif opcode in ("all-gather-start", "collective-permute-start"):  # (from, to)
-            for at, operand in enumerate(operands):
-                self._unite((identity, (0,) if len(operands) == 1 else (0, at)), (operand, ()))
-        elif opcode in ("all-gather-done", "collective-permute-done", "async-done"):
-            self._unite((identity, ()), (operands[0], (1,)))
-        for alias in instruction.output_operand_aliasing:
-            operand = operands[alias.operand_index], tuple(alias.operand_shape_index)
-            self._unite((identity, tuple(alias.output_shape_index)), operand)
-
-    def _call(self, identity: int, opcode: str, operands: Sequence[int]) -> None:
-        calls, roots = self._module.scheduled_calls(identity), self._module.roots
-        if opcode == "while":
-            body, *_ = calls
-            self._unite((identity, ()), (operands[0], ()))
-            self._unite((roots[body], ()), (identity, ()))
-            arguments = [(called, [operands[0]]) for called in calls]
-        elif opcode == "conditional":
-            for called in calls:
-                self._unite((roots[called], ()), (identity, ()))
-            arguments = [(called, [operand]) for called, operand in zip(calls, operands[1:], strict=True)]
-        else:
-            self._unite((roots[calls[0]], ()), (identity, (1,) if opcode == "async-start" else ()))
-            arguments = [(calls[0], operands)]
-        if opcode == "async-start":
-            for at, operand in enumerate(operands):
-                self._unite((identity, (0, at)), (operand, ()))
-        for called, operands_of_call in arguments:
-            for parameter in self._module.schedule[called]:
-                instruction = self._module.instructions[parameter]
-                if instruction.opcode == "parameter":
-                    self._unite((parameter, ()), (operands_of_call[instruction.parameter_number], ()))
-
-    def _fusion(self, identity: int, operands: Sequence[int]) -> None:
-        """Unites the results that a fusion's computation updates in place with the operands that it updates."""
-        instructions = self._module.instructions
-        root = self._module.roots[instructions[identity].called_computation_ids[0]]
-        several = instructions[root].opcode == "tuple"
-        for at, result in enumerate(instructions[root].operand_ids if several else [root]):
-            update = instructions[self._behind_bitcasts(result)]
-            if update.opcode not in _UPDATES:
-                continue
-            updated = instructions[self._behind_bitcasts(update.operand_ids[0])]
-            if updated.opcode == "parameter":
-                self._unite((identity, (at,) if several else ()), (operands[updated.parameter_number], ()))
-
-    def _behind_bitcasts(self, identity: int) -> int:
-        while self._module.instructions[identity].opcode == "bitcast":
-            identity = self._module.instructions[identity].operand_ids[0]
-        return identity
+            for value, other in passed_on(self._module, instruction):
+                self._unite(value, other)
+            for called in self._module.scheduled_calls(identity) if opcode in _CALLS else ():
+                self._visit(called, seen)
 
     def _unite(self, value: Location, other: Location) -> None:
         """Puts two values into the same bytes, part by part where they are tuples."""
@@ -140,10 +85,63 @@ class Values:
 
     def _first(self, value: Location) -> Location:
         """Returns the value that stands for the class of this one."""
-        path = []
-        while self._same_as.get(value, value) != value:
-            path.append(value)
-            value = self._same_as[value]
-        for passed in path:
-            self._same_as[passed] = value
-        return value
+        first = value
+        while self._same_as.get(first, first) != first:
+            first = self._same_as[first]
+        self._same_as[value] = first
+        return first
+
+
+def passed_on(module: Module, instruction: Any) -> Iterator[Pair]:
+    """Yields values of an instruction, each with the one whose bytes it has."""
+    identity, opcode = instruction.id, instruction.opcode
+    operands: list[Location] = [(operand, ()) for operand in instruction.operand_ids]
+    if opcode == "tuple":
+        for at, operand in enumerate(operands):
+            yield (identity, (at,)), operand
+    elif opcode == "get-tuple-element":
+        yield (identity, ()), (operands[0][0], (instruction.tuple_index,))
+    elif opcode in _PASSED:
+        of_result, of_operand = _PASSED[opcode]
+        yield (identity, of_result), (operands[0][0], of_operand)
+    elif opcode in _STARTS:
+        for at, operand in enumerate(operands):
+            is_several = opcode == "async-start" or len(operands) > 1
+            yield (identity, (0, at) if is_several else (0,)), operand
+    elif opcode in UPDATES and instruction.shape.element_type != TUPLE:
+        yield (identity, ()), operands[0]
+    for alias in instruction.output_operand_aliasing:
+        operand, _ = operands[alias.operand_index]
+        yield (identity, tuple(alias.output_shape_index)), (operand, tuple(alias.operand_shape_index))
+    if opcode == "fusion":
+        yield from _updated_in(module, instruction)
+    elif opcode in _CALLS:
+        yield from _called_by(module, instruction)
+
+
+def _called_by(module: Module, call: Any) -> Iterator[Pair]:
+    """Yields results of what is called with the call's own, and parameters with its operands."""
+    opcode = call.opcode
+    called = module.scheduled_calls(call.id)
+    with_result = called[:1] if opcode == "while" else called  # a loop's condition has none
+    for computation in with_result:
+        yield (module.roots[computation], ()), (call.id, (1,) if opcode == "async-start" else ())
+
+    for number, computation in enumerate(called):
+        operands = call.operand_ids[number + 1 :] if opcode == "conditional" else call.operand_ids
+        for identity in module.schedule[computation]:
+            parameter = module.instructions[identity]
+            if parameter.opcode == "parameter":
+                yield (identity, ()), (operands[parameter.parameter_number], ())
+
+
+def _updated_in(module: Module, fusion: Any) -> Iterator[Pair]:
+    """Yields the results that a fusion's computation updates in place, with the operands that it updates."""
+    root = module.instructions[module.roots[fusion.called_computation_ids[0]]]
+    several = root.opcode == "tuple"
+    for at, result in enumerate(root.operand_ids if several else [root.id]):
+        update = module.behind_bitcasts(result)
+        if update.opcode in UPDATES:
+            updated = module.behind_bitcasts(update.operand_ids[0])
+            if updated.opcode == "parameter":
+                yield (fusion.id, (at,) if several else ()), (fusion.operand_ids[updated.parameter_number], ())
