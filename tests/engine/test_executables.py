@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from plimsoll.engine import executables, program
 from plimsoll.engine.executables import Index, compiled, path_of
 from plimsoll.planned import Plan
-from plimsoll.planner import child
+from plimsoll.planner.space import same_step
 from plimsoll.types import Levers, StepOptions
 from task_examples import OWN, RECIPES
 
@@ -168,5 +168,5 @@ def test_a_function_that_jaxs_cache_had_is_not_written_again(tmp_path):
 
 def test_the_child_and_the_process_that_trains_name_a_plan_alike(recipe):
     """The child gets the levers that are compiled alone."""
-    told = child.compiled_form(PLAN)
+    told = same_step(PLAN)
     assert Index.of(recipe, told, USUAL, steps=STEPS) == Index.of(recipe, PLAN, USUAL, steps=STEPS)

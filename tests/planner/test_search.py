@@ -320,7 +320,7 @@ def test_the_state_is_split_as_far_as_it_does_not_fit(parts):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"effective_batch": 12}, r"12 examples .* cannot be divided among the 8 devices of tpu-v5e-8"),
+        ({"effective_batch": 12}, r"12 examples .* a multiple of 8: 8 devices of tpu-v5e-8"),
         ({"pins": {"fsdp": 3}}, r"--fsdp 3 does not divide the 8 devices"),
     ],
 )

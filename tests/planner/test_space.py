@@ -131,10 +131,10 @@ def test_micro_batches_divide_the_batch_and_give_every_device_as_much(batch, dev
 @pytest.mark.parametrize(
     ("batch", "devices", "pinned", "words"),
     [
-        (10, 4, None, "effective batch of 10 .* among the 4 devices .* a multiple of 4"),
-        (12, 1, 0, "--micro-batch 0 does not divide"),
-        (12, 1, 5, "--micro-batch 5 does not divide"),
-        (12, 4, 6, "--micro-batch 6 cannot be divided among the 4 devices"),
+        (10, 4, None, "effective batch of 10 .* a multiple of 4: 4 devices"),
+        (12, 1, 0, "--micro-batch 0 .* effective batch of 12"),
+        (12, 1, 5, "--micro-batch 5 .* effective batch of 12"),
+        (12, 4, 6, "--micro-batch 6 .* a multiple of 4: 4 devices"),
     ],
 )
 def test_other_micro_batches_are_refused(batch, devices, pinned, words):

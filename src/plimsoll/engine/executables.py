@@ -28,7 +28,8 @@ import jax
 from jax.experimental import serialize_executable
 
 from plimsoll.planned import Plan
-from plimsoll.planner.child import compiled_form, processor, software_digest
+from plimsoll.planner.child import processor, software_digest
+from plimsoll.planner.space import same_step
 from plimsoll.processes.cache import cache_folder
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import names_of
@@ -108,7 +109,7 @@ class Index:
             "spec": recipe.spec.to_json(),
             "batch": recipe.effective_batch,
             "steps": steps,
-            "levers": to_json(compiled_form(plan)),
+            "levers": to_json(same_step(plan)),
             "options_of_step": to_json(options),
             "software": software_digest(),
             "flags": _flags(),

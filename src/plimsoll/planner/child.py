@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from plimsoll.errors import PlimsollError
-from plimsoll.levers.registry import LEVERS
 from plimsoll.planned import Plan
 from plimsoll.planner.host import cores
+from plimsoll.planner.space import same_step
 from plimsoll.planner.types import (
     Analysis,
     ChildDied,
@@ -327,13 +327,7 @@ class Pool(Answering):
 
 def _about(verb: Verb, *plans: Plan) -> Request:
     """Returns a question about plans."""
-    return Request(verb=verb, plans=tuple(map(compiled_form, plans)))
-
-
-def compiled_form(plan: Plan) -> Plan:
-    """Returns the plan as the compiler sees it: neither when a checkpoint is written nor the prefetch depth."""
-    plain = {name: lever.plain for name, lever in LEVERS.items() if not lever.compiled}
-    return dataclasses.replace(plan.with_levers(**plain), pinned=())
+    return Request(verb=verb, plans=tuple(map(same_step, plans)))
 
 
 @cache

@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -94,57 +94,86 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
     Raises:
         RecipeError: A pinned value is impossible, or would move nothing.
     """
-    _require_moved(problem, static_of(1, Storage()))
-    micros = micro_batches(problem)
+    static = static_of(1, Storage())
+    _require_moved(problem, static)
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.searched()}
-    chain = _storages(problem, rates)
+    grid = _Grid(problem, tried, _storages(problem, rates), micro_batches(problem))
     rules = [lever.goes_with for lever in registry.LEVERS.values() if lever.goes_with is not None]
-    made: dict[tuple[int, ...], Combination] = {}
-    for place in itertools.product(*(range(len(values)) for values in (*tried.values(), chain))):
-        values = {name: tried[name][at] for name, at in zip(tried, place, strict=False)}
-        levers = values | chain[place[-1]]
-        if not all(rule(levers, tried) for rule in rules) or _unmovable(static_of(1, Storage()), levers["offload"]):
-            continue
-        of_levers = [problem.effective_batch] if levers["layerwise"] else micros
-        before = _same_before(place, tried, problem)
-        others = [micro for micro in of_levers if not any(same(micro) for at, same in before if at in made)]
-        if not others:
-            continue
-        made[place] = Combination(
+    for place in itertools.product(*map(range, grid.shape)):
+        levers = grid.levers(place)
+        if all(rule(levers, tried) for rule in rules) and not _unmovable(static, levers["offload"]):
+            grid.add(place, levers)
+    return list(grid.made.values())
+
+
+Place = tuple[int, ...]
+"""Number of the value of each lever that is combined; the last is that of the chained levers."""
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The values of the levers, and the combinations of them that were made."""
+
+    problem: Problem
+    tried: Mapping[str, Sequence[Any]]
+    chain: Sequence[Mapping[str, Any]]
+    micros: Sequence[int]
+    made: dict[Place, Combination] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> list[int]:
+        return [len(values) for values in (*self.tried.values(), self.chain)]
+
+    def levers(self, place: Place) -> dict[str, Any]:
+        values = {name: values[at] for at, (name, values) in zip(place, self.tried.items(), strict=False)}
+        return {**values, **self.chain[place[-1]]}
+
+    def add(self, place: Place, levers: dict[str, Any]) -> None:
+        """Makes the combination, if any of its micro-batches is a step that is not there yet."""
+        problem = self.problem
+        micros = [problem.effective_batch] if levers["layerwise"] else self.micros
+        same_before = self._same_before(place)
+        plans = {
+            micro: _plan(problem, levers, micro)
+            for micro in micros
+            if not any(is_same(micro) for is_same in same_before)
+        }
+        if not plans:
+            return
+
+        apart = [name for name in levers if problem.platform in registry.LEVERS[name].sets_apart]
+        hopes = [registry.LEVERS[name].hope(value, problem) for name, value in levers.items()]
+        self.made[place] = Combination(
             levers=levers,
-            plans={micro: _plan(problem, levers, micro) for micro in others},
-            parents=tuple(_parents(place, made)),
-            apart=tuple(
-                value for name, value in levers.items() if problem.platform in registry.LEVERS[name].sets_apart
-            ),
-            hope=math.prod(registry.LEVERS[name].hope(value, problem) for name, value in levers.items()),
+            plans=plans,
+            parents=tuple(self._parents(place)),
+            apart=tuple(levers[name] for name in apart),
+            hope=math.prod(hopes),
         )
-    return list(made.values())
 
+    def _earlier(self, place: Place, axis: int) -> Iterator[Place]:
+        """Yields places with one lever at an earlier value, from the nearest."""
+        for before in range(place[axis] - 1, -1, -1):
+            other = (*place[:axis], before, *place[axis + 1 :])
+            if other in self.made:
+                yield other
 
-def _same_before(
-    place: tuple[int, ...], tried: Mapping[str, Sequence[Any]], problem: Problem
-) -> list[tuple[tuple[int, ...], Callable[[int], bool]]]:
-    """Returns the places with one lever at an earlier value, each with whether a micro-batch has its step there."""
-    found = []
-    for number, (at, (name, values)) in enumerate(zip(place, tried.items(), strict=False)):
-        same = registry.LEVERS[name].same_step
-        if same is None:
-            continue
-        for before in range(at):
-            earlier = (*place[:number], before, *place[number + 1 :])
-            found.append((earlier, partial(same, problem, values[before], values[at])))
-    return found
+    def _same_before(self, place: Place) -> list[Callable[[int], bool]]:
+        """Returns, for levers at earlier values, whether a micro-batch has the same step there."""
+        found = []
+        for axis, (name, values) in enumerate(self.tried.items()):
+            is_same = registry.LEVERS[name].same_step
+            if is_same is not None:
+                before = [values[other[axis]] for other in self._earlier(place, axis)]
+                found += [partial(is_same, self.problem, value, values[place[axis]]) for value in before]
+        return found
 
-
-def _parents(place: tuple[int, ...], made: dict[tuple[int, ...], Combination]) -> list[Combination]:
-    """Returns the combinations with one lever at the value before; where there is none, all with earlier values."""
-    found = []
-    for lever, at in enumerate(place):
-        earlier = ((*place[:lever], before, *place[lever + 1 :]) for before in range(at - 1, -1, -1))
-        found += itertools.islice((made[each] for each in earlier if each in made), 1)
-    before = (each for other, each in made.items() if all(map(operator.le, other, place)))
-    return found or list(before)
+    def _parents(self, place: Place) -> list[Combination]:
+        """Returns those with one lever at the value before; where there is none, all with earlier values."""
+        nearest = [next(self._earlier(place, axis), None) for axis in range(len(place))]
+        parents = [self.made[other] for other in nearest if other is not None]
+        before = (each for other, each in self.made.items() if all(map(operator.le, other, place)))
+        return parents or list(before)
 
 
 def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:
@@ -179,7 +208,7 @@ def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
 def same_step(plan: Plan) -> Plan:
     """Returns the plan as the compiler sees it: levers that change no compiled function at their plain value."""
     unseen = {name: lever.plain for name, lever in registry.LEVERS.items() if not lever.compiled}
-    return plan.with_levers(**unseen)
+    return replace(plan.with_levers(**unseen), pinned=())
 
 
 def micro_batches(problem: Problem) -> list[int]:
@@ -189,46 +218,34 @@ def micro_batches(problem: Problem) -> list[int]:
 
     Raises RecipeError where no micro-batch, or not the pinned one, can be divided.
     """
-    pinned, devices, together = problem.pins.get("micro_batch"), problem.devices, problem.normalised_together
+    devices, together = problem.devices, problem.normalised_together
     share = devices * together
-    if together > 1 and (pinned or problem.effective_batch) % share:
-        batch = "the effective batch" if pinned is None else "--micro-batch"
+    batch = problem.effective_batch
+    pinned = problem.pins.get("micro_batch")
+    micro = batch if pinned is None else pinned
+    if micro < 1 or micro % share or batch % micro:
+        of_user = "the effective batch" if pinned is None else f"--micro-batch {pinned}"
+        group = f" x {together:,} examples that are normalised together (--norm-group)" if together > 1 else ""
         raise RecipeError(
-            f"{problem.recipe} normalises {together:,} examples together, and {batch} of"
-            f" {pinned or problem.effective_batch:,} is no multiple of that for each of {devices} devices: choose a"
-            " multiple, or fewer that are normalised together with --norm-group"
+            f"{of_user} cannot be divided: a micro-batch must divide the effective batch of {batch:,} examples"
+            f" (--batch-size x --gradient-accumulation-steps), and be a multiple of {share:,}: {devices:,} devices of"
+            f" {problem.chip}{group}"
         )
-    if problem.effective_batch % devices:
-        raise RecipeError(
-            f"the effective batch of {problem.effective_batch} examples (--batch-size x --gradient-accumulation-steps)"
-            f" cannot be divided among the {devices} devices of {problem.chip}: choose a multiple of {devices}"
-        )
-    if pinned is None:
-        whole = problem.effective_batch // share
-        small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
-        return [n * share for n in sorted({*small, *(whole // n for n in small)})]
-    if pinned < 1 or problem.effective_batch % pinned:
-        raise RecipeError(
-            f"--micro-batch {pinned} does not divide the effective batch of {problem.effective_batch} examples"
-            " (--batch-size x --gradient-accumulation-steps): choose a divisor of it"
-        )
-    if pinned % devices:
-        raise RecipeError(
-            f"--micro-batch {pinned} cannot be divided among the {devices} devices of {problem.chip}: choose a"
-            f" multiple of {devices}"
-        )
-    return [pinned]
+
+    if pinned is not None:
+        return [pinned]
+    whole = batch // share
+    small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+    return [n * share for n in sorted({*small, *(whole // n for n in small)})]
 
 
 def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
     """Returns values of the chained levers: first all as they are fastest, then one after another in fewer bits."""
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.chained()}
-    last = {name: values[0] for name, values in tried.items()}
-    chain = [dict(last)]
+    chain = [{name: values[0] for name, values in tried.items()}]
     for name, values in tried.items():
         for value in values[1:]:
-            last[name] = value
-            chain.append(dict(last))
+            chain.append(chain[-1] | {name: value})
     return chain
 
 
@@ -240,7 +257,8 @@ def _unmovable(static: Static, offload: Offload) -> list[str]:
 def _require_moved(problem: Problem, static: Static) -> None:
     """Raises RecipeError where what is pinned would move nothing."""
     pinned = problem.pins.get("offload", "none")
-    if empty := _unmovable(static, pinned):
+    empty = _unmovable(static, pinned)
+    if empty:
         words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
         raise RecipeError(
             f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be moved. Of"

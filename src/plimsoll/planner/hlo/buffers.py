@@ -79,9 +79,7 @@ class Life(NamedTuple):
 
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
     """Returns the places in use at the moment of peak memory, with the values there then, each with its aliases."""
-    lives = [
-        Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values
-    ]
+    lives = [Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
     lives.sort(key=lambda life: life.begin)
 
     # The moment when most bytes are in use. Places may overlap: their sum is at least what they take.

@@ -73,8 +73,8 @@ class Link:
     """When all that has begun will be sent."""
     ends: dict[int, float] = field(default_factory=dict)
     """Instructions that have begun to send, and when that will be done."""
-    sent: set[int] = field(default_factory=set)
-    """Collectives that have begun, by their channel: a TPU's compiler spreads one over several fusions."""
+    in_fusions: set[int] = field(default_factory=set)
+    """Channels of the collectives in fusions that have run: a TPU's compiler spreads one over several."""
 
     def begin(self, identity: int, seconds: float) -> None:
         self.free_at = max(self.free_at, self.now) + seconds
@@ -167,12 +167,10 @@ class _Walk:
         if instruction.opcode in ("async-start", "fusion"):
             bodies = [module.bodies[called] for called in instruction.called_computation_ids]
             inside = [module.instructions[identity] for body in bodies for identity in body]
-        messages = []
-        for each in inside:
-            channel = each.channel_id or each.id
-            if each.opcode.removesuffix("-start") in COLLECTIVES and channel not in link.sent:
-                link.sent.add(channel)
-                messages.append(each)
+        messages = [each for each in inside if each.opcode.removesuffix("-start") in COLLECTIVES]
+        if instruction.opcode == "fusion":
+            messages = [each for each in messages if each.channel_id not in link.in_fusions]
+            link.in_fusions.update(each.channel_id for each in messages)
         return messages
 
     def _ring_bytes(self, collective: Any) -> float:
