@@ -298,6 +298,6 @@ class Broken(FakeCompiler):
 
 def test_after_twelve_that_do_not_compile_no_other_is_tried():
     compiler = Broken()
-    with pytest.raises(BudgetError, match=r"does not compile for cpu: .*INTERNAL: no such instruction"):
+    with pytest.raises(BudgetError, match=r"runs on cpu: .*INTERNAL: no such instruction"):
         search(problem(4_000 * MIB), compiler)
     assert compiler.compiles == policy.GIVEN_UP

@@ -52,14 +52,14 @@ def test_the_smallest_plan_its_parts_and_what_would_be_enough():
 
 def test_where_nothing_compiles_the_reasons_are_all_there_is():
     found = refused(None, failures=["one", "two"])
-    assert str(found) == "toy does not compile for cpu: one; two"
+    assert "no plan of toy compiles and runs on cpu: 2 failed, the first as one." in str(found)
     assert (found.budget_bytes, found.floor_bytes) == (100 * MIB, None)
 
 
 def test_where_plans_compile_and_none_runs_the_refusal_says_that():
     failures = [Failure("time", "killed by signal 9"), Failure("time", "another")]
     found = refusal(problem(100 * MIB, chip="h100"), STATIC, None, failures, never)
-    assert "no plan of toy runs on h100: of 2 that compile" in str(found)
+    assert "no plan of toy compiles and runs on h100: 2 failed" in str(found)
     assert "killed by signal 9" in str(found)
     assert found.floor_bytes is None
 

@@ -275,7 +275,7 @@ def test_plans_that_do_not_compile_are_passed_over(largest):
 def test_where_nothing_compiles_the_refusal_says_why():
     problem = refusal(GIB, FakeCompiler(fails=lambda one: True))
     assert problem.floor_bytes is None
-    assert "does not compile" in str(problem)
+    assert "compiles and runs on cpu" in str(problem)
     assert "RESOURCE_EXHAUSTED" in str(problem)
 
 
@@ -410,7 +410,7 @@ def test_on_a_card_where_no_plan_runs_the_search_is_refused():
     compiler = FakeCompiler(cannot_run=lambda plan: True)
     with pytest.raises(BudgetError) as refused:
         found(GIB, compiler, measure=True, platform="cuda", chip="h100")
-    assert f"runs on h100: of {GIVEN_UP} that compile, each failed when it was timed" in str(refused.value)
+    assert f"runs on h100: {GIVEN_UP} failed" in str(refused.value)
     assert str(refused.value).count("cannot run: micro-batch") == 1
     assert "`plimsoll doctor`" in str(refused.value)
     assert compiler.compiles <= GIVEN_UP + 2

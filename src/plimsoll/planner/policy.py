@@ -55,7 +55,7 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     # What nobody traced may fit, while there is time to see; it must be cheaper by more than counts as equal.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
-            return objective.chance(candidate) >= (1.0 if objective.is_late else EXPECTED)
+            return objective.chance(candidate) >= EXPECTED
         return not objective.is_late
 
     def cost(candidate: Candidate) -> float:

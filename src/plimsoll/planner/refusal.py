@@ -8,6 +8,7 @@ from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import HostLedger, Ledger
+from plimsoll.planner.bytes import STEP
 from plimsoll.planner.evidence import Failure
 from plimsoll.planner.explain import Priced
 from plimsoll.planner.types import Problem, Static
@@ -33,44 +34,41 @@ def refusal(
         failures: Why what did not compile did not.
         would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
     """
-    if least is None and failures and all(failure.verb == "time" for failure in failures):
-        return BudgetError(
-            f"no plan of {problem.recipe} runs on {problem.chip}: of {len(failures)} that compile, each failed when it"
-            f" was timed (the first: {failures[0].why}). `plimsoll doctor` says whether the device can be used",
-            budget_bytes=problem.budget_bytes,
-            floor_bytes=None,
-        )
     if least is None:
-        reasons = "; ".join(failure.why for failure in failures)
+        reason = f"{len(failures)} failed, the first as {failures[0].why}" if failures else "there is none to try"
         return BudgetError(
-            f"{problem.recipe} does not compile for {problem.chip}: {reasons or 'no plan to try'}",
+            f"no plan of {problem.recipe} compiles and runs on {problem.chip}: {reason}. `plimsoll doctor` says whether"
+            " the device can be used",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
 
-    # The host is too small beside a device that is not.
-    host = least.ledger.host
-    needed = least.ledger.needed_bytes
-    if host is not None and not host.fits and needed <= problem.budget_bytes:
-        assert host.budget_bytes is not None
-        return BudgetError(
-            f"no plan for {problem.recipe} fits in {format_bytes(host.budget_bytes)} of a host's memory beside"
-            f" {problem.chip} (--host-memory)\n"
-            f"  smallest found: {format_bytes(host.needed_bytes)} = {_components_text(host)}{_kept_free(host)}\n"
-            f"  you could: --host-memory {format_budget(host.needed_bytes)}",
-            budget_bytes=host.budget_bytes,
-            floor_bytes=host.needed_bytes,
-        )
+    # The device is too small; or the host beside a device that is not.
+    ledger = least.ledger
+    host = ledger.host
+    if host is not None and not host.fits and ledger.needed_bytes <= problem.budget_bytes:
+        place = f"of a host's memory beside {problem.chip} (--host-memory)"
+        return _too_small(problem, least, host, place, [f"--host-memory {format_budget(host.needed_bytes)}"])
+    changes = [_memory(problem, ledger), *_advice(problem, static, least, would_fit)]
+    return _too_small(problem, least, ledger, f"on {problem.chip}", changes)
 
-    # The device is too small.
-    found = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
+
+def _too_small(
+    problem: Problem, least: Priced, ledger: Ledger | HostLedger, place: str, changes: list[str]
+) -> BudgetError:
+    """Returns the refusal of a place's budget, with the parts of its ledger."""
+    assert ledger.budget_bytes is not None
+    source = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
+    parts = sorted(ledger.components.items(), key=lambda item: -item[1])
+    named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
+    spare = f" and {format_bytes(ledger.spare_bytes)} kept free" if ledger.spare_bytes else ""
     return BudgetError(
-        f"no plan for {problem.recipe} fits in {format_bytes(problem.budget_bytes)} on {problem.chip}\n"
-        f"  smallest {found}: {format_bytes(needed)} = {_components_text(least.ledger)}{_kept_free(least.ledger)}\n"
+        f"no plan for {problem.recipe} fits in {format_bytes(ledger.budget_bytes)} {place}\n"
+        f"  smallest {source}: {format_bytes(ledger.needed_bytes)} = {named} (MiB), in the phase '{ledger.phase}'{spare}\n"
         f"  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
-        f"  you could: {', or '.join([_memory(problem, least.ledger), *_advice(problem, static, least, would_fit)])}",
-        budget_bytes=problem.budget_bytes,
-        floor_bytes=needed,
+        f"  you could: {', or '.join(changes)}",
+        budget_bytes=ledger.budget_bytes,
+        floor_bytes=ledger.needed_bytes,
     )
 
 
@@ -88,31 +86,31 @@ def _memory(problem: Problem, least: Ledger) -> str:
 def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit) -> list[str]:
     """Returns changes that would help, too."""
     over = least.ledger.needed_bytes - problem.budget_bytes
+    parts = least.ledger.components
     hints = []
+
+    # Another plan.
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
     elif problem.pins and would_fit(pins={}):
-        hints.append("leave out " + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(problem.pins)))
-    for numerics in CLASSES[CLASSES.index(problem.numerics) + 1 :]:  # type: ignore[arg-type]
-        names = {support.name for lever in LEVERS.values() if lever.touches == numerics for support in lever.supports}
-        if names & {*problem.supported} and would_fit(numerics=numerics):
-            hints.append(f"--numerics {numerics}")
-    if problem.data_advice and least.ledger.components.get("data", 0) > over:
+        hints.append("leave out " + ", ".join(LEVERS[name].flag for name in sorted(problem.pins)))
+    hints += [f"--numerics {numerics}" for numerics in _further_numerics(problem) if would_fit(numerics=numerics)]
+
+    # Less of what is dear.
+    if problem.data_advice and parts.get("data", 0) > over:
         hints.append(problem.data_advice)
-    if problem.rate_unit == "tokens" and least.ledger.components.get("step temporaries", 0) > over:
+    if problem.rate_unit == "tokens" and parts.get(STEP, 0) > over:
         hints.append("a shorter --seq-len")
     if static.state_bytes > over:
-        saved = 1 - over / static.state_bytes
-        hints.append(f"a model of {static.parameters * saved:,.0f} parameters or fewer")
+        share = 1 - over / static.state_bytes
+        hints.append(f"a model of {static.parameters * share:,.0f} parameters or fewer")
     return hints
 
 
-def _components_text(ledger: Ledger | HostLedger) -> str:
-    parts = sorted(ledger.components.items(), key=lambda item: -item[1])
-    named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
-    return f"{named} (MiB), in the phase '{ledger.phase}'"
-
-
-def _kept_free(ledger: Ledger | HostLedger) -> str:
-    """Returns what stays free beside the components, as the end of a phrase."""
-    return f" and {format_bytes(ledger.spare_bytes)} kept free" if ledger.spare_bytes else ""
+def _further_numerics(problem: Problem) -> list[str]:
+    """Returns the classes of numerics beyond those of the problem in which a lever does something for its recipe."""
+    supported = {
+        lever.touches for lever in LEVERS.values() for support in lever.supports if support.name in problem.supported
+    }
+    names: list[str] = list(CLASSES)
+    return [numerics for numerics in names[names.index(problem.numerics) + 1 :] if numerics in supported]
