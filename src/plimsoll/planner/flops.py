@@ -37,22 +37,29 @@ def dot_flops(closed: Any) -> float:
 def _sums(jaxpr: Any) -> np.ndarray:
     sums = np.zeros(3)
     for equation in jaxpr.eqns:
-        if equation.primitive.name != "dot_general":
-            trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-            inner = np.array([_sums(jaxpr) for jaxpr in inner_jaxprs(equation)] or [sums * 0])
-            # of branches one is taken: the largest, since which is known only at run time
-            sums += inner.max(axis=0) if equation.primitive.name == "cond" else trips * inner.sum(axis=0)
-            continue
-        left, right = (variable.aval.shape for variable in equation.invars)
-        (contracted, _), (batch, _) = equation.params["dimension_numbers"]
-        inner = math.prod(left[axis] for axis in contracted)
-        shared = math.prod(left[axis] for axis in batch)
-        rows = math.prod(left) // max(1, inner * shared)
-        cols = math.prod(right) // max(1, inner * shared)
-        avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
-        moved = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
-        sums += (2.0 * shared * rows * inner * cols, moved, 1.0)
+        name = equation.primitive.name
+        inner = [_sums(inner) for inner in inner_jaxprs(equation)]
+        if name == "dot_general":
+            sums += _of_dot(equation)
+        elif name == "cond":  # one branch is taken: the largest, since which is known only at run time
+            sums += np.max(inner, axis=0)
+        elif inner:
+            times = equation.params["length"] if name == "scan" else 1
+            sums += times * np.sum(inner, axis=0)
     return sums
+
+
+def _of_dot(equation: Any) -> tuple[float, int, float]:
+    """Returns the sums of one dot."""
+    left, right = (variable.aval.shape for variable in equation.invars)
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    inner = math.prod(left[axis] for axis in contracted)
+    shared = math.prod(left[axis] for axis in batch)
+    rows = math.prod(left) // max(1, inner * shared)
+    cols = math.prod(right) // max(1, inner * shared)
+    avals = [variable.aval for variable in [*equation.invars, *equation.outvars]]
+    moved = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+    return 2.0 * shared * rows * inner * cols, moved, 1.0
 
 
 def likely_instructions(closed: Any) -> int:

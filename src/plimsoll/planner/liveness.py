@@ -75,25 +75,29 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
     alive: dict[Any, int] = {}
     highest = 0
     for at, equation in enumerate(jaxpr.eqns):
-        inside = max((_peak(inner, workspace, inlined) for inner in inner_jaxprs(equation)), default=0)
-        inside += workspace if equation.primitive.name == "dot_general" else 0
-        inside += _rounded_before(equation) if equation.primitive.name == "scan" else 0
-        allocated = {
-            variable: _bytes(variable)
-            for variable in equation.outvars
-            if variable not in made_from and variable not in results
-        }
+        written = [variable for variable in equation.outvars if variable not in made_from and variable not in results]
+        allocated = {variable: _bytes(variable) for variable in written}
+
+        # A loop takes the bytes of what dies with it, an update those of what it updates.
         dying = [value for value in alive if last_use.get(value, -1) <= at]
-        reused = 0
-        if equation.primitive.name in ("scan", "while"):
-            reused = sum(alive[value] for value in dying)
-        elif equation.primitive.name in UPDATES:
-            reused = sum(alive[value] for value in dying if value is equation.invars[0])
-        highest = max(highest, sum(alive.values()) + max(0, sum(allocated.values()) - reused) + inside)
+        is_loop = equation.primitive.name in ("scan", "while")
+        updated = equation.invars[:1] if equation.primitive.name in UPDATES else []
+        reused = sum(alive[value] for value in dying if is_loop or any(value is operand for operand in updated))
+
+        beside = max(0, sum(allocated.values()) - reused) + _inside(equation, workspace, inlined)
+        highest = max(highest, sum(alive.values()) + beside)
         for value in dying:
             del alive[value]
         alive |= {variable: size for variable, size in allocated.items() if last_use.get(variable, -1) > at}
     return highest
+
+
+def _inside(equation: Any, workspace: int, inlined: Collection[str]) -> int:
+    """Returns the bytes that an operation takes beside its operands and results."""
+    inside = max((_peak(inner, workspace, inlined) for inner in inner_jaxprs(equation)), default=0)
+    if equation.primitive.name == "dot_general":
+        return inside + workspace
+    return inside + _rounded_before(equation) if equation.primitive.name == "scan" else inside
 
 
 def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
@@ -116,30 +120,31 @@ def _rounded_before(loop: Any) -> int:
     """Returns the bytes of what a loop reads in every round in a narrower type: a compiler rounds it once, before."""
     (body,) = inner_jaxprs(loop)
     constants = {variable: variable for variable in body.invars[: loop.params["num_consts"]]}
+    return sum(_rounded(body, constants).values())
+
+
+def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
+    """Returns the bytes of narrower forms of `constants`, which map a variable to the one that it is made from."""
     rounded: dict[Any, int] = {}
-    _collect_rounded(body, constants, rounded)
-    return sum(rounded.values())
-
-
-def _collect_rounded(jaxpr: Any, constants: dict[Any, Any], rounded: dict[Any, int]) -> None:
-    """Adds to `rounded` the bytes of narrower forms of `constants`, which map a variable to where it comes from."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         sources = [None if isinstance(atom, jex.Literal) else constants.get(atom) for atom in equation.invars]
+        source = sources[0] if sources else None
 
         # The same bytes under another shape, or a narrower type.
-        if sources and sources[0] is not None:
+        if source is not None and name in FREE:
+            constants[equation.outvars[0]] = source
+        elif source is not None and name == "convert_element_type":
             result = equation.outvars[0]
-            if name in FREE:
-                constants[result] = sources[0]
-            elif name == "convert_element_type" and result.aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize:
-                rounded[sources[0], result.aval.dtype] = _bytes(result)
+            if result.aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize:
+                rounded[source, result.aval.dtype] = _bytes(result)
 
         # What functions, and loops within the loop, are given of them.
-        count = equation.params["num_consts"] if name == "scan" else len(sources)
-        for inner in inner_jaxprs(equation) if name not in ("cond", "while") else ():
+        for inner in [] if name in ("cond", "while") else inner_jaxprs(equation):
+            count = equation.params["num_consts"] if name == "scan" else len(sources)
             passed = zip(inner.invars, sources[:count], strict=False)
-            _collect_rounded(inner, {variable: source for variable, source in passed if source is not None}, rounded)
+            rounded |= _rounded(inner, {variable: source for variable, source in passed if source is not None})
+    return rounded
 
 
 def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
