@@ -61,10 +61,11 @@ def _too_small(
     source = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
     parts = sorted(ledger.components.items(), key=lambda item: -item[1])
     named = " + ".join(f"{name} {size / MIB:.0f}" for name, size in parts if size >= MIB)
+    needed = format_bytes(ledger.needed_bytes)
     spare = f" and {format_bytes(ledger.spare_bytes)} kept free" if ledger.spare_bytes else ""
     return BudgetError(
         f"no plan for {problem.recipe} fits in {format_bytes(ledger.budget_bytes)} {place}\n"
-        f"  smallest {source}: {format_bytes(ledger.needed_bytes)} = {named} (MiB), in the phase '{ledger.phase}'{spare}\n"
+        f"  smallest {source}: {needed} = {named} (MiB), in the phase '{ledger.phase}'{spare}\n"
         f"  settings of that plan: micro-batch {least.plan.micro_batch}, {in_words(least.plan.levers)}\n"
         f"  you could: {', or '.join(changes)}",
         budget_bytes=ledger.budget_bytes,

@@ -18,37 +18,29 @@ from typing import Any
 
 from plimsoll.planner.hlo.kernels import UPDATES
 from plimsoll.planner.hlo.module import Location, Module
-from plimsoll.planner.hlo.shapes import TUPLE, leaves, padded_bytes, part_at
+from plimsoll.planner.hlo.shapes import leaves, padded_bytes
 
-Index = tuple[int, ...]
-Pair = tuple[Location, Location]
-
-_WHOLE = ("bitcast", "optimization-barrier", "all-reduce-start", "all-reduce-done", "add-dependency", "async-update")
-_PASSED: dict[str, tuple[Index, Index]] = dict.fromkeys((*_WHOLE, "while"), ((), ())) | {
-    "copy-start": ((1,), ()),  # (to, from, context)
-    "copy-done": ((), (0,)),
-    "all-gather-done": ((), (1,)),
-    "collective-permute-done": ((), (1,)),
-    "async-done": ((), (1,)),
-}
-"""Operation to the part of its result that is in the bytes of a part of its first operand."""
-_STARTS = ("all-gather-start", "collective-permute-start", "async-start")
-"""Operations whose result is what they read, one or several arrays, and where it goes."""
-_CALLS = ("while", "conditional", "call", "async-start")
+_SAME = """
+    tuple bitcast while optimization-barrier add-dependency all-reduce-start all-reduce-done all-gather-start
+    collective-permute-start async-start async-update copy-done
+"""
+SAME = {*_SAME.split(), *UPDATES}
+"""Operations whose first arrays are those of their operands."""
+RECEIVED = ("all-gather-done", "collective-permute-done", "async-done")
+"""Operations on what is sent, and what arrives: their arrays are the latter."""
+CALLS = ("while", "conditional", "call", "async-start")
 """Operations that run computations whose values have bytes of their own; those of a fusion or a sum have none."""
 
 
 class Values:
-    """Classes of values that share their bytes."""
+    """Classes of values that share their bytes. A value is an array, perhaps in a tuple."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
         self._same_as: dict[Location, Location] = {}
         self._bytes: dict[Location, int] = {}
-        self._excluded: list[Location] = []
-        self._visit(module.entry, set())
-        root = module.roots[module.entry]
-        self._excluded += [(root, index) for index, _ in leaves(module.instructions[root].shape)]
+        self._excluded = arrays_of(module, module.roots[module.entry])
+        self._visit(module.entry)
 
     def temporary(self) -> list[tuple[int, set[Location]]]:
         """Returns the bytes and the values of each class of temporaries."""
@@ -59,29 +51,20 @@ class Values:
         sized = {first: max(self._bytes[value] for value in values) for first, values in classes.items()}
         return [(sized[first], values) for first, values in classes.items() if sized[first] and first not in excluded]
 
-    def _visit(self, computation: int, seen: set[int]) -> None:
+    def _visit(self, computation: int) -> None:
         """Adds the values of a computation, and of those that it calls."""
-        if computation in seen:
-            return
-        seen.add(computation)
-        for identity in self._module.schedule[computation]:
-            instruction = self._module.instructions[identity]
-            opcode = instruction.opcode
-            is_input = opcode == "constant" or (opcode == "parameter" and computation == self._module.entry)
+        module = self._module
+        inputs = ("constant", "parameter") if computation == module.entry else ("constant",)
+        for identity in module.schedule[computation]:
+            instruction = module.instructions[identity]
             for index, shape in leaves(instruction.shape):
                 self._bytes[identity, index] = padded_bytes(shape)
-                if is_input or shape.layout.memory_space:
+                if instruction.opcode in inputs or shape.layout.memory_space:
                     self._excluded.append((identity, index))
-            for value, other in passed_on(self._module, instruction):
-                self._unite(value, other)
-            for called in self._module.scheduled_calls(identity) if opcode in _CALLS else ():
-                self._visit(called, seen)
-
-    def _unite(self, value: Location, other: Location) -> None:
-        """Puts two values into the same bytes, part by part where they are tuples."""
-        (identity, index), (other_identity, other_index) = value, other
-        for inside, _ in leaves(part_at(self._module.instructions[identity].shape, index)):
-            self._same_as[self._first((identity, index + inside))] = self._first((other_identity, other_index + inside))
+            for value, other in passed_on(module, instruction):
+                self._same_as[self._first(value)] = self._first(other)
+            for called in module.scheduled_calls(identity) if instruction.opcode in CALLS else ():
+                self._visit(called)
 
     def _first(self, value: Location) -> Location:
         """Returns the value that stands for the class of this one."""
@@ -92,56 +75,60 @@ class Values:
         return first
 
 
-def passed_on(module: Module, instruction: Any) -> Iterator[Pair]:
+def arrays_of(module: Module, *instructions: int) -> list[Location]:
+    """Returns the arrays that instructions return, one after another."""
+    return [(each, index) for each in instructions for index, _ in leaves(module.instructions[each].shape)]
+
+
+def passed_on(module: Module, instruction: Any) -> Iterator[tuple[Location, Location]]:
     """Yields values of an instruction, each with the one whose bytes it has."""
-    identity, opcode = instruction.id, instruction.opcode
-    operands: list[Location] = [(operand, ()) for operand in instruction.operand_ids]
-    if opcode == "tuple":
-        for at, operand in enumerate(operands):
-            yield (identity, (at,)), operand
+    opcode = instruction.opcode
+    results = arrays_of(module, instruction.id)
+    operands = arrays_of(module, *instruction.operand_ids)
+    if opcode in SAME:
+        yield from zip(results, operands, strict=False)
+    elif opcode == "copy-start":  # (to, from, context)
+        yield from zip(results[1:], operands, strict=False)
     elif opcode == "get-tuple-element":
-        yield (identity, ()), (operands[0][0], (instruction.tuple_index,))
-    elif opcode in _PASSED:
-        of_result, of_operand = _PASSED[opcode]
-        yield (identity, of_result), (operands[0][0], of_operand)
-    elif opcode in _STARTS:
-        for at, operand in enumerate(operands):
-            is_several = opcode == "async-start" or len(operands) > 1
-            yield (identity, (0, at) if is_several else (0,)), operand
-    elif opcode in UPDATES and instruction.shape.element_type != TUPLE:
-        yield (identity, ()), operands[0]
+        element = [operand for operand in operands if operand[1][0] == instruction.tuple_index]
+        yield from zip(results, element, strict=True)
+    elif opcode in RECEIVED:
+        received = [operand for operand in operands if operand[1][0] > 0]
+        yield from zip(results, received, strict=False)
     for alias in instruction.output_operand_aliasing:
-        operand, _ = operands[alias.operand_index]
-        yield (identity, tuple(alias.output_shape_index)), (operand, tuple(alias.operand_shape_index))
+        operand = instruction.operand_ids[alias.operand_index]
+        yield (instruction.id, tuple(alias.output_shape_index)), (operand, tuple(alias.operand_shape_index))
     if opcode == "fusion":
         yield from _updated_in(module, instruction)
-    elif opcode in _CALLS:
+    elif opcode in CALLS:
         yield from _called_by(module, instruction)
 
 
-def _called_by(module: Module, call: Any) -> Iterator[Pair]:
+def _called_by(module: Module, call: Any) -> Iterator[tuple[Location, Location]]:
     """Yields results of what is called with the call's own, and parameters with its operands."""
-    opcode = call.opcode
     called = module.scheduled_calls(call.id)
-    with_result = called[:1] if opcode == "while" else called  # a loop's condition has none
-    for computation in with_result:
-        yield (module.roots[computation], ()), (call.id, (1,) if opcode == "async-start" else ())
+    results = arrays_of(module, call.id)
+    if call.opcode == "async-start":
+        results = [result for result in results if result[1][0] > 0]
+    for computation in called[:1] if call.opcode == "while" else called:  # a loop's condition has none
+        yield from zip(arrays_of(module, module.roots[computation]), results, strict=False)
 
     for number, computation in enumerate(called):
-        operands = call.operand_ids[number + 1 :] if opcode == "conditional" else call.operand_ids
+        operands = call.operand_ids[number + 1 :] if call.opcode == "conditional" else call.operand_ids
         for identity in module.schedule[computation]:
             parameter = module.instructions[identity]
             if parameter.opcode == "parameter":
-                yield (identity, ()), (operands[parameter.parameter_number], ())
+                given = arrays_of(module, operands[parameter.parameter_number])
+                yield from zip(arrays_of(module, identity), given, strict=True)
 
 
-def _updated_in(module: Module, fusion: Any) -> Iterator[Pair]:
+def _updated_in(module: Module, fusion: Any) -> Iterator[tuple[Location, Location]]:
     """Yields the results that a fusion's computation updates in place, with the operands that it updates."""
     root = module.instructions[module.roots[fusion.called_computation_ids[0]]]
-    several = root.opcode == "tuple"
-    for at, result in enumerate(root.operand_ids if several else [root.id]):
-        update = module.behind_bitcasts(result)
+    written = root.operand_ids if root.opcode == "tuple" else [root.id]
+    for result, identity in zip(arrays_of(module, fusion.id), written, strict=False):
+        update = module.behind_bitcasts(identity)
         if update.opcode in UPDATES:
             updated = module.behind_bitcasts(update.operand_ids[0])
             if updated.opcode == "parameter":
-                yield (fusion.id, (at,) if several else ()), (fusion.operand_ids[updated.parameter_number], ())
+                yield result, (fusion.operand_ids[updated.parameter_number], ())
