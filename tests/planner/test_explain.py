@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner_examples import analysis, plan
+from planner_examples import plan
 from plimsoll.planned import Ledger
 from plimsoll.planner.explain import Priced, alternative
 from plimsoll.units import GIB, MIB
@@ -13,7 +13,7 @@ from plimsoll.units import GIB, MIB
 def candidate(seconds, peak, **changes):
     """Of so many MiB."""
     book = Ledger(budget_bytes=GIB, components={"state": peak * MIB}, phase="train")
-    return Priced(plan(**changes), book, seconds, analysis(0))
+    return Priced(plan(**changes), book, seconds)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner_examples import STATIC, analysis, plan, problem
+from planner_examples import STATIC, plan, problem
 from plimsoll.planned import HostLedger, Ledger
 from plimsoll.planner.evidence import Failure
 from plimsoll.planner.explain import Priced
@@ -16,7 +16,7 @@ def smallest(*, spare=0, host=None, **parts):
     """A plan whose parts are so many MiB."""
     predicted = {name.replace("_", " "): round(size * MIB) for name, size in parts.items()}
     book = Ledger(budget_bytes=100 * MIB, components=predicted, phase="train", host=host, spare_bytes=spare * MIB)
-    return Priced(plan(), book, 1.0, analysis(0))
+    return Priced(plan(), book, 1.0)
 
 
 def never(**_changes):

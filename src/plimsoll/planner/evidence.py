@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cached_property, wraps
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from plimsoll.planned import Ledger, Plan
 from plimsoll.planner import speed
 from plimsoll.planner.between import interpolated
-from plimsoll.planner.bytes import PREDICTED, UNPREPARED, PlanBytes
+from plimsoll.planner.bytes import UNPREPARED, PlanBytes
 from plimsoll.planner.space import Candidate, Combination, Family, StaticOf, smaller
-from plimsoll.planner.types import Analysis, Depth, Preparation, Problem, Rates
+from plimsoll.planner.types import Analysis, Preparation, Problem, Rates
 
 
 class Range(NamedTuple):
@@ -64,10 +64,6 @@ ORDERED = 0.1
 """Share by which a lever's next value may need more, although it is meant to need less."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
 """Seconds by the clock over estimated ones, of a model of which nothing was timed."""
-TRIAL_SECONDS = 5.0
-"""Seconds that a trial process is taken to need."""
-TRIAL_SHARE = 0.1
-"""Share of the time of a run that a trial may take."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """Analysis of a process that does not train."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -126,17 +122,14 @@ class Evidence:
     memory: dict[Any, Any] = field(default_factory=dict)
     """What followed from the answers so far."""
 
-    def __post_init__(self) -> None:
-        self.answers: Mapping[Verb, dict[Any, Any]] = {
-            "trace": self.traced,
-            "compile": self.compiled,
-            "time": self.timed,
-            "prepare": self.prepared,
-        }
-        self.children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
+    @cached_property
+    def children(self) -> dict[Combination, list[Combination]]:
+        """Combinations with one lever at a later value: smaller, and slower where nothing is known."""
+        children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
-                self.children[parent].append(child)
+                children[parent].append(child)
+        return children
 
     def candidates(self) -> list[Candidate]:
         """Returns the candidates that have not failed, those of the fastest combination first."""
@@ -239,25 +232,6 @@ class Evidence:
         traces = [self.traced[combination.family]] if combination.family in self.traced else self.traced.values()
         return min((trace.instructions for of_one in traces for trace in of_one.values()), default=0)
 
-    def depth(self, candidate: Candidate) -> Depth:
-        """Returns how well it is to be known what a run takes besides its step.
-
-        A run that is so short that a trial would take too much of it has none, unless it fits only with one.
-        """
-        problem = self.problem
-        if problem.prepares != "try" or problem.steps is None:
-            return problem.prepares
-        is_short = TRIAL_SHARE * problem.steps * self.seconds(candidate).likely < TRIAL_SECONDS
-        peak = self.books(candidate)[1].predicted_peak_bytes
-        fits_without = PREDICTED.needed_bytes(peak) <= problem.budget_bytes
-        return "compile" if is_short and fits_without else "try"
-
-    def analysis(self, candidate: Candidate) -> Analysis:
-        """Returns the answer of the compiler, or what it is likely to be."""
-        if candidate in self.compiled:
-            return self.compiled[candidate]
-        return self.by_trace(candidate)
-
     def by_trace(self, candidate: Candidate) -> Analysis:
         """Returns the trace with the temporaries that the compiler has, or is likely to have."""
         traced = interpolated(candidate.micro, self.traced[candidate.combination.family])
@@ -331,9 +305,17 @@ class Evidence:
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
         """Adds an answer. A trace is that of all levers that only store state and weights otherwise."""
-        about = inquiry.candidate.combination.family if inquiry.verb == "trace" else inquiry.candidate
-        self.answers[inquiry.verb][about] = answer
         self.memory.clear()
+        candidate = inquiry.candidate
+        match inquiry.verb:
+            case "trace":
+                self.traced[candidate.combination.family] = answer
+            case "compile":
+                self.compiled[candidate] = answer
+            case "time":
+                self.timed[candidate] = answer
+            case "prepare":
+                self.prepared[candidate] = answer
 
     def fail(self, inquiry: Inquiry, why: str) -> None:
         """Adds that there is no answer, for all candidates of which that says as much."""

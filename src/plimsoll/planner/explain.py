@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 
 from plimsoll.levers.lever import CLASSES
-from plimsoll.planned import Alternative, Ledger, Plan, Planned, Process
+from plimsoll.planned import Alternative, Ledger, Plan, Planned
 from plimsoll.planner.bytes import UNPREPARED
 from plimsoll.planner.evidence import Evidence
 from plimsoll.planner.frontier import frontier
 from plimsoll.planner.objectives import NEAR
 from plimsoll.planner.space import Candidate, same_step, smaller
 from plimsoll.planner.speed import range_of
-from plimsoll.planner.types import Analysis
 from plimsoll.types import Storage
 from plimsoll.units import format_bytes, format_seconds
 
@@ -25,11 +24,8 @@ class Priced:
     plan: Plan
     ledger: Ledger
     seconds: float
-    analysis: Analysis
     is_timed: bool = False
     """Whether the clock said its seconds."""
-    trial: Process | None = None
-    """Weight of a trial process; None where there was none."""
 
     @property
     def peak(self) -> int:
@@ -38,29 +34,29 @@ class Priced:
 
 def priced(evidence: Evidence, candidate: Candidate) -> Priced:
     """Returns the first variant of the candidate that fits, else the smallest, with its likely price."""
-    analysis = evidence.analysis(candidate)
+    analysis = evidence.compiled.get(candidate) or evidence.by_trace(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed
-    trial = evidence.prepared.get(candidate, UNPREPARED).process
     variants = [
-        Priced(plan, evidence.book(candidate, plan, analysis), seconds, analysis, is_timed, trial)
+        Priced(plan, evidence.book(candidate, plan, analysis), seconds, is_timed)
         for plan in smaller(candidate.plan, evidence.problem)
     ]
     fitting = [variant for variant in variants if variant.ledger.fits]
     return fitting[0] if fitting else variants[-1]
 
 
-def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = "") -> Planned:
+def explained(evidence: Evidence, candidate: Candidate, compiles: int, ended: str = "") -> Planned:
     """Returns the result of a search.
 
     Args:
         evidence: What was answered.
-        chosen: The plan.
+        candidate: What was chosen. It was compiled.
         compiles: Number of steps that were compiled.
         ended: How the search ended, where it was cut short (Deadline.words).
     """
     problem = evidence.problem
-    analysis = chosen.analysis
+    chosen = priced(evidence, candidate)
+    analysis = evidence.compiled[candidate]
     others = [other for other in compared(evidence) if same_step(other.plan) != same_step(chosen.plan)]
     source = "measured" if chosen.is_timed else "kernels" if analysis.kernel_seconds else "roofline"
     failures = [failure.why for failure in evidence.failed.values()]
@@ -79,7 +75,7 @@ def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = ""
         temporary_bytes=analysis.temp_bytes,
         imported_bytes=evidence.imported_bytes,
         instructions=analysis.instructions,
-        trial=chosen.trial,
+        trial=evidence.prepared.get(candidate, UNPREPARED).process,
         largest_buffers=analysis.largest,
         chip_flops=evidence.rates.flops[chosen.plan.precision],
         tokens_per_step=problem.effective_batch * problem.rate_per_example if is_text else None,
@@ -90,7 +86,7 @@ def explained(evidence: Evidence, chosen: Priced, compiles: int, ended: str = ""
         devices=problem.devices,
         hosts=problem.hosts,
         reason=reason_for(evidence, chosen, others, ended),
-        frontier=frontier(evidence, chosen.plan, chosen.seconds),
+        frontier=frontier(evidence, candidate),
         alternatives=tuple(alternative(other, chosen) for other in others[:3]),
     )
 

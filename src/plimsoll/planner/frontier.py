@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import math
 
-from plimsoll.planned import Plan, Point
+from plimsoll.planned import Point
 from plimsoll.planner.evidence import Evidence
-from plimsoll.planner.space import Candidate, same_step, smaller
+from plimsoll.planner.space import Candidate, smaller
 
 
-def frontier(evidence: Evidence, chosen: Plan, chosen_seconds: float) -> tuple[Point, ...]:
+def frontier(evidence: Evidence, chosen: Candidate) -> tuple[Point, ...]:
     """Returns the plans than which none is both smaller and faster, the smallest first, the chosen one among them."""
-    points = [
-        point_of(evidence, candidate, chosen, chosen_seconds)
-        for candidate in evidence.candidates()
-        if evidence.is_traced(candidate)
-    ]
+    traced = [candidate for candidate in evidence.candidates() if evidence.is_traced(candidate)]
+    points = [point_of(evidence, candidate, chosen) for candidate in traced]
     points.sort(key=lambda point: (point.needed_bytes, point.step_seconds))
 
     unbeaten: list[Point] = []
@@ -30,7 +27,7 @@ def frontier(evidence: Evidence, chosen: Plan, chosen_seconds: float) -> tuple[P
     return tuple(unbeaten)
 
 
-def point_of(evidence: Evidence, candidate: Candidate, chosen: Plan, chosen_seconds: float) -> Point:
+def point_of(evidence: Evidence, candidate: Candidate, chosen: Candidate) -> Point:
     """Returns a traced candidate, as small as it can be saved and read.
 
     One that fits the budget and is likely to be faster than the chosen one is not: the search would have taken it.
@@ -38,13 +35,12 @@ def point_of(evidence: Evidence, candidate: Candidate, chosen: Plan, chosen_seco
     *_, least = smaller(candidate.plan, evidence.problem)
     needed = round(evidence.needed(candidate).likely)
     seconds = evidence.seconds(candidate).likely
-    is_chosen = candidate.step == same_step(chosen)
-    if not is_chosen and needed <= evidence.problem.budget_bytes:
-        seconds = max(seconds, chosen_seconds)
+    if needed <= evidence.problem.budget_bytes:
+        seconds = max(seconds, evidence.seconds(chosen).likely)
     return Point(
         plan=least,
         needed_bytes=needed,
         step_seconds=seconds,
         compiled=candidate in evidence.compiled,
-        chosen=is_chosen,
+        chosen=candidate == chosen,
     )

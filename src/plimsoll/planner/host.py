@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from plimsoll.units import GIB, KIB, MIB
+import psutil
+
+from plimsoll.units import GIB, MIB
 
 COMPILER_BYTES = 3 * GIB
 """Memory that one compile process may come to: 0.5 to 1.5 GiB were seen (notes, "Plans in seconds")."""
@@ -25,18 +27,7 @@ def margin_bytes(available: int) -> int:
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Returns the free memory of the machine, or what the control groups still allow, whichever is less."""
-    return min(_free_bytes(), cgroup_room(root))
-
-
-def _free_bytes() -> int:
-    """Returns the bytes that the system can give without swapping: on Linux the kernel's own figure."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * KIB for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        import psutil
-
-        return psutil.virtual_memory().available
+    return min(psutil.virtual_memory().available, cgroup_room(root))
 
 
 def compilers() -> int:

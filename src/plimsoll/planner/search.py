@@ -15,6 +15,7 @@ from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.planned import Planned
+from plimsoll.planner import bytes as plan_bytes
 from plimsoll.planner.deadline import Deadline
 from plimsoll.planner.evidence import UNSEEN, Evidence, Inquiry
 from plimsoll.planner.explain import explained, priced
@@ -22,9 +23,14 @@ from plimsoll.planner.objectives import Fastest, Smallest
 from plimsoll.planner.policy import best, inquiries
 from plimsoll.planner.refusal import refusal
 from plimsoll.planner.space import Candidate, Combination, combinations
-from plimsoll.planner.types import Analysis, Compiler, DoesNotCompile, Problem
+from plimsoll.planner.types import Analysis, Compiler, Depth, DoesNotCompile, Problem
 from plimsoll.types import Storage
 from plimsoll.units import format_budget
+
+TRIAL_SECONDS = 5.0
+"""Seconds that a trial process is taken to need."""
+TRIAL_SHARE = 0.1
+"""Share of the time of a run that a trial may take."""
 
 Say = Callable[[str], None]
 
@@ -61,7 +67,7 @@ def find_fastest(problem: Problem, desk: Desk) -> Planned:
         if chosen is None:
             raise refused(evidence, smallest, desk)
 
-    return explained(evidence, priced(evidence, chosen), desk.compiler.compiles, desk.deadline.words)
+    return explained(evidence, chosen, desk.compiler.compiles, desk.deadline.words)
 
 
 def find_smallest(problem: Problem, desk: Desk) -> Planned:
@@ -71,10 +77,10 @@ def find_smallest(problem: Problem, desk: Desk) -> Planned:
     if smallest is None:
         raise refused(evidence, None, desk)
 
-    plan = priced(evidence, smallest)
-    budget = format_budget(plan.ledger.needed_bytes)
+    planned = explained(evidence, smallest, desk.compiler.compiles)
+    budget = format_budget(planned.ledger.needed_bytes)
     reason = f"the smallest plan{desk.deadline.words}: it fits in {budget} and more"
-    return replace(explained(evidence, plan, desk.compiler.compiles), reason=reason)
+    return replace(planned, reason=reason)
 
 
 def begin(problem: Problem, desk: Desk) -> Evidence:
@@ -165,12 +171,26 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
             desk.deadline.compile_seconds = desk.deadline.clock() - started
             return analysis
         case "prepare":
-            depth = evidence.depth(candidate)
+            depth = depth_of_preparing(candidate, evidence)
             if depth == "try":
                 desk.say(f"weighing a trial process of {candidate.words}")
             return compiler.prepare(candidate.step, depth)
         case "time":
             return time_in_turn(candidate, evidence, compiler)
+
+
+def depth_of_preparing(candidate: Candidate, evidence: Evidence) -> Depth:
+    """Returns how well it is to be known what a run takes besides its step.
+
+    A run that is so short that a trial would take too much of it has none, unless it fits only with one.
+    """
+    problem = evidence.problem
+    if problem.prepares != "try" or problem.steps is None:
+        return problem.prepares
+    is_short = TRIAL_SHARE * problem.steps * evidence.seconds(candidate).likely < TRIAL_SECONDS
+    peak = evidence.books(candidate)[1].predicted_peak_bytes
+    fits_without = plan_bytes.PREDICTED.needed_bytes(peak) <= problem.budget_bytes
+    return "compile" if is_short and fits_without else "try"
 
 
 def trace(combination: Combination, evidence: Evidence, compiler: Compiler) -> dict[int, Analysis]:
