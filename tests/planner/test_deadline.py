@@ -68,13 +68,19 @@ def test_more_time_gives_no_slower_plan():
 @pytest.mark.parametrize(
     ("budget", "measure", "compiles"), [(400, False, 1), (700, False, 1), (700, True, 2), (2_000, False, 1)]
 )
-def test_where_the_time_is_used_up_before_any_plan_is_known_one_that_surely_fits_is_looked_at(
-    budget, measure, compiles
-):
+def test_where_the_time_is_used_up_before_any_plan_is_known_one_is_looked_at(budget, measure, compiles):
     """A busy machine may need all of it for the first trace."""
     planned = within(0, budget, Card(traced=HALVES, loop_seconds=0.3), measure=measure)
     assert planned.ledger.fits
     assert planned.compiles == compiles
+
+
+@pytest.mark.parametrize("budget", [300, 400, 500])
+def test_late_the_cheapest_plan_that_is_expected_to_fit_is_taken_and_not_the_surest(budget):
+    late = within(0, budget, Card(traced=HALVES, loop_seconds=0.02))
+    whole = within(math.inf, budget, Card(traced=HALVES, loop_seconds=0.02))
+    assert late.compiles == 1
+    assert late.step_seconds <= 1.2 * whole.step_seconds
 
 
 @pytest.mark.parametrize("seconds", [0, 10])

@@ -15,7 +15,7 @@ from typing import Any
 
 from plimsoll.errors import BudgetError, PlimsollError
 from plimsoll.planned import Planned
-from plimsoll.planner import bytes as plan_bytes
+from plimsoll.planner.bytes import PREDICTED
 from plimsoll.planner.deadline import Deadline
 from plimsoll.planner.evidence import UNSEEN, Evidence, Inquiry
 from plimsoll.planner.explain import explained, priced
@@ -189,7 +189,7 @@ def depth_of_preparing(candidate: Candidate, evidence: Evidence) -> Depth:
         return problem.prepares
     is_short = TRIAL_SHARE * problem.steps * evidence.seconds(candidate).likely < TRIAL_SECONDS
     peak = evidence.books(candidate)[1].predicted_peak_bytes
-    fits_without = plan_bytes.PREDICTED.needed_bytes(peak) <= problem.budget_bytes
+    fits_without = PREDICTED.needed_bytes(peak) <= problem.budget_bytes
     return "compile" if is_short and fits_without else "try"
 
 

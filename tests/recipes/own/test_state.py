@@ -104,8 +104,8 @@ def test_it_is_sound_and_known_by_what_it_computes(recipe, batches):
 @pytest.mark.parametrize(
     ("options", "pins", "words"),
     [
-        ({}, {"micro_batch": 8}, "--micro-batch 8 .* a multiple of 16: .* --norm-group"),
-        ({"norm_group": 4}, {"micro_batch": 2}, "--micro-batch 2 .* a multiple of 4: .* --norm-group"),
+        ({}, {"micro_batch": 8}, "--micro-batch 8 .* a multiple of 16: .*--norm-group"),
+        ({"norm_group": 4}, {"micro_batch": 2}, "--micro-batch 2 .* a multiple of 4: .*--norm-group"),
         ({"norm_group": 3}, {}, "--norm-group 3 does not divide the effective batch of 16"),
     ],
 )
