@@ -110,7 +110,7 @@ def chip_named(name: str) -> Chip:
             if here.name == name:
                 return here
             default = here.name
-        if str(name).lower() not in chips.KINDS:
+        if str(name).lower() not in ("gpu", "cuda", "tpu"):
             raise
         raise RecipeError(f"{refusal}. Without --chip it is this machine's: {default}") from None
 
