@@ -134,7 +134,7 @@ def test_rates_of_a_card_follow_from_its_cores_and_clock(name):
         ("mi300x", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
         ("M3 Max", ["NVIDIA GPUs, TPUs and the CPU of this machine can be planned for"]),
         ("a100", ["did you mean a100-40 or a100-80?"]),
-        ("gpu", ["NVIDIA GPUs, TPUs", "`plimsoll chips`"]),
+        ("gpu", ["a100-40, a100-80,", "`plimsoll chips`"]),
         ("V100", ["16 GB", "--chip t4, with rough times"]),
         ("NVIDIA GeForce RTX 3080", ["10 GB", "--chip rtx3090 --memory 8.5GiB"]),
         ("rtx3060ti", ["8 GB", "--chip rtx3090 --memory 6.5GiB"]),

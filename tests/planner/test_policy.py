@@ -190,7 +190,7 @@ def test_the_policy_reads_no_clock():
 
 
 def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_are_asked():
-    """Of 200 such draws plans were 0.4 % slower than the best in the mean, 20 % at worst, after 3.1 compiles."""
+    """Of 120 such draws plans were 0.5 % slower than the best in the mean, 13 % at worst, after 3.0 compiles."""
     dice = random.Random(5)
     slower, counts, draws = [], Counter(), examples(120, usual=24)
     for _ in range(draws):
@@ -212,12 +212,12 @@ def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_
             assert not fitting, "refused though a plan fits"
         counts.update(verb for verb, _ in compiler.asked)
         counts["trace"] += compiler.traces
-    assert mean(slower) <= 0.02
-    assert max(slower) <= 0.3
-    assert sum(each > (1 + SMALL) * NEAR - 1 for each in slower) <= max(2, len(slower) / 20)
-    assert counts["analyse"] <= 3.4 * draws
-    assert counts["prepare"] <= 1.6 * draws
-    assert counts["trace"] <= 10 * draws
+    assert mean(slower) <= 0.01
+    assert max(slower) <= 0.15
+    assert sum(each > (1 + SMALL) * NEAR - 1 for each in slower) <= len(slower) / 50
+    assert counts["analyse"] <= 3.1 * draws
+    assert counts["prepare"] <= 1.1 * draws
+    assert counts["trace"] <= 9 * draws
 
 
 @pytest.mark.parametrize("platform", ["cpu", "h100"])
@@ -246,7 +246,7 @@ def test_however_far_traces_are_off_the_smallest_plan_is_found(platform, whole, 
 @settings(deadline=None, max_examples=examples(30, usual=8))
 @given(DRAWS, st.integers(1, 400))
 def test_a_smaller_budget_gives_no_faster_plan(draw, more):
-    """But for what counts as equal: of such plans the smaller one is taken."""
+    """By rates by 2 % at most. By the clock a question may not be worth asking: 1 of 132 neighbours were 5 % apart."""
 
     def planned(budget):
         try:
@@ -259,7 +259,8 @@ def test_a_smaller_budget_gives_no_faster_plan(draw, more):
         assert isinstance(small, BudgetError), "what fits in less fits in more"
         assert large.floor_bytes > (draw.budget + more) * MIB
     elif not isinstance(small, BudgetError):
-        assert large.step_seconds <= small.step_seconds * (1 + SMALL) * NEAR
+        apart = 1.02 if draw.slower is None else (1 + SMALL) * NEAR
+        assert large.step_seconds <= small.step_seconds * apart
 
 
 @pytest.mark.parametrize(

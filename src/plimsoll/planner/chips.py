@@ -82,11 +82,12 @@ def _unknown(name: str, known: Catalogue) -> RecipeError:
     if siblings and siblings[0].platform == "tpu":
         return _no_slice(name, siblings, size)
     variants = [chip for chip in known.chips if chip.startswith(f"{name.lower()}-")]
-    similar = variants[:3] or difflib.get_close_matches(name.lower(), ["cpu", *known.chips], n=3)
-    hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+    similar = variants[:3] or difflib.get_close_matches(name.lower(), known.chips, n=3)
+    names = names_in_words(known.chips, all_of_them="`plimsoll chips`")
+    hint = f"did you mean {' or '.join(similar)}?" if similar else f"there are {names}."
     return RecipeError(
-        f"there is no chip called {name!r}: {hint}NVIDIA GPUs, TPUs and the CPU of this machine can be planned for."
-        " `plimsoll chips` lists their names, and docs/chips.md says how to add one"
+        f"there is no chip called {name!r}: {hint} NVIDIA GPUs, TPUs and the CPU of this machine can be planned for."
+        " `plimsoll chips` lists them, and docs/chips.md says how to add one"
     )
 
 
