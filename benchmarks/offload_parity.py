@@ -48,10 +48,8 @@ def frozen_layers(*, width: int, layers: int) -> Any:
         return {"trainable": {"kernels": 0.5 * kernels}, "frozen": {"kernels": kernels}}
 
     def loss(params: Any, batch: Any, *, compute: Any) -> tuple[jax.Array, int]:
-        how = {"precision": compute.precision, "platform": compute.platform}
-
         def block(x: jax.Array, layer: Any) -> jax.Array:
-            return x + jnp.tanh(x @ layer["learned"] + frozen_dot(x, layer["frozen"], **how))
+            return x + jnp.tanh(x @ layer["learned"] + frozen_dot(x, layer["frozen"], compute))
 
         step = plimsoll.rematerialised(block, compute.remat, platform=compute.platform)
         layered = {"learned": params["trainable"]["kernels"], "frozen": params["frozen"]["kernels"]}

@@ -234,4 +234,4 @@ def test_a_bucket_that_cannot_be_reached_is_refused_before_anything_is_made(refu
 @pytest.mark.skipif(not HAS_S3, reason="needs `pip install 'plimsoll-jax[test-buckets]'`")
 def test_a_bucket_without_permission_is_refused_before_anything_is_made(refused, bucket):
     with forbidding():
-        assert "(permission denied: " in refused(f"{bucket}/mine")
+        assert "(PermissionError: " in refused(f"{bucket}/mine")

@@ -72,7 +72,7 @@ REFUSED = {
     "train stories --steps 5 --offload optimizer --chip cpu": "--offload optimizer | --chip",
     "train stories --chip cpu": "--steps 10000 | --max-examples",
     # Models that are not supported
-    "plan finetune --pretrained bert-base-uncased --chip h100": "--pretrained bert-base-uncased | BERT | Qwen3",
+    "plan finetune --pretrained bert-base-uncased --chip h100": "--pretrained bert-base-uncased | org/name | Qwen3",
     "plan finetune --pretrained mistralai/Mixtral-8x7B-v0.1 --chip h100": "--pretrained | mixture of experts | Llama",
     "inspect /nowhere/at-all": "/nowhere/at-all",
     "inspect RUN": "RUN is a run | plimsoll report RUN | plimsoll runs | plimsoll evaluate",

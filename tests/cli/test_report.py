@@ -59,7 +59,7 @@ def test_a_damaged_checkpoint_costs_what_needs_it_and_no_more(tiny_run, tmp_path
 
 def test_a_folder_that_may_not_be_written_to_is_said_before_anything_is_asked(tiny_run, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PlimsollError, match="you may not write there: name a file"):
+    with pytest.raises(PlimsollError, match="cannot be written: name a file in a folder"):
         command.report([str(tiny_run)])
 
 

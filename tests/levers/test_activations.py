@@ -12,7 +12,7 @@ from planner_examples import STATIC, problem
 from plimsoll.engine.serve import Answers
 from plimsoll.errors import RecipeError
 from plimsoll.levers.activations import swiglu
-from plimsoll.levers.precision import dot, dot_columns, dot_rows
+from plimsoll.levers.precision import Form, dot, dot_columns, dot_rows
 from plimsoll.models.decoder import rms_norm
 from plimsoll.models.language import NextToken
 from plimsoll.models.rotary import rotary_angles, rotate
@@ -47,11 +47,11 @@ def relative(one, other):
 def test_a_product_returns_the_type_of_its_activations_and_a_weights_gradient_that_of_the_weight(form, platform):
     weight, x = random(16, 16), random(16, 16, seed=1, dtype="bfloat16")
     arguments = (weight, x) if form is dot_columns else (x, weight)
-    product, pull = jax.vjp(partial(form, precision="bfloat16", platform=platform), *arguments)
+    product, pull = jax.vjp(partial(form, compute=Form("bfloat16", platform)), *arguments)
     gradients = pull(product)
     assert product.dtype == jnp.bfloat16
     assert [each.dtype for each in gradients] == [each.dtype for each in arguments]
-    exact, pull = jax.vjp(partial(form, precision="bfloat16", platform="cpu"), *map(jnp.float32, arguments))
+    exact, pull = jax.vjp(partial(form, compute=Form("bfloat16", "cpu")), *map(jnp.float32, arguments))
     assert relative(product, exact) < ROUNDING
     for gradient, expected in zip(gradients, pull(jnp.float32(product)), strict=True):
         assert relative(gradient, expected) < ROUNDING

@@ -11,6 +11,7 @@ import pytest
 from compiled_bytes import temporary_bytes
 from plimsoll.levers import attention
 from plimsoll.levers.attention import causal_attention, kernel
+from plimsoll.levers.cudnn_workspace import Call
 from plimsoll.levers.lever import Problem
 from plimsoll.levers.records.blocks import ATTENTION_CHUNK, attention_blocks_of, without_cudnn
 from plimsoll.planner import liveness
@@ -256,7 +257,7 @@ def test_a_cards_kernel_is_used_where_each_row_is_one_document(monkeypatch, rows
         by_heads = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
         return jnp.swapaxes(dense(*by_heads, scale=call.scale), 1, 2).astype(query.dtype)
 
-    def doubled(query, key, value, call):
+    def doubled(query, key, value, segments, call):
         assert call.causal
         return 2 * dense(query, key, value, window=call.window, scale=call.scale).astype(query.dtype)
 
@@ -294,7 +295,8 @@ def test_a_plan_says_why_attention_is_not_cudnns(changes, words):
 @pytest.mark.parametrize("how", [{}, {"cap": 2.0, "segments": np.repeat([[0, 1], [2, 2]], [100, 156], axis=1)}])
 def test_a_tpus_kernel_computes_the_same_and_knows_documents_and_caps(how):
     arrays = [jnp.asarray(x) for x in heads(256, width=64)]
-    attend = partial(attention._splash, interpret=True, **how)
+    kernel_how = {"segments": None, "call": Call(64**-0.5), **how}
+    attend = partial(attention._splash, interpret=True, **kernel_how)
     assert_near(with_gradients(attend, arrays), with_gradients(partial(dense, **how), arrays), 1e-4)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from compiled_bytes import temporary_bytes
 from plimsoll.levers.chunked_loss import IGNORE, LIFT, chunked_cross_entropy, each_nats, nats_in_one_pass
-from plimsoll.levers.precision import dot, dot_rows
+from plimsoll.levers.precision import Form, dot, dot_rows
 from plimsoll.planner.flops import dot_flops
 
 
@@ -67,7 +67,7 @@ def test_what_comes_after_the_sum_reaches_both_gradients():
 def test_the_models_dots_give_the_same_in_chunks(precision, tied):
     hidden, weights, labels = example(tokens=64, width=16, vocab=50)
     weights = np.ascontiguousarray(weights.T) if tied else weights
-    head = partial(dot_rows if tied else dot, precision=precision, platform="cpu")
+    head = partial(dot_rows if tied else dot, compute=Form(precision, "cpu"))
     expected = value_and_grads(partial(unchunked, head=head))(hidden, weights, labels)
     assert_near(value_and_grads(chunked(16, head))(hidden, weights, labels), expected, 1e-6)
 
@@ -94,7 +94,7 @@ def test_in_float16_a_lift_saves_what_small_probabilities_weigh():
     hidden, labels = hidden * 0.1, np.zeros_like(labels)
 
     def to_hidden(precision, **options):
-        head = partial(dot, precision=precision, platform="cpu")
+        head = partial(dot, compute=Form(precision, "cpu"))
         return value_and_grads(partial(chunked(4, head), **options))(hidden, weights, labels)[1][1]
 
     exact = to_hidden("float32")[:, 1:]  # of the words that are no label

@@ -77,21 +77,21 @@ def test_frozen_weights_take_the_bytes_that_are_claimed(bits, bytes_per_weight):
 @pytest.mark.parametrize(("bits", "precision"), [(8, "float32"), (4, "bfloat16")])
 def test_a_frozen_dot_is_the_dot_with_what_the_codes_mean(bits, precision):
     whole, x = packed(jnp.asarray(kernel()), bits), jnp.asarray(kernel(32, 256, seed=1))
-    how = {"precision": precision, "platform": "cpu"}
-    value, pull = jax.vjp(lambda x: frozen_dot(x, whole, **how), x)
-    plain, pull_plain = jax.vjp(lambda x: dot(x, widened(whole), **how), x)
+    form = Form(precision, "cpu")
+    value, pull = jax.vjp(lambda x: frozen_dot(x, whole, form), x)
+    plain, pull_plain = jax.vjp(lambda x: dot(x, widened(whole), form), x)
     np.testing.assert_array_equal(value, plain)
     np.testing.assert_array_equal(pull(value)[0], pull_plain(plain)[0])
 
 
 def test_no_activation_is_kept_for_a_gradient_that_nobody_wants():
-    how = {"precision": "float32", "platform": "cpu"}
+    form = Form("float32", "cpu")
     x = jax.ShapeDtypeStruct((4096, 256), jnp.float32)
 
     def temporaries(product, kernel, learned):
         def loss(x, kernels):
             for one in kernels:
-                x = product(x, one, **how)
+                x = product(x, one, form)
             return jnp.sum(x * x)
 
         gradient = jax.grad(loss, argnums=(0, 1) if learned else 0)
@@ -173,7 +173,7 @@ def test_a_large_kernel_is_widened_a_tile_at_a_time(product):
     x = jax.ShapeDtypeStruct((64, inner), jnp.float32)
 
     def gradient(x, held):
-        return jax.grad(lambda x: jnp.sum(jnp.sin(product(x, held, precision="float32", platform="cpu"))))(x)
+        return jax.grad(lambda x: jnp.sum(jnp.sin(product(x, held, compute=Form("float32", "cpu")))))(x)
 
     temporaries = jax.jit(gradient).lower(x, held).compile().memory_analysis().temp_size_in_bytes
     assert temporaries < 4 * TILE + 4 * 4 * 64 * cols

@@ -40,10 +40,9 @@ def init(key):
     return {"trainable": {"kernels": 0.1 * kernels}, "frozen": {"kernels": kernels}}
 
 def loss(params, batch, *, compute):
-    how = {"precision": compute.precision, "platform": compute.platform}
 
     def block(x, layer):
-        return x + jnp.tanh(x @ layer["learned"] + frozen_dot(x, layer["frozen"], **how))
+        return x + jnp.tanh(x @ layer["learned"] + frozen_dot(x, layer["frozen"], compute))
 
     step = plimsoll.rematerialised(block, compute.remat)
     layers = {"learned": params["trainable"]["kernels"], "frozen": params["frozen"]["kernels"]}

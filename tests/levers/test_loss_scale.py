@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypotheses import examples
 from plimsoll.levers import loss_scale
 from plimsoll.levers.loss_scale import FIRST, LARGEST, PATIENCE, SMALLEST, LossScale
-from plimsoll.levers.precision import dot
+from plimsoll.levers.precision import Form, dot
 
 
 def state(scale, good=0):
@@ -58,8 +58,8 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.linear
 
 
 def loss_of(weights, x, y, *, precision):
-    hidden = jnp.tanh(dot(x, weights["in"], precision=precision, platform="cpu"))
-    return jnp.mean((dot(hidden, weights["out"], precision=precision, platform="cpu") - y) ** 2)
+    hidden = jnp.tanh(dot(x, weights["in"], compute=Form(precision, "cpu")))
+    return jnp.mean((dot(hidden, weights["out"], compute=Form(precision, "cpu")) - y) ** 2)
 
 
 @partial(jax.jit, static_argnames="precision")
@@ -108,7 +108,7 @@ def test_gradients_too_small_for_float16_survive_because_of_it():
 
     @jax.jit
     def gradient(scale):
-        small = lambda w: 1e-9 * jnp.sum(dot(x, w, precision="float16", platform="cpu")) * scale  # noqa: E731
+        small = lambda w: 1e-9 * jnp.sum(dot(x, w, compute=Form("float16", "cpu"))) * scale  # noqa: E731
         return loss_scale.unscaled(jax.grad(small)(weight), state(1)._replace(scale=scale))[0]
 
     assert not np.any(gradient(jnp.float32(1)))

@@ -281,10 +281,9 @@ def frozen_layers(key):
 
 def loss_of_frozen_layers(params, batch, *, compute):
     """A scan over frozen layers with learned scales beside them."""
-    how = {"precision": compute.precision, "platform": compute.platform}
 
     def block(x, layer):
-        return x + jnp.tanh(layer["scale"] * frozen_dot(x, layer["kernel"], **how))
+        return x + jnp.tanh(layer["scale"] * frozen_dot(x, layer["kernel"], compute))
 
     step = plimsoll.rematerialised(block, compute.remat)
     layers = {"scale": params["trainable"]["scale"], "kernel": params["frozen"]["kernels"]}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plimsoll.levers.precision import batched_dot, batched_dot_rows, dot, dot_columns, dot_rows
+from plimsoll.levers.precision import Form, batched_dot, batched_dot_rows, dot, dot_columns, dot_rows
 
 FORMS = {
     "dot": (dot, (5, 12, 24), (24, 40), lambda a, b: a @ b),
@@ -33,7 +33,7 @@ def form(request):
 
 def with_gradients(function, a, b, *, precision, platform="cpu"):
     """Result, and the gradients for a cotangent that tells every entry apart."""
-    product, pull = jax.vjp(jax.jit(partial(function, precision=precision, platform=platform)), a, b)
+    product, pull = jax.vjp(jax.jit(partial(function, compute=Form(precision, platform))), a, b)
     towards = np.random.default_rng(1).normal(size=product.shape).astype(np.float32)
     return (product, *jax.jit(pull)(towards)), towards
 
@@ -78,7 +78,7 @@ def test_rounded_dots_and_their_gradients_are_near_and_come_out_in_float32(form,
 
 def lowered_dots(function, a, b, *, precision, platform):
     def step(a, b):
-        product, pull = jax.vjp(partial(function, precision=precision, platform=platform), a, b)
+        product, pull = jax.vjp(partial(function, compute=Form(precision, platform)), a, b)
         return pull(product)
 
     for_platform = {"gpu": "cuda"}.get(platform, platform)
@@ -129,7 +129,7 @@ def test_the_compiled_bfloat16_dots_read_bfloat16(name):
     b = jnp.zeros((256, 384) if name == "dot" else (384, 256))
 
     def step(a, b):
-        product, pull = jax.vjp(partial(function, precision="bfloat16", platform="cpu"), a, b)
+        product, pull = jax.vjp(partial(function, compute=Form("bfloat16", "cpu")), a, b)
         return pull(product)
 
     text = jax.jit(step).lower(a, b).compile().as_text()
@@ -156,7 +156,7 @@ def test_bfloat16_keeps_half_the_bytes_for_the_backward_pass():
 
 def kept_bytes(function, left, right, precision):
     def residuals(a, b):
-        _, pull = jax.vjp(partial(function, precision=precision, platform="cpu"), a, b)
+        _, pull = jax.vjp(partial(function, compute=Form(precision, "cpu")), a, b)
         return jax.tree.leaves(pull)
 
     specs = (jax.ShapeDtypeStruct(left, jnp.float32), jax.ShapeDtypeStruct(right, jnp.float32))

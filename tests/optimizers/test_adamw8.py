@@ -501,7 +501,7 @@ def test_random_bits_are_of_an_elements_place_in_the_leaf(monkeypatch):
 
     monkeypatch.setattr(adamw8_module.weight_bits, "random_bits", recorded)
     now = Numbers(*[jnp.float32(1)] * 4, step=jnp.int32(7))
-    leaf = _Leaf(Kind(8, 16, True, 5), now, SETTINGS, Split.of((128, 64)))
+    leaf = _Leaf(Kind(8, 16, True, 5), now, SETTINGS, Split.of((128, 64)), piece=BLOCK)
     weights, moments = jnp.zeros((3, BLOCK), jnp.uint16), Moments(*2 * [zeros((3, BLOCK))], None)
     leaf.rows(jnp.int32(2), (weights, moments), jnp.ones((3, BLOCK)))
     ((key, elements),) = asked

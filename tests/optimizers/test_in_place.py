@@ -7,7 +7,8 @@ import optax
 import pytest
 
 from plimsoll.optimizers import in_place as module
-from plimsoll.optimizers.in_place import apart, at_once, elementwise, in_place, over_layer, over_pieces
+from plimsoll.optimizers.in_place import apart, at_once, in_place, over_layer, over_pieces
+from plimsoll.optimizers.streaming import elementwise
 
 STRICT = True
 

@@ -60,9 +60,9 @@ def test_inner_functions_are_counted_once_and_what_nothing_uses_not_at_all():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_our_own_dots_are_counted_through_their_custom_gradient(precision):
-    from plimsoll.levers.precision import dot
+    from plimsoll.levers.precision import Form, dot
 
-    product = partial(dot, precision=precision, platform="cpu")
+    product = partial(dot, compute=Form(precision, "cpu"))
     assert counted(product, (3, 5), (5, 7)) == 2 * 3 * 5 * 7
     trained = jax.value_and_grad(lambda x, w: jnp.sum(product(x, w)), argnums=(0, 1))
     assert counted(trained, (3, 5), (5, 7)) == 3 * 2 * 3 * 5 * 7

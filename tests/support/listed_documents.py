@@ -15,9 +15,6 @@ class Listed:
         for row in range(at.get("row", 0), len(self.texts)):
             yield Part(self.texts[row], {"row": row + 1}, True)
 
-    def rows(self):
-        return len(self.texts)
-
     def size(self):
         return None
 

@@ -73,11 +73,6 @@ class ExampleSet(Sized):
     def held_bytes(self, *, training: bool) -> int:
         """Returns the bytes that reading it adds to the process, which a trial that only opens it does not see."""
 
-    @property
-    def warning(self) -> str | None:
-        """Sentence that is logged before the examples are read; None for none."""
-        return None
-
 
 class Examples(ExampleSet, Sequence[Example]):
     """Examples with one shape and dtype for each name."""
@@ -95,16 +90,7 @@ class Examples(ExampleSet, Sequence[Example]):
         self.called = called
         self._failure = failure
         self._given = given
-        self._arrays: dict[str, np.ndarray] = {}
-        if isinstance(given, Mapping):
-            self._arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
-            sizes = {name: f"{len(value):,}" if value.ndim else "no rows" for name, value in self._arrays.items()}
-            if len(set(sizes.values())) != 1 or "no rows" in sizes.values():
-                lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
-                raise DataError(
-                    f"{called} is a dict of arrays of unequal lengths ({lengths or 'it has none'}): their first axis"
-                    " counts the examples"
-                )
+        self._arrays = _arrays_of_one_length(given, called) if isinstance(given, Mapping) else {}
         if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
             raise DataError(
                 f"{called} is a {type(given).__name__}, which has no len() and no [index]: a run that was killed could"
@@ -189,6 +175,18 @@ class Examples(ExampleSet, Sequence[Example]):
         return mapped + (order_bytes(len(self)) if training else 0)
 
 
+def _arrays_of_one_length(given: Mapping[str, Any], called: str) -> dict[str, np.ndarray]:
+    arrays = {name: np.asanyarray(value) for name, value in given.items()}  # a memory map stays one
+    sizes = {name: f"{len(value):,}" if value.ndim else "no rows" for name, value in arrays.items()}
+    if len(set(sizes.values())) != 1 or "no rows" in sizes.values():
+        lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise DataError(
+            f"{called} is a dict of arrays of unequal lengths ({lengths or 'it has none'}): their first axis"
+            " counts the examples"
+        )
+    return arrays
+
+
 def filled_up(batch: Example, count: int, batch_size: int) -> Example:
     """Returns a batch of the full size: its last example, repeated, fills it up, and is not `COUNTED`."""
     if count < batch_size:
@@ -216,11 +214,11 @@ def narrowed(value: Any, words: str) -> np.ndarray:
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"
         raise DataError(f"{words} is {kind}, not numbers")
-    narrow = _NARROW.get(array.dtype)
-    if narrow is None:
+    dtype = narrow(array.dtype)
+    if dtype == array.dtype:
         return array
-    if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), narrow):
+    if array.dtype.kind in "iu" and array.size and not np.can_cast(np.min_scalar_type(array.max()), dtype):
         raise DataError(
-            f"{words} has {array.max():,}, and the largest that a {narrow.name} holds is {np.iinfo(narrow).max:,}"
+            f"{words} has {array.max():,}, and the largest that a {dtype.name} holds is {np.iinfo(dtype).max:,}"
         )
-    return array.astype(narrow)
+    return array.astype(dtype)

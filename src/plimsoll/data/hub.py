@@ -45,9 +45,6 @@ class HubStream:
     split: str
     column: str
 
-    def rows(self) -> None:
-        """Returns None: the number of rows is unknown."""
-
     def imports(self) -> tuple[str, ...]:
         """Returns the modules that reading brings into the process."""
         return ("datasets",)
@@ -97,7 +94,8 @@ class HubStream:
 
     @property
     def _where(self) -> str:
-        return f"split {self.split!r} of {self.name}"
+        config = f", config {self.config!r}" if self.config else ""
+        return f"split {self.split!r} of data set {self.name}{config}"
 
     def _open(self) -> Any:
         import datasets
@@ -114,9 +112,7 @@ class HubStream:
         except PlimsollError:
             raise
         except Exception as problem:
-            config = f", config {self.config!r}" if self.config else ""
             raise DataError(
-                f"split {self.split!r} of data set {self.name}{config} cannot be streamed"
-                f" ({in_short(problem, kind=True)}). Check the id, --dataset-config and --split, and that"
-                " huggingface.co can be reached; a copy on this machine can be named by its path."
+                f"{self._where} cannot be streamed ({in_short(problem, kind=True)}). Check the id, --dataset-config and"
+                " --split, and that huggingface.co can be reached; a copy on this machine can be named by its path."
             ) from problem

@@ -161,26 +161,17 @@ class Store:
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
         """Raises what a driver raises in the block as an error of one paragraph."""
-        driver = self.driver or "fsspec"
         try:
             yield
         except PlimsollError:
             raise
         except Exception as problem:
-            words = " ".join(str(problem).split())[:200] or type(problem).__name__
-            if isinstance(problem, ImportError):
-                raise BucketError(
-                    f"{self.address} needs a driver that is not here ({words}): `pip install {driver}` brings it, and"
-                    " the same command goes on"
-                ) from None
-            reason = f"{type(problem).__name__}: {words}"
-            if isinstance(problem, PermissionError):
-                reason = f"permission denied: {words}"
-            if isinstance(problem, FileNotFoundError):
-                reason = "there is no such bucket"
+            driver = self.driver or "fsspec"
+            words = " ".join(str(problem).split())[:200]
             raise BucketError(
-                f"{self.address} cannot be used ({reason}). A run there needs to list, read, write and delete objects:"
-                f" check the name, the network, the disk here, and the credentials that {driver} finds"
+                f"{self.address} cannot be used ({type(problem).__name__}: {words}). A run there needs to list, read,"
+                f" write and delete objects: check the name, the network, the disk here, that {driver} is installed"
+                f" (`pip install {driver}`), and the credentials that it finds"
             ) from problem
 
 

@@ -188,5 +188,5 @@ def disk_full(path: Path) -> str:
     """Returns the message about a disk on which a data set had no room."""
     return (
         f"the disk became full while {path} was written ({format_bytes(free_bytes(path))} free at {path.parent}): make"
-        " room, or name an --out on another disk. Nothing was kept"
+        " room and run the same command again, or name an --out on another disk"
     )

@@ -42,6 +42,11 @@ OF_TRAINING = (
 STEP = "step-"
 """Beginning of the names of checkpoints."""
 POSITION = "position.json"
+MADE_ANEW = {
+    "ledger.json": "remove it, and the next session begins another",
+    "overruns.json": "remove it, and how much the run's plan has to leave free is found again",
+}
+"""Files that a run can do without, and what to do about a damaged one."""
 SEAL = "checksums.json"
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
 """Prepared files that decide what is learned, and that no other check covers."""
@@ -116,7 +121,7 @@ class RunFolder:
 
     def damaged(self, name: str, problem: Exception) -> RunError:
         """Returns the error to raise for a file whose content is not what this program wrote."""
-        return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {self._without(name)}")
+        return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {_instead_of(self, name)}")
 
     def planned(self) -> Planned:
         """Returns the plan of the run. Raises RunError if it is damaged or missing."""
@@ -125,7 +130,7 @@ class RunFolder:
             with as_written(str(self.path / "plan.json")):
                 return Planned.from_dict(content)
         except PlimsollError as problem:
-            raise RunError(f"{problem}, or {self._without('plan.json')}") from None
+            raise RunError(f"{problem}, or {_instead_of(self, 'plan.json')}") from None
 
     def ledger(self) -> RunLedger:
         """Returns the ledger of the sessions that have ended. Raises RunError if it is damaged or missing."""
@@ -134,18 +139,6 @@ class RunFolder:
             return from_json(RunLedger, content, "ledger.json")
         except TypeError as problem:
             raise self.damaged("ledger.json", problem) from None
-
-    def _without(self, name: str) -> str:
-        """Returns what to do where a file is damaged and there is no copy of it."""
-        if name == "ledger.json":
-            return "remove it, and the next session begins another"
-        if name == "overruns.json":
-            return "remove it, and how much the run's plan has to leave free is found again"
-        if name != "plan.json":
-            return "start a new run with another --run"
-        saved = max(self.saved_steps(), default=None)
-        kept = f"its checkpoints stay, and it goes on from step {saved:,}" if saved else "it has saved nothing yet"
-        return f"add --replan to the command that trains the run, which makes another plan: {kept}"
 
     def write(self, name: str, value: Any) -> None:
         """Replaces a JSON file."""
@@ -265,6 +258,15 @@ class RunFolder:
         note_holder(descriptor)
         os.set_inheritable(descriptor, True)
         return descriptor
+
+
+def _instead_of(folder: RunFolder, name: str) -> str:
+    """Returns what to do where a file is damaged and there is no copy of it."""
+    if name != "plan.json":
+        return MADE_ANEW.get(name, "start a new run with another --run")
+    saved = max(folder.saved_steps(), default=None)
+    kept = f"its checkpoints stay, and it goes on from step {saved:,}" if saved else "it has saved nothing yet"
+    return f"add --replan to the command that trains the run, which makes another plan: {kept}"
 
 
 def note_holder(lock: int) -> None:

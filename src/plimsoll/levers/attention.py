@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked
+from plimsoll.levers.attention_blocks import Blocks, Heads, Rows, Seen, chunked, one_of
 from plimsoll.levers.attention_cudnn import cudnn_attention
 from plimsoll.levers.attention_documents import by_documents
 from plimsoll.levers.cudnn_workspace import Call, window_is_dear
@@ -84,38 +84,26 @@ def attention(
     if in_mesh() and len(query) % row_parts() == 0:
         how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
         return _on_own_rows(query, key, value, segments, windowed, how)
-    length, width = query.shape[2:]
-    factor: float = width**-0.5 if scale is None else scale
+
+    # What a query sees: one thing, or one of two, which is known only at run time.
+    batch, heads, length, width = query.shape
     window = window if window < length else 0
-    known = isinstance(windowed, bool | np.bool_) or not window
-    windows = (window if window and windowed else 0,) if known else (0, window)
-    which = None if known else jnp.asarray(windowed, jnp.int32)
-    own = kernel(compute, length=length, width=width, cap=cap, documents=segments is not None)
-    calls = [Call(factor, causal, each, compute.deterministic) for each in windows]
-    dear = any(window_is_dear((len(query), length, query.shape[1], width), call) for call in calls)
-    if (own == "splash" and windows != (0,)) or (own == "cudnn" and dear):
-        own = None
-    if own is not None and (own != "cudnn" or _has_cudnn()):
-        arrays = [rounded(x, compute.precision) for x in (query, key, value)]
-        forms: list[Any] = [partial(_of_the_chip, own, call=call, cap=cap) for call in calls]
-        mixed = forms[0](*arrays, segments) if which is None else jax.lax.switch(which, forms, *arrays, segments)
-        return mixed.astype(query.dtype)
-    form = Form(compute.precision, compute.platform)
-    plain = kernel(compute, length=length, width=width) == "cudnn"
-    chunk = compute.attention_chunk
-    if not chunk and plain:
-        chunk = STANDS_IN if own == "cudnn" else DOCUMENT_BLOCK
-    elif not chunk and windows != (0,):
-        chunk = WINDOW_BLOCK
+    is_known = isinstance(windowed, bool | np.bool_) or not window
+    which = None if is_known else jnp.asarray(windowed, jnp.int32)
+    windows = (window if window and windowed else 0,) if is_known else (0, window)
+    factor: float = width**-0.5 if scale is None else scale
+    calls = tuple(Call(factor, causal, each, compute.deterministic) for each in windows)
+    asked = _Asked(compute, calls, cap, segments is not None, (batch, length, heads, width), query.dtype.name)
+
+    # The chip's own kernel, or blocks, or all scores of some queries at once.
+    own = asked.own_kernel()
+    chunk = asked.chunk(own)
+    if own == "splash" or (own == "cudnn" and _has_cudnn()):
+        attend = _cudnn if own == "cudnn" else partial(_splash, cap=cap)
+        return _in_bfloat16(one_of([partial(attend, call=call) for call in calls], which), query, key, value, segments)
     if chunk:
-        blocks = Blocks(min(chunk, length), form, factor, cap, query.dtype.name)
-        seen = tuple(Seen(causal, length, each) for each in windows)
-        in_blocks = partial(chunked, blocks=blocks, seen=seen)
-        if plain and own is None and not cap and not dear and which is None and _has_cudnn():
-            alone = _Alone(in_blocks if windows != (0,) else None, calls[0])
-            return cast(Any, _where_alone)(query, key, value, segments, alone)
-        return in_blocks(query, key, value, segments, which)
-    whole = partial(_in_query_blocks if causal else _whole, form=form, cap=cap)
+        return asked.by_blocks(chunk, which)(query, key, value, segments)
+    whole = partial(_in_query_blocks if causal else _whole, form=Form.of(compute), cap=cap)
     return _by_rows(whole, query, key, value, segments, scale=factor)
 
 
@@ -123,19 +111,68 @@ causal_attention = partial(attention, causal=True)
 """Attention over the positions up to one's own, or the last `window` of them."""
 
 
+class _Asked(NamedTuple):
+    """Attention that is asked for, without its arrays."""
+
+    compute: Compute
+    calls: tuple[Call, ...]
+    """Settings; two where a window is known only at run time."""
+    cap: float
+    has_documents: bool
+    shape: tuple[int, int, int, int]
+    """Of the queries: batch, length, heads, width."""
+    dtype: str
+
+    @property
+    def is_windowed(self) -> bool:
+        return any(call.window for call in self.calls)
+
+    @property
+    def is_dear(self) -> bool:
+        """True where cuDNN's backward pass would need too much for a window."""
+        return any(window_is_dear(self.shape, call) for call in self.calls)
+
+    def own_kernel(self, *, plain: bool = False) -> str | None:
+        """Returns the name of the chip's own kernel, where it can do all that is asked for; or but for documents,
+        caps and windows (`plain`)."""
+        _, length, _, width = self.shape
+        if plain:
+            return kernel(self.compute, length=length, width=width)
+        own = kernel(self.compute, length=length, width=width, cap=self.cap, documents=self.has_documents)
+        is_too_much = self.is_windowed if own == "splash" else self.is_dear
+        return None if is_too_much else own
+
+    def chunk(self, own: str | None) -> int:
+        """Returns the positions of a block: what is asked for, or what suits the chip; 0 for no blocks."""
+        if self.compute.attention_chunk:
+            return self.compute.attention_chunk
+        if self.own_kernel(plain=True) == "cudnn":
+            return STANDS_IN if own == "cudnn" else DOCUMENT_BLOCK
+        return WINDOW_BLOCK if self.is_windowed else 0
+
+    def by_blocks(self, chunk: int, which: Array | None) -> Callable[..., Heads]:
+        """Returns attention in blocks; or, of documents, cuDNN's of one after the other, where it can do that."""
+        call = self.calls[0]
+        length = self.shape[1]
+        blocks = Blocks(min(chunk, length), Form.of(self.compute), call.scale, self.cap, self.dtype)
+        seen = tuple(Seen(call.causal, length, call.window) for call in self.calls)
+        in_blocks = partial(chunked, which=which, blocks=blocks, seen=seen)
+        is_beyond_cudnn = self.cap or self.is_dear or which is not None or not self.has_documents
+        if is_beyond_cudnn or self.own_kernel(plain=True) != "cudnn" or not _has_cudnn():
+            return in_blocks
+        return partial(cast(Any, _where_alone), how=_Alone(in_blocks if self.is_windowed else None, call))
+
+
 def _on_own_rows(
     query: Heads, key: Heads, value: Heads, segments: Array | None, windowed: Any, how: Mapping[str, Any]
 ) -> Heads:
     """Returns `attention` of several devices, each over its own examples: none needs another's."""
-    numbers = () if segments is None else (segments,)
-    known = isinstance(windowed, bool | np.bool_)
-    which = () if known else (jnp.asarray(windowed),)
+    which = None if isinstance(windowed, bool | np.bool_) else jnp.asarray(windowed)
 
-    def attend(query: Heads, key: Heads, value: Heads, *others: Array) -> Heads:
-        given = others[0] if numbers else None
-        return attention(query, key, value, segments=given, windowed=windowed if known else others[-1], **how)
+    def attend(query: Heads, key: Heads, value: Heads, segments: Array | None, which: Array | None) -> Heads:
+        return attention(query, key, value, segments=segments, windowed=windowed if which is None else which, **how)
 
-    return on_own_rows(attend, 3 + len(numbers), alike=len(which))(query, key, value, *numbers, *which)
+    return on_own_rows(attend, 4, alike=1)(query, key, value, segments, which)
 
 
 def kernel(
@@ -188,18 +225,18 @@ def _in_query_blocks(
 ) -> Rows:
     blocks = []
     for start, end in query_blocks(query.shape[1]):
-        scores = _capped(batched_dot_rows(query[:, start:end], key[:, :end], **form._asdict()), cap)
+        scores = _capped(batched_dot_rows(query[:, start:end], key[:, :end], form), cap)
         seen = jnp.arange(end)[None, :] <= jnp.arange(start, end)[:, None]
         if segments is not None:
             seen = seen & (segments[:, start:end, None] == segments[:, None, :end])
         weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        blocks.append(batched_dot(weights, value[:, :end], **form._asdict()))
+        blocks.append(batched_dot(weights, value[:, :end], form))
     return jnp.concatenate(blocks, axis=1)
 
 
 def _whole(query: Rows, key: Rows, value: Rows, segments: None, *, form: Form, cap: float) -> Rows:
-    weights = jax.nn.softmax(_capped(batched_dot_rows(query, key, **form._asdict()), cap), axis=-1)
-    return batched_dot(weights, value, **form._asdict())
+    weights = jax.nn.softmax(_capped(batched_dot_rows(query, key, form), cap), axis=-1)
+    return batched_dot(weights, value, form)
 
 
 def _has_cudnn() -> bool:
@@ -207,22 +244,14 @@ def _has_cudnn() -> bool:
     return any(find_spec(name) is not None for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
 
 
-def _of_the_chip(
-    own: str,
-    query: Heads,
-    key: Heads,
-    value: Heads,
-    segments: Array | None,
-    *,
-    call: Call,
-    cap: float,
-) -> Heads:
-    if own == "cudnn":
-        return _cudnn(query, key, value, call=call)
-    return _splash(query, key, value, segments, causal=call.causal, scale=call.scale, cap=cap)
+def _in_bfloat16(attend: Callable[..., Heads], query: Heads, key: Heads, value: Heads, *others: Any) -> Heads:
+    """Returns what a chip's kernel makes of arrays in bfloat16, in the type of the query."""
+    arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
+    return attend(*arrays, *others).astype(query.dtype)
 
 
-def _cudnn(query: Heads, key: Heads, value: Heads, *, call: Call) -> Heads:
+def _cudnn(query: Heads, key: Heads, value: Heads, segments: None, *, call: Call) -> Heads:
+    del segments
     query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
     return jnp.swapaxes(cast(Any, cudnn_attention)(query, key, value, None, call), 1, 2)
 
@@ -235,15 +264,13 @@ class _Alone(NamedTuple):
     call: Call
 
     def by_cudnn(self, query: Heads, key: Heads, value: Heads) -> Heads:
-        arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
-        return _cudnn(*arrays, call=self.call).astype(query.dtype)
+        return _in_bfloat16(partial(_cudnn, segments=None, call=self.call), query, key, value)
 
     def otherwise(self, query: Heads, key: Heads, value: Heads, segments: Array) -> Heads:
         if self.in_blocks is not None:
-            return self.in_blocks(query, key, value, segments, None)
-        arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
-        mixed: Any = cast(Any, by_documents)(*arrays, segments, partial(_cudnn_document, call=self.call))
-        return mixed.astype(query.dtype)
+            return self.in_blocks(query, key, value, segments)
+        document = partial(_cudnn_document, call=self.call)
+        return _in_bfloat16(cast(Any, by_documents), query, key, value, segments, document)
 
 
 def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, call: Call) -> Array:
@@ -284,23 +311,21 @@ def _splash(
     query: Heads,
     key: Heads,
     value: Heads,
-    segments: Array | None = None,
+    segments: Array | None,
     *,
-    causal: bool = True,
-    scale: float | None = None,
+    call: Call,
     cap: float = 0.0,
     interpret: bool = False,
 ) -> Heads:
     # Pallas is half a second of imports that a CPU run does not need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    _, heads, length, width = query.shape
+    _, heads, length, _ = query.shape
     key, value = _repeated(key, heads), _repeated(value, heads)
     size = next(n for n in (LARGEST_KERNEL_BLOCK, 256, KERNEL_BLOCK) if length % n == 0)
-    blocks = splash.BlockSizes(
-        block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
-    )
-    of_a_head = splash.CausalMask((length, length)) if causal else splash.FullMask((length, length))
+    sides = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+    blocks = splash.BlockSizes(**dict.fromkeys(sides, size))
+    of_a_head = splash.CausalMask((length, length)) if call.causal else splash.FullMask((length, length))
     mask = splash.MultiHeadMask([of_a_head] * heads)
     attend: Any = splash.make_splash_mha(
         mask=mask,
@@ -311,5 +336,4 @@ def _splash(
         interpret=interpret,
     )
     documents = () if segments is None else (splash.SegmentIds(segments, segments),)
-    scale = width**-0.5 if scale is None else scale
-    return jax.vmap(attend)(query * jnp.asarray(scale, query.dtype), key, value, *documents)
+    return jax.vmap(attend)(query * jnp.asarray(call.scale, query.dtype), key, value, *documents)

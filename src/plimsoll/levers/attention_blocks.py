@@ -7,7 +7,7 @@ seven, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1
 precision. `attention.py` says when it is used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,6 +52,11 @@ class Blocks(NamedTuple):
     """Type of the arguments, and of the result and the gradients."""
 
 
+def one_of(functions: Sequence[Callable[..., Any]], which: Array | None) -> Callable[..., Any]:
+    """Returns the function whose number is known only at run time; the only one where that is None."""
+    return functions[0] if which is None else partial(jax.lax.switch, which, functions)
+
+
 def chunked(
     query: Heads,
     key: Heads,
@@ -88,18 +93,16 @@ def _flash(
 def _flash_forward(query: Queries, key: Rows, value: Rows, segments: Any, which: Any, blocks: Blocks, seen: Any):
     operand = blocks.form.operand
     query, key, value = operand(query.astype(jnp.float32) * blocks.scale), operand(key), operand(value)
-    forms: list[Any] = [partial(_forward, blocks=blocks, seen=each) for each in seen]
-    arrays = (query, key, value, segments)
-    result, log_total = forms[0](*arrays) if which is None else jax.lax.switch(which, forms, *arrays)
+    attend = one_of([partial(_forward, blocks=blocks, seen=each) for each in seen], which)
+    result, log_total = attend(query, key, value, segments)
     return result, (query, key, value, segments, which, operand(result), log_total)
 
 
 def _flash_backward(blocks: Blocks, seen: Any, kept: Any, towards: Queries):
     *arrays, which, result, log_total = kept
     weighed = jnp.sum(towards.astype(jnp.float32) * result.astype(jnp.float32), axis=-1)
-    arrays = (*arrays, blocks.form.operand(towards), log_total, weighed)
-    forms: list[Any] = [partial(_backward, blocks=blocks, seen=each) for each in seen]
-    return *(forms[0](*arrays) if which is None else jax.lax.switch(which, forms, *arrays)), None, None
+    pull = one_of([partial(_backward, blocks=blocks, seen=each) for each in seen], which)
+    return *pull(*arrays, blocks.form.operand(towards), log_total, weighed), None, None
 
 
 _flash.defvjp(_flash_forward, _flash_backward)

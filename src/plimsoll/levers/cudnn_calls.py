@@ -15,6 +15,7 @@ of each row's sum that the backward pass needs, are float32.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,15 +49,18 @@ LAYOUT = {
     "dynamic_shape_metadata_prefix_bytes": "0",
 }
 """Of the scores, which are in no memory."""
+SUMMED_AND_BATCHED = (
+    "lhs_contracting_dimensions", "rhs_contracting_dimensions", "lhs_batch_dimensions", "rhs_batch_dimensions"
+)  # fmt: skip
 PRODUCTS = {
-    "bmm1": (3, 3, (0, 2), (0, 2)),
-    "bmm2": (3, 1, (0, 1), (0, 2)),
-    "bmm1_grad_gemm1": (2, 1, (0, 1), (0, 2)),
-    "bmm1_grad_gemm2": (3, 1, (0, 1), (0, 2)),
-    "bmm2_grad_gemm1": (2, 1, (0, 1), (0, 2)),
-    "bmm2_grad_gemm2": (3, 3, (0, 2), (0, 2)),
+    "bmm1": ("3", "3", "02", "02"),
+    "bmm2": ("3", "1", "01", "02"),
+    "bmm1_grad_gemm1": ("2", "1", "01", "02"),
+    "bmm1_grad_gemm2": ("3", "1", "01", "02"),
+    "bmm2_grad_gemm1": ("2", "1", "01", "02"),
+    "bmm2_grad_gemm2": ("3", "3", "02", "02"),
 }
-"""Of a kernel, by XLA's names: axes of left and right that are summed over, and those of the batch."""
+"""Of a kernel, by XLA's names: axes of left and right that are summed over, and those of the batch; each a digit."""
 
 
 def forward(
@@ -66,16 +70,27 @@ def forward(
     batch, length, heads, _ = query.shape
     mixed = jax.ShapeDtypeStruct((batch, heads, length, value.shape[-1]), query.dtype)
     sums = [jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] if training else []
-    workspace = jax.ShapeDtypeStruct((0,), jnp.uint8)
-    ask = jax.ffi.ffi_call(
-        FORWARD,
-        [mixed, *sums, workspace],
-        output_layouts=[HEADS_INSIDE, *(None for _ in sums), None],
-        custom_call_api_version=API_VERSION,
-        legacy_backend_config=_settings(query, key, lengths, call, backward=False),
-    )
-    first, *others = ask(query, key, value, *_twice(lengths))
+    settings = _settings(query, key, lengths, call, backward=False)
+    first, *others = _kernel(FORWARD, settings, [mixed], sums, workspace=0)(query, key, value, *_twice(lengths))
     return [first.swapaxes(1, 2), *others[:-1]]
+
+
+def _kernel(
+    name: str,
+    settings: str,
+    by_heads: list[jax.ShapeDtypeStruct],
+    others: list[jax.ShapeDtypeStruct],
+    *,
+    workspace: int,
+) -> Callable[..., Any]:
+    """Returns a call of a kernel: from its arguments to its results `by_heads`, `others`, and the workspace."""
+    return jax.ffi.ffi_call(
+        name,
+        [*by_heads, *others, jax.ShapeDtypeStruct((workspace,), jnp.uint8)],
+        output_layouts=[HEADS_INSIDE] * len(by_heads) + [None] * (len(others) + 1),
+        custom_call_api_version=API_VERSION,
+        legacy_backend_config=settings,
+    )
 
 
 def pull(
@@ -90,13 +105,8 @@ def pull(
 ) -> tuple[Array, ...]:
     """Returns the gradients of query, key and value: one call of the kernel."""
     like = [jax.eval_shape(lambda x: x.swapaxes(1, 2), x) for x in (query, key, value)]
-    ask = jax.ffi.ffi_call(
-        BACKWARD,
-        [*like, jax.ShapeDtypeStruct((workspace_bytes(query.shape, key.shape, call),), jnp.uint8)],
-        output_layouts=[HEADS_INSIDE] * 3 + [None],
-        custom_call_api_version=API_VERSION,
-        legacy_backend_config=_settings(query, key, lengths, call, backward=True),
-    )
+    settings = _settings(query, key, lengths, call, backward=True)
+    ask = _kernel(BACKWARD, settings, like, [], workspace=workspace_bytes(query.shape, key.shape, call))
     *gradients, _ = ask(query, key, value, sums, towards, mixed, *_twice(lengths))
     return tuple(gradient.swapaxes(1, 2) for gradient in gradients)
 
@@ -127,14 +137,9 @@ def _settings(query: Positions, key: Positions, lengths: Lengths | None, call: C
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
     }
-    for name, (of_left, of_right, *batched) in PRODUCTS.items():
+    for name, axes in PRODUCTS.items():
         if backward == ("grad" in name):
-            settings[f"{name}_dot_dimension_numbers"] = {
-                "lhs_contracting_dimensions": [str(of_left)],
-                "rhs_contracting_dimensions": [str(of_right)],
-                "lhs_batch_dimensions": [str(axis) for axis in batched[0]],
-                "rhs_batch_dimensions": [str(axis) for axis in batched[1]],
-            }
+            settings[f"{name}_dot_dimension_numbers"] = dict(zip(SUMMED_AND_BATCHED, map(list, axes), strict=True))
     if backward and call.deterministic:
         settings["force_deterministic"] = True
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": settings})

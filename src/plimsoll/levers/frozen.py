@@ -25,10 +25,10 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from plimsoll.levers.offload import fetched, on_host
-from plimsoll.levers.precision import Form, Precision
+from plimsoll.levers.precision import Form
 from plimsoll.levers.sharding import by_rows, in_mesh, on_every_device
 from plimsoll.levers.weight_bits import as_bits, readable
-from plimsoll.types import NORMS_AND_BIASES
+from plimsoll.types import NORMS_AND_BIASES, Compute
 
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
@@ -213,9 +213,8 @@ def stored(tree: Any, bits: FrozenBits) -> Any:
 def frozen_dot(
     x: Float[Array, "... rows inner"],
     kernel: Array | Packed,
+    compute: Form | Compute,
     *,
-    precision: Precision,
-    platform: str,
     gathered: bool = True,
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone.
@@ -223,19 +222,18 @@ def frozen_dot(
     A kernel that is split over devices is `gathered`, or rows are sent instead: of an output layer, whose kernel is far
     larger than they are.
     """
-    return _frozen(x, kernel, -2, Form(precision, platform), gathered)
+    return _frozen(x, kernel, -2, Form.of(compute), gathered)
 
 
 def frozen_dot_rows(
     x: Float[Array, "... rows inner"],
     table: Array | Packed,
+    compute: Form | Compute,
     *,
-    precision: Precision,
-    platform: str,
     gathered: bool = True,
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ table.T`, likewise: the output layer over frozen embeddings of (cols, inner)."""
-    return _frozen(x, table, -1, Form(precision, platform), gathered)
+    return _frozen(x, table, -1, Form.of(compute), gathered)
 
 
 def _frozen(x: Array, kernel: Any, axis: int, form: Form, gathered: bool) -> Array:

@@ -22,6 +22,8 @@ CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
 
 Values = Mapping[str, Any]
 """Names of levers to their values."""
+Text = str | Mapping[Any, str]
+"""Text about a value, for which `{value}` stands; or the text for each value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,16 @@ class Lever:
 
     rungs: tuple[Rung, ...] = ()
     """Its steps of the ladder; empty where a ladder cannot show it."""
-    words: Callable[[Any], str] | None = None
-    """Few words for a value in progress lines and refusals, empty to leave it out; by default where it is not plain."""
+    words: Text | None = None
+    """Few words for a value in progress lines and refusals; by default its name and the value."""
+    plain_words: str = ""
+    """The same of the plain value, by default nothing."""
     label: str = ""
     """First column of its row in a plan's table."""
-    row: Callable[[Any, Any], str] | None = None
-    """Text of that row from the value and the plan, empty to leave it out; by default where it is not plain."""
+    row: Text = "{value}"
+    """Text of that row; `{plan}` stands for the plan."""
+    plain_row: str = ""
+    """The same of the plain value, by default nothing: the row is left out."""
 
     @property
     def flag(self) -> str:
@@ -210,12 +216,15 @@ class Lever:
 
     def described(self, value: Any) -> str:
         """Returns few words for `value`; empty where it is not worth saying."""
-        if self.words is not None:
-            return self.words(value)
-        return "" if value == self.plain else f"{self.name.replace('_', ' ')} {value}"
+        words = f"{self.name.replace('_', ' ')} {{value}}" if self.words is None else self.words
+        return _text(self.plain_words if value == self.plain else words, value)
 
     def table_row(self, value: Any, plan: Any) -> tuple[str, str] | None:
         """Returns label and text of its row in a plan's table; None where it is left out."""
-        default = "" if value == self.plain else str(value)
-        text = default if self.row is None else self.row(value, plan)
+        text = _text(self.plain_row if value == self.plain else self.row, value, plan)
         return (self.label or self.name.replace("_", " "), text) if text else None
+
+
+def _text(text: Text, value: Any, plan: Any = None) -> str:
+    template = text if isinstance(text, str) else text[value]
+    return template.format(value=value, plan=plan)

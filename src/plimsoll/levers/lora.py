@@ -13,7 +13,6 @@ a lever of the planner: it changes what is learned, so a recipe chooses it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,9 +27,9 @@ from plimsoll.errors import RecipeError
 from plimsoll.levers.frozen import FrozenBits, Packed, frozen_dot, over_tiles, stored
 from plimsoll.levers.lora_targets import kernels_to_adapt, patterns_of
 from plimsoll.levers.offload import on_host
-from plimsoll.levers.precision import Form, Precision, dot
+from plimsoll.levers.precision import Form, dot
 from plimsoll.levers.weight_bits import GOLDEN, random_bits
-from plimsoll.types import Batch, Carry, LossSum, Metrics, Params, Stacks, StoresFrozen, Task
+from plimsoll.types import Batch, Carry, Compute, LossSum, Metrics, Params, Stacks, StoresFrozen, Task
 
 
 @partial(
@@ -62,19 +61,16 @@ def from_position(tree: Any, first: Array) -> Any:
     return jax.tree.map(told, tree, is_leaf=lambda leaf: isinstance(leaf, Adapted))
 
 
-def linear(
-    x: Float[Array, "... inner"], kernel: Any, *, precision: Precision, platform: str
-) -> Float[Array, "... cols"]:
+def linear(x: Float[Array, "... inner"], kernel: Any, compute: Form | Compute) -> Float[Array, "... cols"]:
     """Returns `x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
-    how: dict[str, Any] = {"precision": precision, "platform": platform}
     if isinstance(kernel, Adapted):
         rows = x.reshape(-1, x.shape[-1])
-        kind = _Kind(kernel.scale, kernel.dropout, Form(precision, platform))
+        kind = _Kind(kernel.scale, kernel.dropout, Form.of(compute))
         product: Any = _adapted(rows, kernel.base, kernel.a, kernel.b, _keys_of_rows(kernel, x.shape), kind)
         return jnp.reshape(product, (*x.shape[:-1], -1))
     if isinstance(kernel, Packed) or on_host(kernel):
-        return frozen_dot(x, kernel, **how)
-    return dot(x, kernel, **how)
+        return frozen_dot(x, kernel, compute)
+    return dot(x, kernel, compute)
 
 
 class _Kind(NamedTuple):
@@ -144,7 +140,7 @@ class LoRA:
     def __init__(
         self,
         task: Task,
-        targets: str | Sequence[str],
+        targets: str,
         *,
         rank: int,
         alpha: float | None = None,

@@ -14,8 +14,10 @@ Two things make the bfloat16 form fast on a CPU, where XLA otherwise converts ba
 operand (`Form.transposed`). Leave bfloat16 off where the chip has no bfloat16 units: it then only costs time.
 
 A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32 either
-way. Gradients have the types of what they belong to.
+way. Gradients have the types of what they belong to. The last argument of a dot says precision and platform.
 """
+
+from __future__ import annotations
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,7 +29,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from plimsoll.errors import PlimsollError
-from plimsoll.types import Precision
+from plimsoll.types import Compute, Precision
 
 ROUNDED = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
 """What operands are converted to; other precisions leave them in float32."""
@@ -43,59 +45,49 @@ def rounded(x: Array, precision: Precision) -> Array:
 def dot(
     x: Float[Array, "... rows inner"],
     kernel: Float[Array, "inner cols"],
-    *,
-    precision: Precision,
-    platform: str,
+    compute: Form | Compute,
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel` in the type of `x`; leading axes of `x` are rows."""
     rows = x.reshape(-1, x.shape[-1])
-    return jnp.reshape(_product(rows, kernel, -2, Form(precision, platform)), (*x.shape[:-1], kernel.shape[-1]))
+    return jnp.reshape(_product(rows, kernel, -2, Form.of(compute)), (*x.shape[:-1], kernel.shape[-1]))
 
 
 def dot_rows(
     x: Float[Array, "... rows inner"],
     table: Float[Array, "cols inner"],
-    *,
-    precision: Precision,
-    platform: str,
+    compute: Form | Compute,
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ table.T` without a transposed copy of the table: the output layer over tied embeddings."""
     rows = x.reshape(-1, x.shape[-1])
-    return jnp.reshape(_product(rows, table, -1, Form(precision, platform)), (*x.shape[:-1], table.shape[0]))
+    return jnp.reshape(_product(rows, table, -1, Form.of(compute)), (*x.shape[:-1], table.shape[0]))
 
 
 def dot_columns(
     kernel: Float[Array, "inner rows"],
     x: Float[Array, "inner ..."],
-    *,
-    precision: Precision,
-    platform: str,
+    compute: Form | Compute,
 ) -> Float[Array, "rows ..."]:
     """Returns `kernel.T @ x` in the type of `x`: its first axis is summed over, and nothing is transposed."""
     columns = x.reshape(x.shape[0], -1)
-    return jnp.reshape(_product_columns(kernel, columns, Form(precision, platform)), (-1, *x.shape[1:]))
+    return jnp.reshape(_product_columns(kernel, columns, Form.of(compute)), (-1, *x.shape[1:]))
 
 
 def batched_dot(
     a: Float[Array, "batch rows inner"],
     b: Float[Array, "batch inner cols"],
-    *,
-    precision: Precision,
-    platform: str,
+    compute: Form | Compute,
 ) -> Float[Array, "batch rows cols"]:
     """Returns one dot per batch entry; both factors have one type."""
-    return _product(a, b, -2, Form(precision, platform))
+    return _product(a, b, -2, Form.of(compute))
 
 
 def batched_dot_rows(
     a: Float[Array, "batch rows inner"],
     b: Float[Array, "batch cols inner"],
-    *,
-    precision: Precision,
-    platform: str,
+    compute: Form | Compute,
 ) -> Float[Array, "batch rows cols"]:
     """Returns `a @ b.T` per batch entry: attention's scores."""
-    return _product(a, b, -1, Form(precision, platform))
+    return _product(a, b, -1, Form.of(compute))
 
 
 class Form(NamedTuple):
@@ -103,6 +95,10 @@ class Form(NamedTuple):
 
     precision: Precision
     platform: str
+
+    @classmethod
+    def of(cls, compute: Form | Compute) -> Form:
+        return cls(compute.precision, compute.platform)
 
     def operand(self, x: Array) -> Array:
         return rounded(x, self.precision)

@@ -98,7 +98,7 @@ def product(
     """
     kernel = weights["kernel"]
     times: Callable[..., Array] = frozen_dot if frozen and not isinstance(kernel, Adapted) else linear
-    y = times(x, kernel, precision=compute.precision, platform=compute.platform)
+    y = times(x, kernel, compute)
     if "bias" not in weights:
         return y
     return y + weights["bias"].astype(y.dtype)
@@ -343,11 +343,10 @@ class Decoder:
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
         """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
-        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         by_columns = not self.shape.tied or isinstance(weights, Packed)
         times: Callable[..., Array] = linear if by_columns else dot_rows
         if self.frozen:
             times = partial(frozen_dot if by_columns else frozen_dot_rows, gathered=False)
-        logits = times(hidden.astype(jnp.float32), weights, **how)
+        logits = times(hidden.astype(jnp.float32), weights, self.compute)
         cap = self.shape.logit_cap
         return cap * jnp.tanh(logits / cap) if cap else logits

@@ -10,7 +10,6 @@ them by less than bfloat16 can tell apart, and the nearest would stand still.
 `build` makes the rule of `plimsoll.AdamW`: with 32 bits everywhere it is optax's own AdamW.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -134,25 +133,36 @@ def adamw8(adam: Adam, storage: Storage, *, piece: int = PIECE) -> InPlace:
     `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
     `update` take bfloat16 leaves too; on a CPU that costs a copy of the largest while it is updated.
     """
+    rule = _Rule(adam, storage, piece)
+    return InPlace(rule.init, rule.update, rule.apply, rule.store, Parts(adam.clip_norm, rule.layer, rule.rest))
 
-    def kinds(params: Any) -> Any:
+
+class _Rule(NamedTuple):
+    """The functions of `InPlace` and of its `Parts`."""
+
+    adam: Adam
+    storage: Storage
+    piece: int
+
+    def kinds(self, params: Any) -> Any:
+        """Returns the form of each leaf."""
         numbers = iter(range(len(jax.tree.leaves(params))))
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf, decays: Kind(*bits_of(path, leaf, storage), decays, next(numbers)),
+            lambda path, leaf, decays: Kind(*bits_of(path, leaf, self.storage), decays, next(numbers)),
             params,
             decayed(params),
         )
 
-    def init(params: Any) -> State:
+    def init(self, params: Any) -> State:
         def moments_of(leaf: Array, kind: Kind) -> Moments:
             plain = partial(jnp.zeros, dtype=jnp.uint16 if kind.moments == 16 else jnp.float32)
             zeros = eight_bit.zeros if kind.moments == 8 else plain
             rest = weight_bits.split(_float32(leaf))[1] if kind.weight == 24 else None
             return Moments(zeros(leaf.shape), zeros(leaf.shape), rest)
 
-        return State(jnp.int32(0), jax.tree.map(moments_of, params, kinds(params)))
+        return State(jnp.int32(0), jax.tree.map(moments_of, params, self.kinds(params)))
 
-    def store(params: Any) -> Any:
+    def store(self, params: Any) -> Any:
         def stored_leaf(leaf: Array, kind: Kind) -> Array:
             if kind.weight == 32:
                 return leaf
@@ -160,94 +170,91 @@ def adamw8(adam: Adam, storage: Storage, *, piece: int = PIECE) -> InPlace:
                 return weight_bits.as_bits(_float32(leaf).astype(jnp.bfloat16))
             return weight_bits.split(_float32(leaf))[0]
 
-        return jax.tree.map(stored_leaf, params, kinds(params))
+        return jax.tree.map(stored_leaf, params, self.kinds(params))
 
-    def numbers(clip: Array, state: State) -> Numbers:
+    def numbers(self, clip: Array, state: State) -> Numbers:
         count = state.step + 1
         power = count.astype(jnp.float32)
         return Numbers(
             clip=clip,
-            mean_scale=1 / (1 - adam.beta1**power),
-            root_scale=1 / jnp.sqrt(1 - adam.beta2**power),
-            rate=jnp.asarray(adam.schedule(state.step), jnp.float32),
+            mean_scale=1 / (1 - self.adam.beta1**power),
+            root_scale=1 / jnp.sqrt(1 - self.adam.beta2**power),
+            rate=jnp.asarray(self.adam.schedule(state.step), jnp.float32),
             step=count,
         )
 
     def each(
-        update_leaf: Callable[[_Leaf, Array, Moments, Array, Array], tuple[tuple[Array, Moments], Array]],
+        self,
         now: Numbers,
         token: Array,
         stored: Any,
-        state_and_gradient_and_kinds: tuple[Any, Any, Any],
+        moments_and_gradient_and_kinds: tuple[Any, Any, Any],
+        layer: Array | None = None,
     ) -> tuple[Any, Any, Array]:
-        """Updates every leaf of `stored` in turn. Returns weights, moments and the last token."""
+        """Updates every leaf of `stored` in turn, or a layer of each. Returns weights, moments and the last token."""
         leaves, tree = jax.tree.flatten(stored)
-        results = []
-        for leaf, moments, gradient, kind in zip(
-            leaves, *(tree.flatten_up_to(other) for other in state_and_gradient_and_kinds), strict=True
-        ):
-            rule = _Leaf(kind, now, adam, Split.of(leaf.shape))
-            result, token = update_leaf(rule, leaf, moments, gradient, token)
-            results.append(result)
-        changed, moments = (tree.unflatten([result[at] for result in results]) for at in (0, 1))
-        return changed, moments, token
+        others = [tree.flatten_up_to(other) for other in moments_and_gradient_and_kinds]
+        changed = []
+        changed_moments = []
+        for leaf, moments, gradient, kind in zip(leaves, *others, strict=True):
+            rule = _Leaf(kind, now, self.adam, Split.of(leaf.shape), self.piece)
+            update = rule.walk if layer is None else partial(rule.layer, index=layer)
+            (leaf, moments), token = update(leaf, moments, gradient, token)
+            changed.append(leaf)
+            changed_moments.append(moments)
+        return tree.unflatten(changed), tree.unflatten(changed_moments), token
 
-    def apply(gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
-        most = adam.clip_norm
+    def apply(self, gradient: Any, state: State, stored: Any) -> tuple[Any, State]:
+        most = self.adam.clip_norm
         clip = jnp.float32(1) if most is None else shrinking(global_norm(gradient), most)
-        now = numbers(clip, state)
-        whole = partial(_Leaf.walk, piece=piece)
-        others = state.leaves, gradient, kinds(stored)
-        changed, moments, _ = each(whole, now, now.step, stored, others)
+        now = self.numbers(clip, state)
+        changed, moments, _ = self.each(now, now.step, stored, (state.leaves, gradient, self.kinds(stored)))
         return changed, State(now.step, moments)
 
-    def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
-        (stored, state), name = trees, at.stacked
-        others = state.leaves[name], gradient, kinds(stored)[name]
-        update_layer = partial(_Leaf.layer, index=at.number, piece=piece)
-        changed, moments, token = each(update_layer, numbers(clip, state), token, stored[name], others)
+    def layer(self, trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
+        stored, state = trees
+        name = at.stacked
+        others = state.leaves[name], gradient, self.kinds(stored)[name]
+        changed, moments, token = self.each(self.numbers(clip, state), token, stored[name], others, at.number)
         return (stored | {name: changed}, State(state.step, state.leaves | {name: moments})), token
 
-    def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
+    def rest(self, trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
         stored, state = trees
-        now = numbers(clip, state)
-        outer, *others = (without(tree, stacked) for tree in (stored, state.leaves, gradient, kinds(stored)))
-        changed, moments, _ = each(partial(_Leaf.walk, piece=piece), now, now.step, outer, tuple(others))
+        now = self.numbers(clip, state)
+        outer, *others = (without(tree, stacked) for tree in (stored, state.leaves, gradient, self.kinds(stored)))
+        changed, moments, _ = self.each(now, now.step, outer, tuple(others))
         return stored | changed, State(now.step, state.leaves | moments)
 
-    def update(gradient: Any, state: State, params: Any = None) -> tuple[Any, State]:
+    def update(self, gradient: Any, state: State, params: Any = None) -> tuple[Any, State]:
         if params is None:
             raise ValueError("AdamW needs the parameters: update(gradient, state, params)")
-        new, state = apply(gradient, state, params)
+        new, state = self.apply(gradient, state, params)
         return jax.tree.map(lambda after, before: _float32(after) - _float32(before), new, params), state
-
-    return InPlace(init, update, apply, store, Parts(adam.clip_norm, layer, rest))
 
 
 class _Leaf:
     """The update of one leaf: its arithmetic on any rows, and the walk over all of them."""
 
-    def __init__(self, kind: Kind, now: Numbers, adam: Adam, split: Split) -> None:
+    def __init__(self, kind: Kind, now: Numbers, adam: Adam, split: Split, piece: int) -> None:
         self.kind = kind
         self.now = now
         self.adam = adam
         self.split = split
+        self.piece = piece
         self.key = weight_bits.random_key(now.step, kind.number)
 
-    def walk(
-        self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, piece: int
-    ) -> tuple[tuple[Array, Moments], Array]:
+    def walk(self, leaf: Array, moments: Moments, gradient: Array, token: Array) -> tuple[tuple[Array, Moments], Array]:
         """Returns the next weights and moments, and the token after them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
         changed = stored, moments
         if leaf.size < SMALLEST or leaf.size % BLOCK:
             new, moments = self.rows(jnp.int32(0), changed, gradient)
         else:
-            (new, moments), token = self.split.over_shards(partial(self.blocks, piece=piece), changed, gradient, token)
+            (new, moments), token = self.split.over_shards(self.blocks, changed, gradient, token)
         return (weight_bits.as_bfloat16(new) if leaf.dtype == jnp.bfloat16 else new, moments), token
 
     def layer(
-        self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, index: Array, piece: int
+        self, leaf: Array, moments: Moments, gradient: Array, token: Array, *, index: Array
     ) -> tuple[tuple[Array, Moments], Array]:
         """Updates one layer of a stacked leaf, whose `gradient` has no axis of layers. Returns the whole leaf.
 
@@ -260,11 +267,9 @@ class _Leaf:
                 f"a layer of {gradient.size:,} weights is not whole blocks of {BLOCK}, in which they are kept: a"
                 " layerwise update needs --optimizer-bits 32 and --weight-bits 32 here"
             )
-        return self.blocks((leaf, moments), gradient, token, piece=piece, index=index)
+        return self.blocks((leaf, moments), gradient, token, index=index)
 
-    def blocks(
-        self, changed: Any, gradient: Array, token: Array, *, piece: int, index: Array | int = 0
-    ) -> tuple[Any, Array]:
+    def blocks(self, changed: Any, gradient: Array, token: Array, *, index: Array | int = 0) -> tuple[Any, Array]:
         """Walks over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
         size, rows = changed[0].size, gradient.size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
@@ -273,7 +278,7 @@ class _Leaf:
             jax.tree.map(view, changed),
             gradient.reshape(-1, BLOCK),
             rows=rows,
-            piece=max(1, piece // BLOCK),
+            piece=max(1, self.piece // BLOCK),
             token=token,
             first=index * rows,
         )
@@ -284,6 +289,7 @@ class _Leaf:
         stored, moments = changed
         adam, now = self.adam, self.now
 
+        # The update of AdamW, in float32.
         gradient = gradient.astype(jnp.float32) * now.clip
         mean, variance = moments.mean, moments.variance
         mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else _float32(mean)
@@ -295,27 +301,31 @@ class _Leaf:
         weights = _float32(stored) if moments.rest is None else weight_bits.join(stored, moments.rest)
         if self.kind.decays:
             direction = direction + adam.weight_decay * weights
+        return self.encoded(start, weights + -now.rate * direction, mean, variance, root)
 
+    def encoded(self, start: Array, weights: Array, mean: Any, variance: Any, root: Array) -> tuple[Array, Moments]:
+        """Returns weights and moments in the bits in which they are kept; rounding at random is by place in the leaf.
+
+        So it is the same on any devices.
+        """
         random: Any = None
         elements: Any = None
-        if self.kind.moments < 32 or self.kind.weight == 16:  # by place in the leaf: the same on any devices
+        if self.kind.moments < 32 or self.kind.weight == 16:
             blocks = self.split.block_numbers(start + jnp.arange(weights.shape[0], dtype=jnp.int32)).astype(jnp.uint32)
             elements = blocks[:, None] * jnp.uint32(BLOCK) + jnp.arange(BLOCK, dtype=jnp.uint32)[None, :]
             random = weight_bits.random_bits(self.key, elements)
-        change = -now.rate * direction
-        new = weights + change
         rest = None
         if self.kind.weight == 24:
-            new, rest = weight_bits.split(new)
+            weights, rest = weight_bits.split(weights)
         elif self.kind.weight == 16:
-            new = weight_bits.round_at_random(new, random)
+            weights = weight_bits.round_at_random(weights, random)
         if self.kind.moments == 8:
             mean = Blocks(*eight_bit.encode_mean(mean))
             variance = Blocks(*eight_bit.encode_root(root, random >> 16))  # the weights have used the low bits
         elif self.kind.moments == 16:
             mean = weight_bits.round_at_random(mean, weight_bits.random_bits(random, elements))
             variance = weight_bits.round_at_random(variance, random >> 16)
-        return new, Moments(mean, variance, rest)
+        return weights, Moments(mean, variance, rest)
 
 
 def _float32(leaf: Array) -> Array:

@@ -108,61 +108,9 @@ def in_place(
     return InPlace(optimizer.init, optimizer.update, apply, lambda params: params, None, average, row_rule)
 
 
-def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
-    """Returns the `Parts` of an optax transformation that treats each element alone, as Adam does; without its clip.
-
-    Trees of its state with the parameters' own structure are cut as they are; everything else (counts) is shared.
-    """
-
-    def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
-        nodes, tree = _like_parameters(trees)
-        like = [number for number, node in enumerate(nodes) if isinstance(node, dict)]
-        slopes, layout = jax.tree.flatten(gradient)
-        held = [layout.flatten_up_to(nodes[number][at.stacked]) for number in like]
-
-        def alone(leaf: int, piece: Array) -> dict[str, Any]:
-            return {at.stacked: layout.unflatten([piece if n == leaf else None for n in range(len(slopes))])}
-
-        for leaf, part in enumerate(slopes):
-
-            def change(start: Array, changed: list[Array], read: Array, leaf: int = leaf) -> list[Array]:
-                del start
-                now = list(nodes)
-                for number, piece in zip(like, changed, strict=True):
-                    now[number] = alone(leaf, piece)
-                weights, state = tree.unflatten(now)
-                updates, state = optimizer.update(alone(leaf, clip * read.astype(jnp.float32)), state, weights)
-                after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
-                return [jax.tree.leaves(after[number])[0] for number in like]
-
-            new, token = over_layer(change, [leaves[leaf] for leaves in held], part, at.number, token)
-            for leaves, leaf_after in zip(held, new, strict=True):
-                leaves[leaf] = leaf_after
-        for number, leaves in zip(like, held, strict=True):
-            nodes[number] = nodes[number] | {at.stacked: layout.unflatten(leaves)}
-        return tree.unflatten(nodes), token
-
-    def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
-        nodes, tree = _like_parameters(trees)
-        weights, state = tree.unflatten([without(node, stacked) for node in nodes])
-        clipped = jax.tree.map(lambda leaf: clip * leaf.astype(jnp.float32), gradient)
-        updates, state = optimizer.update(clipped, state, weights)
-        after = tree.flatten_up_to((optax.apply_updates(weights, updates), state))
-        both = zip(nodes, after, strict=True)
-        return tree.unflatten([was | now if isinstance(was, dict) else now for was, now in both])
-
-    return Parts(clip_norm, layer, rest)
-
-
 def without(node: Any, stacked: str) -> Any:
     """Returns a dictionary without that entry; anything else as it is."""
     return {name: part for name, part in node.items() if name != stacked} if isinstance(node, dict) else node
-
-
-def _like_parameters(trees: Trees) -> tuple[list[Any], Any]:
-    """Returns dictionaries with the parameters' structure, those first, and the leaves outside of them."""
-    structure = jax.tree.structure(trees[0])
-    return jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
 
 
 def over_pieces(

@@ -1,24 +1,22 @@
-"""Any elementwise optax transformation over a state in the host's memory: leaf by leaf, piece by piece.
+"""Elementwise rules of optax on some rows of one leaf at a time: layer by layer, or over a state in host memory.
 
-levers/offload.py says why, and what it costs. The update is optax's own, called on rows of one leaf at a time, so the
-numbers and the state are the same, whether it is placed on the host or on the device.
+levers/offload.py says why a state lies there, and what it costs. The update is optax's own, called on rows of one leaf
+while the others are left out, so the numbers and the state are the same as those of a whole update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
 from plimsoll.levers.offload import on_host, over_host_pieces
-from plimsoll.optimizers.in_place import InPlace, Parts, elementwise
+from plimsoll.optimizers.in_place import InPlace, Layer, Parts, Trees, over_layer, without
 from plimsoll.optimizers.norm import clip_by_norm
 from plimsoll.optimizers.shards import on_own_part
-
-SHARED = -1
-"""Owner of a number that all leaves share, as the count of updates."""
 
 
 def streaming(
@@ -57,39 +55,93 @@ def clipped(rule: optax.GradientTransformation, clip_norm: float | None) -> InPl
     return streaming(rule, first=clip_by_norm(clip_norm), parts=parts)
 
 
+class _Update:
+    """An elementwise update of parameters and state, of which rows of one leaf can be made alone."""
+
+    def __init__(self, rule: optax.GradientTransformation, trees: Trees) -> None:
+        self.rule = rule
+        structure = jax.tree.structure(trees[0])
+        self.nodes, self.form = jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
+        """Trees with the parameters' structure, those first, and the leaves outside of them, which all share."""
+        self.own = [place for place, node in enumerate(self.nodes) if jax.tree.structure(node) == structure]
+
+    def of(self, own: list[Any], gradient: Any) -> list[Any]:
+        """Returns all nodes after the update of a part of the parameters: `own` holds it of each of their trees."""
+        before = list(self.nodes)
+        for place, part in zip(self.own, own, strict=True):
+            before[place] = part
+        weights, state = self.form.unflatten(before)
+        updates, state = self.rule.update(gradient, state, weights)
+        return self.form.flatten_up_to((optax.apply_updates(weights, updates), state))
+
+    def of_rows(self, alone: Callable[[Any], Any], rows: list[Array], gradient: Array) -> list[Array]:
+        """Returns new rows of one leaf; `alone` gives the tree that has nothing else: a mask by path still finds it."""
+        after = self.of([alone(part) for part in rows], alone(gradient))
+        return [jax.tree.leaves(after[place])[0] for place in self.own]
+
+
+def _alone(form: Any, number: int, part: Any) -> Any:
+    """Returns a tree of this form with one leaf, and None for all others."""
+    return form.unflatten([part if place == number else None for place in range(form.num_leaves)])
+
+
+def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
+    """Returns the `Parts` of an optax transformation that treats each element alone, as Adam does; without its clip.
+
+    Trees of its state with the parameters' own structure are cut as they are; everything else (counts) is shared.
+    """
+
+    def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
+        update = _Update(optimizer, trees)
+        slopes, form = jax.tree.flatten(gradient)
+        held = [form.flatten_up_to(update.nodes[place][at.stacked]) for place in update.own]
+
+        # One leaf after the other.
+        for number, slope in enumerate(slopes):
+
+            def change(start: Array, rows: list[Array], read: Array, number: int = number) -> list[Array]:
+                del start
+                alone = lambda part: {at.stacked: _alone(form, number, part)}  # noqa: E731
+                return update.of_rows(alone, rows, clip * read.astype(jnp.float32))
+
+            before = [leaves[number] for leaves in held]
+            after, token = over_layer(change, before, slope, at.number, token)
+            for leaves, leaf in zip(held, after, strict=True):
+                leaves[number] = leaf
+
+        nodes = list(update.nodes)
+        for place, leaves in zip(update.own, held, strict=True):
+            nodes[place] = nodes[place] | {at.stacked: form.unflatten(leaves)}
+        return update.form.unflatten(nodes), token
+
+    def rest(trees: Trees, gradient: Any, stacked: str, clip: Array) -> Trees:
+        update = _Update(optimizer, trees)
+        others = [without(update.nodes[place], stacked) for place in update.own]
+        after = update.of(others, jax.tree.map(lambda leaf: clip * leaf.astype(jnp.float32), gradient))
+        for place in update.own:
+            after[place] = update.nodes[place] | after[place]
+        return update.form.unflatten(after)
+
+    return Parts(clip_norm, layer, rest)
+
+
 def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    weights, tree = jax.tree.flatten(params)
-    gradients = tree.flatten_up_to(gradient)
-    held, held_tree = jax.tree.flatten(state)
-    numbers = tree.unflatten(range(len(weights)))
-    marked = optax.tree_map_params(rule, lambda _, at: at, state, numbers, transform_non_params=lambda _: SHARED)
-    owners: list[int] = jax.tree.leaves(marked)
+    update = _Update(rule, (params, state))
+    slopes, form = jax.tree.flatten(gradient)
+    held = [form.flatten_up_to(update.nodes[place]) for place in update.own]
 
-    def update(at: int, weight: Any, slope: Any, own: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Updates rows of one leaf, the others left out: a mask by path still finds its own."""
-
-        def alone(x: Any) -> Any:
-            return tree.unflatten([x if number == at else None for number in range(len(weights))])
-
-        parts = iter(own)
-        partial = [x if of == SHARED else next(parts) if of == at else None for x, of in zip(held, owners, strict=True)]
-        updates, new = rule.update(alone(slope), held_tree.unflatten(partial), alone(weight))
-        new_weight = jax.tree.leaves(optax.apply_updates(alone(weight), updates))
-        return new_weight, held_tree.flatten_up_to(new)
-
-    new_weights = list(weights)
-    _, new_held = update(SHARED, None, None, ())
-    for at, (weight, slope) in enumerate(zip(weights, gradients, strict=True)):
-        places = [place for place, of in enumerate(owners) if of == at]
-
-        def change(changed: Any, read: Array, at: int = at, places: Sequence[int] = tuple(places)) -> Any:
-            (weight,), new = update(at, changed["weight"], read, changed["own"])
-            return {"weight": weight, "own": [new[place] for place in places]}
-
-        changed = {"weight": weight, "own": [held[place] for place in places]}
-        streams = any(map(on_host, changed["own"]))
-        changed = on_own_part(partial(over_host_pieces, change), changed, slope) if streams else change(changed, slope)
-        new_weights[at] = changed["weight"]
-        for place, x in zip(places, changed["own"], strict=True):
-            new_held[place] = x
-    return tree.unflatten(new_weights), held_tree.unflatten(new_held)
+    # What all leaves share, then one leaf after the other.
+    nothing = _alone(form, -1, None)
+    after = update.of([nothing for _ in update.own], nothing)
+    for number, slope in enumerate(slopes):
+        change = partial(update.of_rows, partial(_alone, form, number))
+        leaf = [leaves[number] for leaves in held]
+        if any(map(on_host, leaf)):
+            leaf = on_own_part(partial(over_host_pieces, change), leaf, slope)
+        else:
+            leaf = change(leaf, slope)
+        for leaves, new in zip(held, leaf, strict=True):
+            leaves[number] = new
+    for place, leaves in zip(update.own, held, strict=True):
+        after[place] = form.unflatten(leaves)
+    return update.form.unflatten(after)

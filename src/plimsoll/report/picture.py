@@ -132,17 +132,18 @@ class Chart:
     def draw(self, axes: Axes) -> None:
         # Curves and limits.
         for colour, line in zip(SERIES, self.lines, strict=False):
-            if not line.finite:
-                continue
-            ys = [y if is_finite(y) else math.nan for y in line.ys]
-            marker = "o" if line.is_marked or len(ys) <= FEW else ""
-            axes.plot(line.xs, ys, color=LIGHT[colour], marker=marker, clip_on=False)
+            if line.finite:
+                ys = [y if is_finite(y) else math.nan for y in line.ys]
+                marker = "o" if line.is_marked or len(ys) <= FEW else ""
+                axes.plot(line.xs, ys, color=LIGHT[colour], marker=marker, clip_on=False)
         for name, value in self.limits.items():
             axes.axhline(value, color=LIGHT["line"], linewidth=2.2)
             place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
             axes.annotate(name, (1, value), (-4, 4), color=LIGHT["line"], **place)
+        self._scale(axes)
 
-        # Axes, with numbers as the tables write them.
+    def _scale(self, axes: Axes) -> None:
+        """Sets up the axes, with numbers as the tables write them."""
         if self.logarithmic_x:
             axes.set_xscale("log")
         if self.is_logarithmic:
@@ -306,18 +307,14 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
         PlimsollError: The format is another, or the place is not writable.
     """
     path = Path(path).expanduser()
-    folder = path.parent
     if path.suffix.lower() not in formats:
         raise PlimsollError(f"a picture or page is written as {' or '.join(formats)}, and {path.name!r} is neither")
-    if not folder.is_dir():
-        why = f"there is no folder {folder}"
-    elif path.is_dir():
-        why = "it is a folder"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        why = "you may not write there"
-    else:
-        return path
-    raise PlimsollError(f"{path} cannot be written, {why}: name a file in a folder that is yours")
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(place, os.W_OK):
+        raise PlimsollError(
+            f"{path} cannot be written: name a file in a folder that is there, and in which you may write"
+        )
+    return path
 
 
 def waterfall(planned: Planned) -> Bars:

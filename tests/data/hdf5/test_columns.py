@@ -50,7 +50,6 @@ def test_what_it_holds_is_the_chunks_that_are_mixed(tmp_path):
     held = [Hdf5(few, COLUMNS, mix=mix).held_bytes(training=True) for mix in (1, 3)]
     assert held[1] - held[0] == 2 * 16 * 12
     assert Hdf5(many, COLUMNS, mix=3).held_bytes(training=True) == held[1]
-    assert Hdf5(few, COLUMNS).warning is None
 
 
 def test_rows_that_are_not_finite_end_it_or_are_left_out(tmp_path):

@@ -100,7 +100,7 @@ def test_16_mib_stay_free_beside_twice_what_is_written(tmp_path, monkeypatch, la
             file.append(rows_of(0, 10))
 
     if stopped:
-        with pytest.raises(StoppedError, match=r"the disk became full .* Nothing was kept"):
+        with pytest.raises(StoppedError, match=r"the disk became full .* on another disk"):
             written()
     else:
         written()

@@ -126,7 +126,7 @@ def test_validation_has_every_whole_window_once_and_says_what_only_fills_up(fold
 
 def test_a_window_longer_than_the_file_is_refused_with_both_lengths(folder):
     options = {"batch_size": 1, "seed": 1, "prefetch": 0}
-    with pytest.raises(DataError, match="has 1,000 tokens, fewer than the 1,001 of one window"):
+    with pytest.raises(DataError, match="has 1,000 tokens for training, fewer than the 1,001 of one window"):
         packed_loader(folder, seq_len=1000, **options)
     packed_loader(folder, seq_len=999, **options).close()
 
@@ -150,7 +150,7 @@ def test_what_is_no_packed_folder_is_told_apart_from_an_unfinished_one(tmp_path,
 def test_a_file_that_is_cut_while_it_is_read_is_a_refusal_and_no_crash(folder):
     loader = packed_loader(folder, seq_len=8, batch_size=4, seed=1, prefetch=0)
     (folder / "shard_00000/tokens.bin").write_bytes(b"\0\0" * 10)
-    with pytest.raises(DataError, match="ends before token"):
+    with pytest.raises(DataError, match="ends before byte "):
         next(loader)
 
 
@@ -259,6 +259,6 @@ def test_a_packed_folder_is_described(described, byte_tokenizer, capsys):
 
 def test_what_is_cut_short_or_unfinished_is_refused(described, capsys):
     (described / "shard_00000/tokens.bin").write_bytes(b"\0" * 29)
-    assert "tokens.bin ends before token 15" in typed(capsys, described, code=2)
+    assert "tokens.bin ends before byte " in typed(capsys, described, code=2)
     described.rename(partial_of(described))
     assert "is not finished" in typed(capsys, described, code=2)

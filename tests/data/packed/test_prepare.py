@@ -1,5 +1,6 @@
 """A packed folder is the token stream of its documents, whatever happened while it was made."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -20,7 +21,6 @@ from plimsoll.data.packed.encoding import encoded
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.packed.prepare import build
 from plimsoll.data.text.documents import Piece, is_held_out
-from plimsoll.data.text.extent import Extent
 from plimsoll.data.text.opening import open_documents
 from plimsoll.data.text.options import TextSet
 from plimsoll.data.text.tokenizer import load_tokenizer
@@ -213,10 +213,17 @@ def test_a_disk_without_room_is_refused_before_the_first_token(made, tmp_path, m
 
 
 def test_a_disk_that_becomes_full_stops_it_and_room_continues_it(made, tmp_path, monkeypatch, small_shards):
-    left = iter([10**9] * 8 + [0, 0])
+    add = shards.Shard.add
+    calls = count()
+
+    def fails_at_last(*arguments):
+        if next(calls) == 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(*arguments)
+
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "free_bytes", lambda path: next(left))
-        with pytest.raises(StoppedError, match=r"the disk is full \(0 B free at .*run the same command again"):
+        patch.setattr(shards.Shard, "add", fails_at_last)
+        with pytest.raises(StoppedError, match=r"the disk became full .*run the same command again"):
             build(made, tmp_path / "packed")
     found = build(made, tmp_path / "packed")
     assert 0 < found["tokens_before"] < found["tokens"]
@@ -299,8 +306,7 @@ def test_the_share_that_is_read_grows_to_all_of_it(dataset, tmp_path):
     (tmp_path / "plain.txt").write_text("\n\n".join(TEXTS))
     for name, limit in ((dataset, None), (str(tmp_path / "plain.txt"), None), (dataset, 100)):
         documents = open_documents(name, max_examples=limit)
-        extent = Extent(documents)
-        shares = [extent.share(None), *(extent.share(piece.position) for piece in documents.pieces())]
+        shares = [documents.share(None), *(documents.share(piece.position) for piece in documents.pieces())]
         assert shares == sorted(shares)
         assert (shares[0], shares[-1]) == (0.0, 1.0)
         assert len(set(shares)) > 50

@@ -107,7 +107,7 @@ def test_validation_without_tokens_says_why():
 def test_every_epoch_of_a_memory_loader_is_another_permutation(byte_tokenizer, listed_documents):
     tokens = load_tokens(listed_documents(TEXTS), byte_tokenizer)
     count = (len(tokens) - 1) // 16
-    loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=count, seed=1)
+    loader = memory_loader(listed_documents(TEXTS), byte_tokenizer, seq_len=16, batch_size=count, seed=1, prefetch=2)
     epochs = [rows_of([next(loader)]), rows_of([next(loader)])]
     loader.close()
     windows = sorted(tokens[16 * number : 16 * number + 17].tolist() for number in range(count))
@@ -117,7 +117,7 @@ def test_every_epoch_of_a_memory_loader_is_another_permutation(byte_tokenizer, l
 
 def test_a_state_of_another_kind_of_loader_is_refused(byte_tokenizer, listed_documents):
     documents = listed_documents(TEXTS)
-    memory = memory_loader(documents, byte_tokenizer, seq_len=16, batch_size=5)
+    memory = memory_loader(documents, byte_tokenizer, seq_len=16, batch_size=5, seed=1, prefetch=0)
     stream = text_loader(documents, byte_tokenizer, seq_len=16, batch_size=5, shuffle_buffer_size=8)
     plain = text_loader(documents, byte_tokenizer, seq_len=16, batch_size=5, shuffle_buffer_size=0)
     for one, other in itertools.permutations([memory, stream, plain], 2):

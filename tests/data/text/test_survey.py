@@ -81,7 +81,7 @@ def test_an_inspection_by_hand(listed_documents):
     found = describe_text(listed_documents(["aa", HELD, "b" * 300, "eeeee"]))
     read = 2 + len(HELD) + 300 + 5
     assert found == {
-        "name": "a list", "description": "lists", "files": 1, "bytes": None, "columns": None, "documents_at_most": 4,
+        "name": "a list", "description": "lists", "files": 1, "bytes": None, "columns": None,
         "scanned_characters": read, "scanned_documents": 4, "scanned_held_out_documents": 1, "scan_complete": True,
         "mean_characters": round(read / 4), "longest_characters": 300, "samples": ["aa", HELD, "b" * 200],
     }  # fmt: skip

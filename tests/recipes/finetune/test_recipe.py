@@ -121,7 +121,7 @@ def test_what_no_run_can_begin_with_is_refused(own, tmp_path):
         prepared(own.replace(pretrained=str(tmp_path / "narrow")), tmp_path)
     path = tmp_path / "model/model.safetensors"
     save_file(load_file(path) | {"model.norm.weight": np.zeros(7, np.float32)}, path)
-    with pytest.raises(DataError, match=r"1 of another shape: model\.norm\.weight \(7\) instead of \(32\)"):
+    with pytest.raises(DataError, match=r"1 of them differ: model\.norm\.weight \(7\) instead of \(32\)"):
         prepared(own, tmp_path)
 
 

@@ -105,5 +105,5 @@ def test_a_token_out_of_the_vocabulary_is_never_handed_out(written, token):
 def test_a_file_that_shrinks_while_it_is_read_is_noticed(written):
     found = PuzzleSet(written[0], "test")
     cut(*written)
-    with pytest.raises(DataError, match="ends before row 12"):
+    with pytest.raises(DataError, match="ends before byte "):
         found.batch(np.array([12]))

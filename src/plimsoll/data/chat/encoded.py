@@ -14,14 +14,13 @@ Documents are read as they are needed, and nothing of the tokens stays in memory
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from plimsoll.data.token_table import loaded
+from plimsoll.data.token_table import fill, loaded
 from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts
 from plimsoll.files.folder import opened
@@ -63,7 +62,8 @@ class EncodedDocuments:
         Raises:
             DataError: A file became shorter.
         """
-        width, rows = np.dtype(self.dtype).itemsize, []
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        rows = []
         with (
             open(self.folder / f"{self.side}.tokens.bin", "rb", buffering=0) as tokens,
             open(self.folder / f"{self.side}.learned.bin", "rb", buffering=0) as learned,
@@ -71,14 +71,11 @@ class EncodedDocuments:
             for document in documents:
                 start, end = self.starts[document : document + 2].tolist()
                 count = min(end - start, longest)
-                ids = os.pread(tokens.fileno(), count * width, start * width)
-                flags = os.pread(learned.fileno(), count, start)
-                if len(ids) != count * width or len(flags) != count:
-                    raise DataError(
-                        f"{self.folder} ends before token {start + count:,} of {self.side}: it was changed while it"
-                        " was read. Run the same command again"
-                    )
-                rows.append((np.frombuffer(ids, np.dtype(self.dtype).newbyteorder("<")), np.frombuffer(flags, bool)))
+                ids = np.empty(count, dtype)
+                flags = np.empty(count, bool)
+                fill(tokens, ids, start * dtype.itemsize)
+                fill(learned, flags, start)
+                rows.append((ids, flags))
         return rows
 
 

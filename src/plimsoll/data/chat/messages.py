@@ -64,14 +64,12 @@ def _text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, Sequence):
         raise DataError(f"content of {where} is a {type(content).__name__}: text was expected")
-    texts = []
-    for part in content:
-        text = part.get("text") if isinstance(part, Mapping) else part
-        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
-        if kind != "text" or not isinstance(text, str):
+    parts = [part if isinstance(part, Mapping) else {"text": part} for part in content]
+    for part in parts:
+        kind = part.get("type", "text")
+        if kind != "text" or not isinstance(part.get("text"), str):
             raise DataError(
                 f"content of {where} has a part of the type {kind!r}: models are tuned on text alone here. Leave the"
                 " record out, or describe the part in words"
             )
-        texts.append(text)
-    return "".join(texts)
+    return "".join(part["text"] for part in parts)

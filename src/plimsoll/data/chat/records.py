@@ -6,7 +6,7 @@ template is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -101,15 +101,19 @@ class Records:
     def _rows(self) -> Iterator[tuple[Mapping[str, Any], str]]:
         for file in self.files:
             if isinstance(file, HubStream):
-                rows = file.records()
-                yield from ((row, f"row {row_number} of {file.name}") for row_number, row in enumerate(rows, 1))
+                yield from _numbered(file.records(), "row", file)
             elif file.format == "jsonl":
                 for record, number, _, _ in json_lines(file):
                     if record is not None:
                         yield record, f"line {number} of {file.name}"
             else:
                 rows = _list(file) if file.format == "json" else _table_rows(file)
-                yield from ((row, f"record {row_number} of {file.name}") for row_number, row in enumerate(rows, 1))
+                yield from _numbered(rows, "record", file)
+
+
+def _numbered(rows: Iterable[Any], unit: str, file: File | HubStream) -> Iterator[tuple[Any, str]]:
+    for number, row in enumerate(rows, 1):
+        yield row, f"{unit} {number} of {file.name}"
 
 
 def open_records(

@@ -121,13 +121,5 @@ class Hdf5(ExampleSet):
         """Path of the file, as it was found."""
         return self._rows.path
 
-    @property
-    def warning(self) -> str | None:
-        """Warning that the file's chunks are large, so that the shuffle buffer takes much memory; None if they are not.
-
-        It says how large the chunks are and what to do about them. A chunk is read to measure how long that takes.
-        """
-        return self._rows.warning(mix=self._mix)
-
     def _narrowed(self, rows: Rows) -> Rows:
         return {name: narrowed(values, f"{self.called}: {name!r}") for name, values in rows.items()}

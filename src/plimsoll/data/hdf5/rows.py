@@ -34,18 +34,7 @@ class Hdf5Rows:
         self.path = Path(path).expanduser()
         with damage_as_error(self.path):
             self._file = opened(self.path)
-            self._datasets: dict[str, h5py.Dataset] = {}
-            for name, place in columns.items():
-                dataset = self._file.get(place)
-                if not isinstance(dataset, h5py.Dataset):
-                    names = (
-                        names_in_words(map(name_of, datasets_in(self._file)), all_of_them="`plimsoll inspect`")
-                        or "none"
-                    )
-                    raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
-                if not dataset.shape:
-                    raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
-                self._datasets[name] = dataset
+            self._datasets = {name: self._dataset(place) for name, place in columns.items()}
             lengths = {columns[name]: len(dataset) for name, dataset in self._datasets.items()}
             if len(set(lengths.values())) > 1:
                 words = ", ".join(f"{place} has {rows:,}" for place, rows in lengths.items())
@@ -62,10 +51,18 @@ class Hdf5Rows:
         widest = max(self._datasets.values(), key=row_bytes_of)
         self.chunk_rows = int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
         """Rows of a chunk of the dataset with the widest rows: it costs most to read."""
-        self.has_huge_chunks = any(map(huge_chunk_advice, self._datasets.values()))
 
     def __len__(self) -> int:
         return self._count
+
+    def _dataset(self, place: str) -> h5py.Dataset:
+        dataset = self._file.get(place)
+        if not isinstance(dataset, h5py.Dataset):
+            names = names_in_words(map(name_of, datasets_in(self._file)), all_of_them="`plimsoll inspect`") or "none"
+            raise DataError(f"{self.path} has no dataset {place!r}: it has {names}")
+        if not dataset.shape:
+            raise DataError(f"{place} of {self.path} is a single value: its first axis should count the rows")
+        return dataset
 
     def array(self, place: str) -> np.ndarray | None:
         """Returns a small dataset, whole; None where there is no such dataset."""
@@ -93,13 +90,6 @@ class Hdf5Rows:
                 f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file is damaged there, or"
                 " its disk is. Copy it again, or make it anew"
             ) from None
-
-    def warning(self, *, mix: int) -> str | None:
-        """Returns a warning where mixing `mix` chunks takes much memory."""
-        for dataset in self._datasets.values():
-            if advice := huge_chunk_advice(dataset):
-                return f"{advice}, or lower --mix-chunks: {mix} of them are held at a time"
-        return None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from plimsoll.data.packed.encoding import in_threads
 from plimsoll.data.packed.packed import Packed, open_packed
 from plimsoll.data.packed.prepare import counts_of, pack, tokens_of
 from plimsoll.data.text.documents import Documents
-from plimsoll.data.text.extent import expected_bytes
+from plimsoll.data.text.opening import expected_bytes
 from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.files.folder import Say
 

@@ -11,7 +11,6 @@ kilobytes. Windows are read as they are needed (windows.py), and nothing of the 
 from __future__ import annotations
 
 import dataclasses
-import os
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 
 from plimsoll.data.packed.shards import TOKENS, VALIDATION, Shard
 from plimsoll.data.text.survey import count_windows
+from plimsoll.data.token_table import fill
 from plimsoll.errors import DataError
 from plimsoll.files.folder import META, opened, partial_of
 
@@ -74,6 +74,19 @@ class Packed:
     def bytes(self) -> int:
         """Bytes of all files."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    def sizes(self) -> dict[str, Any]:
+        """Returns what `prepare --json` and `inspect` print of it."""
+        return {
+            "path": str(self.folder),
+            "bytes": self.bytes,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "validation_tokens": self.validation_tokens,
+            "validation_documents": self.validation_documents,
+            "dtype": self.dtype,
+            "vocab_size": self.vocab_size,
+        }
 
     @property
     def files(self) -> list[Path]:
@@ -138,9 +151,7 @@ class Packed:
             part = place[: ends[shard] - first]
             path = self._paths[name][shard]
             with open(path, "rb", buffering=0) as file:
-                size = os.preadv(file.fileno(), [part.data], (first - begin) * part.itemsize)
-            if size != part.nbytes:
-                raise DataError(f"{path} ends before token {first + len(part):,}: it was changed while it was read")
+                fill(file, part, (first - begin) * part.itemsize)
             self._require_ids(part, path, first - begin)
             place = place[len(part) :]
             first += len(part)
@@ -208,18 +219,10 @@ def describe_packed(folder: Path | str) -> dict[str, Any]:
     packed = open_packed(folder)
     tokenizer = load_tokenizer(packed.folder)
     all_tokens = packed.tokens + packed.validation_tokens
-    return {
-        "path": str(packed.folder),
-        "bytes": packed.bytes,
+    return packed.sizes() | {
         "source": packed.source,
-        "tokens": packed.tokens,
-        "documents": packed.documents,
-        "validation_tokens": packed.validation_tokens,
-        "validation_documents": packed.validation_documents,
         "held_out_share": packed.validation_tokens / all_tokens,
         "document_tokens": packed.tokens / packed.documents,
-        "dtype": packed.dtype,
-        "vocab_size": packed.vocab_size,
         "tokenizer_vocab_size": tokenizer.size,
         "end_of_text": packed.end_of_text,
         "characters_per_token": packed.characters / all_tokens,

@@ -20,8 +20,8 @@ from plimsoll.data.packed.encoding import Encoder, in_threads, on_ray, require_r
 from plimsoll.data.packed.packed import TOKENIZER, id_type, open_packed
 from plimsoll.data.packed.shards import Packing, Progress
 from plimsoll.data.text.documents import Documents
-from plimsoll.data.text.extent import expected_bytes
 from plimsoll.data.text.kept import trained_tokenizer
+from plimsoll.data.text.opening import expected_bytes
 from plimsoll.data.text.options import DEFAULT_VOCABULARY, TextSet
 from plimsoll.data.text.tokenizer import TextTokenizer, load_tokenizer
 from plimsoll.errors import DataError, RecipeError
@@ -160,19 +160,11 @@ def _sha256(tokenizer: TextTokenizer) -> str:
 def _summary(out: Path, packing: Packing | None, *, seconds: float) -> dict[str, Any]:
     packed = open_packed(out)
     tokens_before = packed.tokens if packing is None else packing.tokens_before
-    return {
-        "path": str(out),
+    return packed.sizes() | {
         "examples": packed.documents + packed.validation_documents,
-        "tokens": packed.tokens,
         "tokens_before": tokens_before,
         "finished_before": packing is None,
-        "validation_tokens": packed.validation_tokens,
-        "documents": packed.documents,
-        "validation_documents": packed.validation_documents,
         "characters": packed.characters,
-        "vocab_size": packed.vocab_size,
-        "dtype": packed.dtype,
         "seconds": seconds,
         "tokens_per_second": (packed.tokens - tokens_before) / seconds,
-        "bytes": packed.bytes,
     }

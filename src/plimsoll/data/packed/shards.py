@@ -16,16 +16,12 @@ import numpy as np
 
 from plimsoll.data.packed.encoding import Encoder, encoded
 from plimsoll.data.text.documents import Documents, Piece
-from plimsoll.data.text.extent import Extent
-from plimsoll.errors import StoppedError
 from plimsoll.files.facts import Facts
-from plimsoll.files.folder import free_bytes, made, opened
-from plimsoll.units import MIB, format_bytes
+from plimsoll.files.folder import made, opened
+from plimsoll.units import MIB
 
 TOKENS, VALIDATION = "tokens.bin", "validation.bin"
 SHARD_BYTES = 256 * MIB
-LEAST_FREE = 16 * MIB
-"""Bytes of the disk that stay free."""
 PROGRESS_SECONDS = 2.0
 
 Progress = Callable[[float | None, str], None]
@@ -73,7 +69,6 @@ class Packing:
         self.shards: list[Shard] = []
         self.tokens_before = 0
         """Tokens of shards that were there."""
-        self._extent = Extent(self.documents)
         self._blocks: Blocks | None = None
         self._told = time.monotonic()
 
@@ -104,7 +99,6 @@ class Packing:
         shard = Shard()
         with (folder / TOKENS).open("wb") as tokens, (folder / VALIDATION).open("wb") as validation:
             for pieces, ids, lengths in self._blocks:
-                self._require_room(ids)
                 held_out = np.repeat([piece.held_out for piece in pieces], lengths)
                 ids = ids.astype(self.dtype)
                 count = tokens.write(ids[~held_out].data)
@@ -116,16 +110,8 @@ class Packing:
         shard.last = True
         return asdict(shard)
 
-    def _require_room(self, ids: np.ndarray) -> None:
-        free = free_bytes(self.folder)
-        if free < LEAST_FREE + 2 * ids.nbytes:
-            raise StoppedError(
-                f"the disk is full ({format_bytes(free)} free at {self.folder.parent}): {len(self.shards):,} shards are"
-                f" complete in {self.folder}. Make room, and run the same command again to continue"
-            )
-
     def _tell(self, shard: Shard) -> None:
         if time.monotonic() - self._told > PROGRESS_SECONDS:
             self._told = time.monotonic()
             tokens = sum(done.tokens for done in self.shards) + shard.tokens
-            self.progress(self._extent.share(shard.position), f"{tokens:,} tokens")
+            self.progress(self.documents.share(shard.position), f"{tokens:,} tokens")

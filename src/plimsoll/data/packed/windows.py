@@ -17,7 +17,7 @@ from plimsoll.data.loader import Batch, Loader, permuted
 from plimsoll.data.packed.packed import open_packed
 from plimsoll.data.packed.shards import VALIDATION
 from plimsoll.data.text.survey import count_windows
-from plimsoll.errors import DataError
+from plimsoll.data.text.windows import no_window
 from plimsoll.types import COUNTED
 
 
@@ -34,10 +34,7 @@ def packed_loader(
     packed = open_packed(folder)
     count = packed.windows(seq_len)
     if not count:
-        raise DataError(
-            f"{packed.folder} has {packed.tokens:,} tokens, fewer than the {seq_len + 1:,} of one window: use a"
-            " smaller --seq-len, or pack more text"
-        )
+        raise no_window(str(packed.folder), packed.tokens, seq_len)
 
     def read(indices: np.ndarray) -> Batch:
         return {"tokens": packed.rows(indices, length=seq_len + 1, stride=seq_len, workers=workers)}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from plimsoll.data.hub import HubStream
 from plimsoll.data.text.formats import File
+from plimsoll.data.text.streams import COMPRESSED, PACKED_TO
 from plimsoll.errors import DataError
 from plimsoll.files.facts import Facts, facts_of
 
@@ -76,12 +77,19 @@ class Documents:
         limit = f", the first {self.max_examples:,} documents" if self.max_examples is not None else ""
         return self.description + limit
 
-    @property
-    def count_hint(self) -> int | None:
-        """Number of documents at most, where the files say so without being read; None elsewhere."""
-        rows = [file.rows() for file in self.files[:1000]]
-        known = None if None in rows or len(self.files) > len(rows) else sum(row or 0 for row in rows)
-        return min((count for count in (known, self.max_examples) if count is not None), default=None)
+    def share(self, position: dict | None) -> float | None:
+        """Returns the share of the text before a position, by documents or by bytes of files; None for a stream."""
+        position = position or {"file": 0, "at": {}, "documents": 0}
+        if self.max_examples is not None:
+            return position["documents"] / self.max_examples
+        if not self.bytes or self.paths is None:
+            return None
+        number = position["file"]
+        offset = position["at"].get("offset", 0)
+        if self.paths[number].suffix.lower() in COMPRESSED:
+            offset //= PACKED_TO
+        before = sum(file.size() for file in self.files[:number])
+        return (before + min(offset, self.files[number].size())) / self.bytes
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
         """Yields pieces from the beginning, or from after the piece whose position it is.
@@ -95,33 +103,38 @@ class Documents:
                 f"the position belongs to other files than those of {self.name}: names or sizes changed "
                 "since it was saved. Put the old files back, or start a new run."
             )
-        first, documents, held_out = position["file"], position["documents"], position["held_out"]
-        for index in range(first, len(self.files)):
-            if held_out is None and documents == self.max_examples:
+        documents = position["documents"]
+        of_document = position["held_out"]  # None between two documents
+        at = position["at"]
+        for index in range(position["file"], len(self.files)):
+            if of_document is None and documents == self.max_examples:
                 return
-            for part in self.files[index].read(position["at"] if index == first else {}):
-                if held_out is None:
-                    held_out = is_held_out(part.text)
+            for part in self.files[index].read(at):
+                held_out = is_held_out(part.text) if of_document is None else of_document
+                of_document = None if part.last else held_out
                 documents += part.last
                 here = {"of": self.digest, "file": index, "at": part.at, "documents": documents}
-                yield Piece(part.text, here | {"held_out": None if part.last else held_out}, part.last, held_out)
-                held_out = None if part.last else held_out
+                yield Piece(part.text, here | {"held_out": of_document}, part.last, held_out)
                 if part.last and documents == self.max_examples:
                     return
-            file, before = self.files[index], self._sizes[index]
-            try:
-                now = file.size()
-            except OSError:
-                now = "none any more"
-            if now != before:
-                raise DataError(
-                    f"{file.name} changed while it was being read: it had {before} bytes when it was opened, and has"
-                    f" {now}. Put the old file back, and run the same command again"
-                )
+            self._require_unchanged(index)
+            at = {}
         if not documents:
             raise DataError(
                 f"{self.name} holds no documents ({self.describe()}): nothing but white space. "
                 "Name a data set with text in it."
+            )
+
+    def _require_unchanged(self, index: int) -> None:
+        file = self.files[index]
+        try:
+            size = file.size()
+        except OSError:
+            size = "none any more"
+        if size != self._sizes[index]:
+            raise DataError(
+                f"{file.name} changed while it was being read: it had {self._sizes[index]} bytes when it was opened,"
+                f" and has {size}. Put the old file back, and run the same command again"
             )
 
 

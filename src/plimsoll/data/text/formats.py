@@ -47,13 +47,6 @@ class File:
             return _read_jsonl(self, at)
         return split_file(self.path, at, how=WHOLE if self.format == "whole" else None)
 
-    def rows(self) -> int | None:
-        """Returns the number of documents, where the file says so without being read."""
-        if self.format != "parquet":
-            return None
-        with open_parquet(self) as table:
-            return table.metadata.num_rows
-
     def imports(self) -> tuple[str, ...]:
         """Returns the modules that reading brings into the process."""
         return ("pyarrow.parquet",) if self.format == "parquet" else ()

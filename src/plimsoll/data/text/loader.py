@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from plimsoll.data import require_sizes
-from plimsoll.data.loader import Batch, Loader, Stream, permuted
+from plimsoll.data.loader import Batch, Loader, Read, Stream, permuted
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.survey import count_windows
 from plimsoll.data.text.tokenizer import TextTokenizer
-from plimsoll.data.text.windows import TokenWindows, token_blocks
+from plimsoll.data.text.windows import TokenWindows, no_window, token_blocks
 from plimsoll.errors import DataError
 from plimsoll.types import IGNORE
 from plimsoll.units import MIB
@@ -101,54 +101,38 @@ def text_loader(
     return Loader(stream, prefetch=prefetch)
 
 
-def packed_text_loader(
-    packed: Packed, *, seq_len: int, batch_size: int, stride: int, seed: int | None, prefetch: int
-) -> Loader:
-    """Builds a loader of a text that was tokenised before: each epoch is another permutation of all windows.
+def packed_text_loader(packed: Packed, *, seq_len: int, stride: int, **options: Any) -> Loader:
+    """Builds a loader of a text that was tokenised before, with the options of `permuted`.
 
-    Without a `seed` they are in the order of the text.
+    Each epoch is another permutation of all windows. Without a `seed` they are in the order of the text.
     """
-    count = _windows_of(packed.tokens, packed.source, seq_len=seq_len, stride=stride)
 
     def read(indices: np.ndarray) -> Batch:
         return batch_of(packed.rows(indices, length=seq_len + 1, stride=stride))
 
-    facts = {"tokens": packed.tokens, "seq_len": seq_len, "stride": stride}
-    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
+    return _permuted_windows(read, packed.tokens, packed.source, seq_len=seq_len, stride=stride, **options)
 
 
 def memory_loader(
-    documents: Documents,
-    tokenizer: TextTokenizer,
-    *,
-    seq_len: int,
-    batch_size: int,
-    stride: int | None = None,
-    seed: int | None = 42,
-    prefetch: int = 2,
+    documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None, **options: Any
 ) -> Loader:
     """Builds a loader of tokens that are in memory, in the order of `packed_text_loader`."""
-    require_sizes(seq_len=seq_len, stride=stride, batch_size=batch_size)
+    require_sizes(seq_len=seq_len, stride=stride)
     stride = stride or seq_len
     tokens = load_tokens(documents, tokenizer)
-    count = _windows_of(len(tokens), documents.name, seq_len=seq_len, stride=stride)
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::stride]  # views, no copies
 
     def read(indices: np.ndarray) -> Batch:
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::stride]  # views, no copies
         return batch_of(windows[indices])
 
-    facts = {"tokens": len(tokens), "seq_len": seq_len, "stride": stride}
-    return permuted(read, count, batch_size=batch_size, seed=seed, prefetch=prefetch, facts=facts)
+    return _permuted_windows(read, len(tokens), documents.name, seq_len=seq_len, stride=stride, **options)
 
 
-def _windows_of(tokens: int, name: str, *, seq_len: int, stride: int) -> int:
+def _permuted_windows(read: Read, tokens: int, name: str, *, seq_len: int, stride: int, **options: Any) -> Loader:
     count = count_windows(tokens, seq_len=seq_len, stride=stride)
     if not count:
-        raise DataError(
-            f"{name} has {tokens:,} tokens for training, fewer than the {seq_len + 1:,} of one window: use a smaller"
-            " --seq-len, or more text"
-        )
-    return count
+        raise no_window(name, tokens, seq_len)
+    return permuted(read, count, facts={"tokens": tokens, "seq_len": seq_len, "stride": stride}, **options)
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:

@@ -8,7 +8,7 @@ import re
 import sysconfig
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plimsoll.data import STANDARD_LIBRARY
 from plimsoll.data.hub import HubStream, looks_like_hub_id
@@ -18,6 +18,9 @@ from plimsoll.data.text.pieces import how_to_split
 from plimsoll.data.text.streams import COMPRESSED, PACKED_TO, open_bytes
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import GIB, MIB, format_bytes
+
+if TYPE_CHECKING:
+    from plimsoll.data.text.tokenizer import TextTokenizer
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _OTHER_SUFFIXES = {".json", ".csv", ".tsv"}
@@ -132,6 +135,13 @@ def text_bytes(documents: Documents) -> int:
     return size
 
 
+def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
+    """Returns about how many bytes of ids a text has, by the sizes of its files; 0 where these do not say it."""
+    if documents.max_examples is not None:
+        return 0
+    return text_bytes(documents) // BYTES_A_TOKEN * tokenizer.dtype.itemsize
+
+
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:
     """Returns the documents of files; their names and sizes tell a position in other files."""
     contents = "\n".join(f"{file.path.relative_to(root)} {file.size()}" for file in files)
@@ -142,60 +152,52 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
     """Opens the source files of Python's standard library: text that every machine has, without a download.
 
     One file is one document, in the order of the sorted names: about 15 MB and 700 files. Left out are installed
-    packages, the library's own tests, and files that are not UTF-8, which `describe()` counts.
+    packages, and the library's own tests.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = set(subfolders) - _NOT_SOURCES  # not entered: site-packages holds most of the files
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
-    files = []
-    for path in sorted(paths):
-        with contextlib.suppress(UnicodeDecodeError, OSError):
-            if "\0" not in path.read_bytes().decode("utf-8"):
-                files.append(File(path=path, format="whole"))
+    files = [File(path=path, format="whole") for path in sorted(paths)]
     if not files:
         raise DataError(
             f"the standard library of this Python has no source files in {root}: it was installed without "
             "them. Name a data set with --dataset-id."
         )
     size = format_bytes(sum(file.size() for file in files))
-    description = (
-        f"{len(files)} Python source files, {size}; documents: one file, one document; {len(paths) - len(files)} files"
-        " skipped that are not UTF-8"
-    )
+    description = f"{len(files)} Python source files, {size}; documents: one file, one document"
     name = "the Python standard library"
     return _documents(files, root, name=name, description=description, max_examples=max_examples)
 
 
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
     """Returns the files of a folder; None if it is to be opened by the rules of `datasets`."""
-    inside = []
-    for file in sorted(path.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if file.is_file() and not is_hidden:
-            inside.append(file)
-    known = [file for file in inside if format_of(file) is not None]
+    names = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    readable = [name for name in names if format_of(name) is not None]
 
     # By the rules of `datasets`: splits that are named, and cards with configurations.
-    parts = [part for file in known for part in file.relative_to(path).with_suffix("").parts]
-    names_splits = any(map(_OTHER_SPLIT.search, parts))
-    card = path / "README.md"
-    head = b""
-    if card.is_file():
-        with card.open("rb") as content:
-            head = content.read(65_536)
-    has_configurations = head.startswith(b"---") and b"\nconfigs:" in head
-    if config is not None or split != "train" or has_configurations or names_splits:
+    names_splits = any(_OTHER_SPLIT.search(part) for name in readable for part in name.with_suffix("").parts)
+    if config is not None or split != "train" or names_splits or _has_configurations(path / "README.md"):
         return None
 
-    if known:
-        return [File(path=file, format=format_of(file) or "", column=column) for file in known]
-    if any(file.suffix.lower() in _OTHER_SUFFIXES for file in inside):
+    if readable:
+        return [File(path=path / name, format=format_of(name) or "", column=column) for name in readable]
+    suffixes = Counter(name.suffix.lower() or name.name for name in names)
+    if suffixes.keys() & _OTHER_SUFFIXES:
         return None
-    suffixes = Counter(file.suffix or file.name for file in inside).most_common(5)
-    kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes) or "nothing"
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5)) or "nothing"
     raise DataError(f"no file in {path} is read as text: it holds {kinds}. What is read: {KNOWN}.")
+
+
+def _has_configurations(card: Path) -> bool:
+    """Returns whether a data-set card names configurations, at its beginning."""
+    if not card.is_file():
+        return False
+    with card.open("rb") as content:
+        head = content.read(65_536)
+    return head.startswith(b"---") and b"\nconfigs:" in head
 
 
 def _streamed(stream: HubStream, max_examples: int | None) -> Documents:

@@ -7,7 +7,7 @@ The cut is after the last line break of the piece, else after its last space, el
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from plimsoll.data.text.streams import open_bytes
 from plimsoll.errors import DataError
@@ -47,11 +47,19 @@ def how_to_split(head: bytes) -> str:
 def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
     """Yields the pieces of `text[start:]`, and where each ends."""
     while len(text) - start > PIECE:
-        end = (text.rfind("\n", start, start + PIECE) + 1) or (text.rfind(" ", start, start + PIECE) + 1)
-        end = end or start + PIECE
+        end = _last_break(text, "\n", " ", start)
         yield text[start:end], end
         start = end
     yield text[start:], len(text)
+
+
+def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
+    """Returns where a full piece of a string or of bytes ends."""
+    for separator in (line_end, space):
+        place = text.rfind(separator, start, start + PIECE)
+        if place >= 0:
+            return place + 1
+    return start + PIECE
 
 
 def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part]:
@@ -61,41 +69,57 @@ def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part
     whether the first pieces of a document are before it (`inside`), and `how` documents end: MARKERS, BLANK_LINES or
     WHOLE, which the first MiB decides where neither the place nor the argument says it.
     """
-    offset, inside, how = at.get("offset", 0), at.get("inside", False), at.get("how", how)
+    offset = at.get("offset", 0)
+    inside = at.get("inside", False)
+    how = at.get("how", how)
     buffer = bytearray()
     with open_bytes(path, offset) as reader:
         if how is None:
             _fill(buffer, reader, MIB)
             how = how_to_split(bytes(buffer))
         while True:
-            ended = _fill(buffer, reader, PIECE + _LONGEST_SEPARATOR)
+            is_all = _fill(buffer, reader, PIECE + _LONGEST_SEPARATOR)
             if not buffer:
                 if inside:  # the document ended with the piece before
                     yield Part("", {"offset": offset, "inside": False, "how": how}, True)
                 return
-            separator = _SEPARATORS[how].search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
-            if separator and separator.start() <= PIECE:
-                end, after, last = separator.start(), separator.end(), True
-            elif ended and len(buffer) <= PIECE:
-                end, after, last = len(buffer), len(buffer), True
-            else:
-                end = (buffer.rfind(b"\n", 0, PIECE) + 1) or (buffer.rfind(b" ", 0, PIECE) + 1) or PIECE
-                while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
-                    end -= 1
-                after, last = end, False
-            try:
-                text = buffer[:end].decode("utf-8")
-            except UnicodeDecodeError as problem:
-                raise not_text(str(path), offset + problem.start) from problem
-            if "\0" in text:
-                raise not_text(str(path), offset + buffer.index(b"\0"))
+            end, after, last = _next_cut(buffer, _SEPARATORS[how], is_all=is_all)
+            text = _decoded(buffer[:end], path, offset)
             del buffer[:after]
             offset += after
-            text = text if inside else _BLANK_START.sub("", text)
-            text = text.rstrip() if last else text
+
+            # White space around a document is none of it.
+            if not inside:
+                text = _BLANK_START.sub("", text)
+            if last:
+                text = text.rstrip()
             if inside or text.strip():
                 inside = not last
                 yield Part(text, {"offset": offset, "inside": inside, "how": how}, last)
+
+
+def _next_cut(buffer: bytearray, separator: re.Pattern[bytes], *, is_all: bool) -> tuple[int, int, bool]:
+    """Returns where the next piece ends, where the one after it begins, and whether a document ends between them."""
+    match = separator.search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
+    if match and match.start() <= PIECE:
+        return match.start(), match.end(), True
+    if is_all and len(buffer) <= PIECE:
+        return len(buffer), len(buffer), True
+    end = _last_break(buffer, b"\n", b" ")
+    while end > PIECE - 4 and buffer[end] & 0xC0 == 0x80:  # not inside a character
+        end -= 1
+    return end, end, False
+
+
+def _decoded(content: bytearray, path: Path, offset: int) -> str:
+    """Returns the text of bytes that begin at `offset`."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise not_text(str(path), offset + problem.start) from problem
+    if "\0" in text:
+        raise not_text(str(path), offset + content.index(b"\0"))
+    return text
 
 
 def _fill(buffer: bytearray, reader: BinaryIO, size: int) -> bool:

@@ -80,7 +80,6 @@ def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[st
         "files": len(documents.files),
         "bytes": documents.bytes,
         "columns": documents.files[0].columns() if documents.files else None,
-        "documents_at_most": documents.count_hint,
         "scanned_characters": read,
         "scanned_documents": ended,
         "scanned_held_out_documents": held_out,

@@ -96,6 +96,14 @@ def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
         yield pieces, start, position
 
 
+def no_window(name: str, tokens: int, seq_len: int) -> DataError:
+    """Builds the refusal of a text that is shorter than a window."""
+    return DataError(
+        f"{name} has {tokens:,} tokens for training, fewer than the {seq_len + 1:,} of one window: use a smaller"
+        " --seq-len, or more text"
+    )
+
+
 class TokenWindows(Stream):
     """Arrays of `seq_len + 1` ids without end, in `tokenizer.dtype`."""
 
@@ -136,10 +144,7 @@ class TokenWindows(Stream):
                     ids = _without_skipped(ids, kept, at)
                     yield window
             if not at["windows"]:
-                raise DataError(
-                    f"{self.documents.name} has {len(ids)} tokens for training, fewer than the {self.seq_len + 1} of"
-                    " one window: use a smaller --seq-len, or more text."
-                )
+                raise no_window(self.documents.name, len(ids), self.seq_len)
             at |= {"epoch": at["epoch"] + 1, "position": None, "skip": 0, "windows": 0}
 
 

@@ -63,5 +63,4 @@ ACTIVATIONS = Lever(
     sets_apart=("cpu",),  # which widens what is in bfloat16
     may_gain=lambda value, problem: EITHER_WAY if value == "float32" and problem.platform == "cpu" else 1.0,
     rungs=(Rung(name="activations-16", words="activations in bfloat16, too", value=_over_bfloat16),),
-    row=lambda value, plan: value if value != "float32" or plan.precision == "bfloat16" else "",
 )

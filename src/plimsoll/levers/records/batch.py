@@ -39,9 +39,9 @@ MICRO_BATCH = Lever(
         Rung(name="micro-batch", words="{} examples at a time", value=_near_the_root),
         Rung(name="micro-batch-1", words="one example at a time", value=_single),
     ),
-    words=lambda value: "",
+    words="",
     label="effective batch",
-    row=lambda value, plan: f"{plan.effective_batch} = micro-batch {value} x accumulation {plan.accumulation}",
+    row="{plan.effective_batch} = micro-batch {value} x accumulation {plan.accumulation}",
 )
 
 
@@ -62,8 +62,8 @@ FSDP = Lever(
     plain=1,
     worth_trying=lambda problem, rates: [n for n in range(1, problem.devices + 1) if problem.devices % n == 0],
     refused=_does_not_divide,
-    words=lambda value: f"state over {value}" if value > 1 else "",
-    row=lambda value, plan: "",  # stands in the row of the devices
+    words="state over {value}",
+    row="",  # stands in the row of the devices
 )
 
 
@@ -75,8 +75,9 @@ PREFETCHED = Lever(
     compiled=False,
     by_itself=True,
     rungs=(Rung(name="prefetch", words="no batch is made ready in the background", value=0),),
-    words=lambda value: "",
-    row=lambda value, plan: f"{value} batch{'' if value == 1 else 'es'}",
+    words="",
+    row="{value} batch(es)",
+    plain_row="{value} batches",
 )
 
 ASYNC_SAVE = Lever(
@@ -87,7 +88,8 @@ ASYNC_SAVE = Lever(
     compiled=False,
     by_itself=True,
     rungs=(Rung(name="save", words="training waits for a save: no second copy of the state", value=False),),
-    words=lambda value: "",
+    words="",
     label="save",
-    row=lambda value, plan: "in the background, with a second copy of the state" if value else "training waits",
+    row="training waits",
+    plain_row="in the background, with a second copy of the state",
 )

@@ -46,9 +46,9 @@ REMAT = Lever(
     refused=_nowhere_to_go,
     sets_apart=("cpu",),  # which holds float32 copies beside what "none" keeps in bfloat16
     rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),
-    words=lambda value: f"remat {value}",
+    plain_words="remat none",
     label="rematerialisation",
-    row=lambda value, plan: value,
+    plain_row="none",
 )
 
 
@@ -84,9 +84,9 @@ UNROLL = Lever(
         else None
     ),
     goes_with=_unrolled_beside,
-    words=lambda value: {MOST_UNROLLED: "", 0: "layers in a loop"}.get(value, f"up to {value} layers unrolled"),
-    label="layers",
-    row=lambda value, plan: {MOST_UNROLLED: "", 0: "in a loop"}.get(value, f"unrolled, up to {value}"),
+    words="up to {value} layers unrolled",
+    label="layers unrolled",
+    row="up to {value}",
 )
 
 
@@ -146,8 +146,9 @@ LOSS_CHUNK = Lever(
     same_step=_both_whole,
     may_gain=lambda value, problem: IN_CACHE if value and problem.platform == "cpu" else 1.0,
     rungs=(Rung(name="loss-chunk", words="the logits of {} tokens at a time", value=_largest_chunk),),
-    words=lambda value: f"loss chunk {value}" if value else "loss whole",
-    row=lambda value, plan: f"{value:,} tokens" if value else "off, all logits at once",
+    plain_words="loss whole",
+    row="{value:,} tokens",
+    plain_row="off, all logits at once",
 )
 
 
@@ -212,7 +213,7 @@ ATTENTION_CHUNK = Lever(
     supports=(Support("attention_chunk"),),
     worth_trying=_blocks_of_attention,
     rungs=(Rung(name="attention", words="attention in blocks of {} positions", value=_smallest_block),),
-    words=lambda value: f"attention in blocks of {value}" if value else "",
+    words="attention in blocks of {value}",
     label="attention",
-    row=lambda value, plan: f"in blocks of {value:,} positions" if value else "",
+    row="in blocks of {value:,} positions",
 )

@@ -29,6 +29,6 @@ DETERMINISTIC = Lever(
     touches="mixed",
     by_user=True,
     refused=_without_effect,
-    words=lambda value: "" if value else "not deterministic",
-    row=lambda value, plan: "" if value else "no: two runs of this plan differ by rounding",
+    words="not deterministic",
+    row="no: two runs of this plan differ by rounding",
 )

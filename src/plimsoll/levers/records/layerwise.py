@@ -15,67 +15,70 @@ RECOMPUTES = ("block", "offload")
 """Values of `remat` that go with it: the input of each block is kept, on the device or on the host."""
 
 
+WRONG_PASSES: Mapping[Passes, str] = {
+    1: (
+        "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
+        " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"
+    ),
+    2: (
+        "would do a backward pass for the norm of a gradient that the recipe does not clip: take --layerwise 1, which"
+        " updates in one"
+    ),
+}
+
+
 def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
     """Returns whether it goes with these. Inputs on the host are for who pins them: a loss of time for few bytes."""
     if not levers["layerwise"]:
         return True
-    if levers["fsdp"] > 1 and not _is_whole(levers):
-        return False
-    remat = levers["remat"]
-    kept = remat == "block" or (remat == "offload" and len(tried["remat"]) == 1)
-    return kept and levers["precision"] != "float16" and levers["offload"] == "none"
+    is_only_choice = levers["remat"] != "offload" or len(tried["remat"]) == 1
+    return is_only_choice and _conflict(levers) is None
 
 
 def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
     if passes == 0:
         return None
-    pins, whole = problem.pins, problem.effective_batch
-    micro = pins.get("micro_batch", whole)
+    whole = problem.effective_batch
+    micro = problem.pins.get("micro_batch", whole)
     if not problem.layerwise:
         return (
             f"needs a loss in layers (types.Layered) and {OPTIMIZERS}, and {problem.recipe} has not both: leave it out"
         )
-    if passes == 1 and problem.layerwise == 2:
-        return (
-            "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
-            " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"
-        )
-    if passes == 2 and problem.layerwise == 1:
-        return (
-            "would do a backward pass for the norm of a gradient that the recipe does not clip: take --layerwise 1,"
-            " which updates in one"
-        )
+    if passes != problem.layerwise:
+        return WRONG_PASSES[passes]
     if micro != whole:
         return (
             f"takes the whole effective batch of {whole} examples at once, and --micro-batch {micro} splits it: a"
             " gradient summed over micro-batches must be held whole. Leave one of them out"
         )
-    if pins.get("remat", "block") not in RECOMPUTES:
+    precision = PRECISION.tried(problem, rates)[0]  # more than one never has float16 among them
+    return _conflict({"remat": "block", "offload": "none", "fsdp": 1, **problem.pins, "precision": precision})
+
+
+def _conflict(levers: Values) -> str | None:
+    """Returns why it does not go with other levers; None where it does."""
+    if levers["remat"] not in RECOMPUTES:
         return (
             f"keeps the input of each block and computes the rest again, which is --remat block or offload, and --remat"
-            f" {pins['remat']} is pinned: leave one of them out"
+            f" {levers['remat']} is pinned: leave one of them out"
         )
-    if PRECISION.tried(problem, rates) == ["float16"]:
+    if levers["precision"] == "float16":
         return (
             "with --precision float16 could not leave out a step whose gradient overflows: when that is seen, layers"
             " have been updated. Take another --precision, or leave it out"
         )
-    if pins.get("offload", "none") != "none":
+    if levers["offload"] != "none":
         return (
-            f"updates on the device what --offload {pins['offload']} keeps on the host, which is fetched a piece at a"
+            f"updates on the device what --offload {levers['offload']} keeps on the host, which is fetched a piece at a"
             " time in an update of its own: leave one of them out"
         )
-    if pins.get("fsdp", 1) > 1 and not _is_whole(pins):
+    is_whole = all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
+    if levers["fsdp"] > 1 and not is_whole:
         return (
-            f"with --fsdp {pins['fsdp']} updates parts of layers, and a state in fewer bits is kept in blocks of"
+            f"with --fsdp {levers['fsdp']} updates parts of layers, and a state in fewer bits is kept in blocks of"
             " whole layers: leave --optimizer-bits and --weight-bits, or one of the others, out"
         )
     return None
-
-
-def _is_whole(levers: Mapping[str, Any]) -> bool:
-    """Returns whether weights and the optimizer's state are kept in 32 bits."""
-    return all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
 
 
 def _passes(problem: Problem, levers: Values) -> int:
@@ -92,7 +95,6 @@ def _passes(problem: Problem, levers: Values) -> int:
 
 
 IN_WORDS: Mapping[Passes, str] = {
-    0: "",
     1: "layer by layer, one backward pass",
     2: "layer by layer, two backward passes: the first for the gradient's norm",
 }
@@ -111,7 +113,7 @@ LAYERWISE = Lever(
     refused=_refused,
     goes_with=_goes_with,
     rungs=(Rung(name="layerwise", words="layers are updated one by one; backward passes: {}", value=_passes),),
-    words=lambda value: f"layer by layer in backward passes: {value}" if value else "",
+    words="layer by layer in backward passes: {value}",
     label="update",
-    row=lambda value, plan: IN_WORDS[value],
+    row=IN_WORDS,
 )

@@ -55,7 +55,7 @@ MLP_CHUNK = Lever(
     refused=_refused,
     goes_with=_goes_with,
     rungs=(Rung(name="mlp-chunk", words="the feed-forward part of {} positions at a time", value=_largest),),
-    words=lambda value: f"feed-forward in chunks of {value}" if value else "",
+    words="feed-forward in chunks of {value}",
     label="feed-forward part",
-    row=lambda value, plan: f"{value:,} positions at a time" if value else "",
+    row="{value:,} positions at a time",
 )

@@ -92,6 +92,6 @@ OFFLOAD = Lever(
     refused=_refused,
     goes_with=_goes_with,
     rungs=(Rung(name="offload", words="the optimizer's state lies on the host", value=_none_on_a_cpu),),
-    words=lambda value: f"{OFFLOAD_WORDS[value]} on the host" if value != "none" else "",
-    row=lambda value, plan: f"{OFFLOAD_WORDS[value]}, in the host's memory" if value != "none" else "",
+    words={value: f"{words} on the host" for value, words in OFFLOAD_WORDS.items()},
+    row={value: f"{words}, in the host's memory" for value, words in OFFLOAD_WORDS.items()},
 )

@@ -32,6 +32,8 @@ PRECISION = Lever(
     worth_trying=_worth_trying,
     refused=_without_units,
     rungs=(Rung(name="bfloat16", words="dots in bfloat16, weights and sums in float32", value="bfloat16"),),
-    words=lambda value: value,
-    row=lambda value, plan: f"{value} (numerics: {plan.numerics})",
+    words="{value}",
+    plain_words="{value}",
+    row="{value} (numerics: {plan.numerics})",
+    plain_row="{value} (numerics: {plan.numerics})",
 )

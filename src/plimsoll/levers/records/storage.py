@@ -35,9 +35,9 @@ def _lever_of_bits(
         chained=True,
         worth_trying=lambda problem, rates: tried or get_args(values),
         rungs=rungs,
-        words=lambda bits: f"{subject} in {bits} bits" if bits < 32 else "",
+        words=f"{subject} in {{value}} bits",
         label=label,
-        row=lambda bits, plan: f"{bits} bits" if bits < 32 else "",
+        row="{value} bits",
     )
 
 
@@ -109,8 +109,8 @@ EMBEDDING_BITS = Lever(
         Rung(name="embedding-8", words="the frozen embedding and output layer in int8", value=8),
         Rung(name="embedding-4", words="the frozen embedding and output layer in NF4", value=4),
     ),
-    words=lambda bits: f"embedding in {bits} bits" if bits < 16 else "",
+    words="embedding in {value} bits",
     label="embedding, output layer",
-    row=lambda bits, plan: f"{bits} bits" if bits < 16 else "",
+    row="{value} bits",
 )
 """Only by the user: what it does to a loss was measured on small models alone."""

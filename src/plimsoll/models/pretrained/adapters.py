@@ -20,7 +20,7 @@ import numpy as np
 
 from plimsoll.errors import DataError
 from plimsoll.levers.lora_targets import named
-from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, header
+from plimsoll.models.pretrained.safetensors_folder import READ, Tensor, differences, header
 from plimsoll.models.shape import KERNELS, DecoderShape
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -205,22 +205,17 @@ def _pairs(folder: Path) -> Pairs:
 def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: list[str]) -> None:
     """Raises DataError where matrices are missing, too many, or of another model's shape."""
     kernels = shape.tensors()
-    wanted: dict[tuple[int, str, str], tuple[int, ...]] = {}
+    wanted: dict[str, tuple[int, ...]] = {}
     for layer in range(shape.layers):
         for path in paths:
-            published = PATHS[path]
-            out, inner = kernels[f"model.layers.{layer}.{published}.weight"]
-            wanted[layer, published, "A"] = (rank, inner)
-            wanted[layer, published, "B"] = (out, rank)
-    shapes = {key: tensor.shape for key, tensor in pairs.items()}
-    wrong = [key for key in wanted | shapes if wanted.get(key) != shapes.get(key)]
-    if wrong:
-        layer, published, which = wrong[0]
+            name = f"layers.{layer}.{PATHS[path]}"
+            out, inner = kernels[f"model.{name}.weight"]
+            wanted |= {f"{name}.lora_A": (rank, inner), f"{name}.lora_B": (out, rank)}
+    shapes = {f"layers.{layer}.{name}.lora_{which}": tensor.shape for (layer, name, which), tensor in pairs.items()}
+    if wrong := differences(shapes, wanted):
         raise DataError(
-            f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}:"
-            f" layer {layer} {published} lora_{which} is {shapes.get(wrong[0], 'missing')} instead of"
-            f" {wanted.get(wrong[0], 'absent')}, the first of {len(wrong)}. Name the model that it was trained on, or"
-            " its own adapter"
+            f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}: of its"
+            f" matrices {wrong}. Name the model that it was trained on, or its own adapter"
         )
 
 

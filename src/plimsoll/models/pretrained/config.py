@@ -78,31 +78,9 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
     Raises:
         DataError: It is of a model that is not computed here, or incomplete.
     """
-    kind = str(config.get("model_type"))
-    if kind not in tables().families:
-        raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
-    if sees_pictures(config):
-        outer = _Reader(config, source, tables().families[kind])
-        outer.require_known()
-        config = text_settings(config)
-    family = tables().families[config["model_type"]]
-    read = _Reader(config, source, family)
-    read.require_known()
-    cap = config.get("final_logit_softcapping")
-    if kind == PICTURES and cap is not None:
-        raise read.refused("final_logit_softcapping", cap)
-
-    # Heads of queries, keys and values, and their width.
+    read = _reader(config, source)
     width = read.count("hidden_size")
-    heads = read.count("num_attention_heads")
-    key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
-    if heads % key_heads:
-        raise read.wrong(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
-    is_derived = read.get("head_dim") is None
-    head_width = width // heads if is_derived else read.count("head_dim")
-    if head_width % 2 or (is_derived and width % heads):
-        raise read.wrong(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
-
+    heads, key_heads, head_width = _heads(width, read)
     layers = read.count("num_hidden_layers")
     windowed = _windowed(layers, read)
     rotary, local = _rotaries(read)
@@ -111,7 +89,7 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
         rotary = local
         windowed = ()
     return DecoderShape(
-        architecture=family.architecture,
+        architecture=read.family.architecture,
         vocab=read.count("vocab_size"),
         width=width,
         layers=layers,
@@ -131,6 +109,35 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
         logit_cap=read.number_or_none("final_logit_softcapping"),
         exact_gelu=_exact_gelu(read),
     )
+
+
+def _reader(config: Mapping[str, Any], source: str) -> _Reader:
+    """Returns the settings of a language model. Raises DataError for a field that asks for what is not computed."""
+    kind = str(config.get("model_type"))
+    if kind not in tables().families:
+        raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
+    read = _Reader(config, source, tables().families[kind])
+    read.require_known()
+    if not sees_pictures(config):
+        return read
+    inner = _reader(text_settings(config), source)
+    cap = inner.config.get("final_logit_softcapping")
+    if cap is not None:
+        raise inner.refused("final_logit_softcapping", cap)
+    return inner
+
+
+def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
+    """Returns the heads of queries, those of keys and values, and the columns of a head."""
+    heads = read.count("num_attention_heads")
+    key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
+    if heads % key_heads:
+        raise read.wrong(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
+    is_derived = read.get("head_dim") is None
+    head_width = width // heads if is_derived else read.count("head_dim")
+    if head_width % 2 or (is_derived and width % heads):
+        raise read.wrong(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
+    return heads, key_heads, head_width
 
 
 @dataclass(frozen=True)
@@ -249,17 +256,12 @@ def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
     window = read.get("sliding_window", null=True)
     if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
         window = None
-    kinds = read.get("layer_types")
     if not read.has("layer_types"):  # all layers are of one kind: of those families only a Mistral has windows
         return (window is not None,) * layers
-    if kinds is not None:
-        if len(kinds) != layers:
-            raise read.wrong(f"its layer_types are {len(kinds)}, not one for each of {layers} layers")
-        other = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
-        if other:
-            what = f"it has layers of {_short(other[0])}; sliding_attention and full_attention are known"
-            raise read.not_computed(what, "layer_types")
-        windowed = tuple(kind == "sliding_attention" for kind in kinds)
+
+    # Named layer by layer, or by a rule.
+    if read.get("layer_types") is not None:
+        windowed = _named_windows(layers, read)
     elif read.has("max_window_layers"):
         first = read.get("max_window_layers")
         windowed = tuple(window is not None and layer >= first for layer in range(layers))
@@ -269,6 +271,17 @@ def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
     if any(windowed) and window is None:
         raise read.wrong("it has layers of sliding_attention, and says no sliding_window or does not use it")
     return windowed
+
+
+def _named_windows(layers: int, read: _Reader) -> tuple[bool, ...]:
+    kinds = read.get("layer_types")
+    if len(kinds) != layers:
+        raise read.wrong(f"its layer_types are {len(kinds)}, not one for each of {layers} layers")
+    for kind in kinds:
+        if kind not in ("sliding_attention", "full_attention"):
+            what = f"it has layers of {_short(kind)}; sliding_attention and full_attention are known"
+            raise read.not_computed(what, "layer_types")
+    return tuple(kind == "sliding_attention" for kind in kinds)
 
 
 def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:

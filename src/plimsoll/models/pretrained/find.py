@@ -21,27 +21,6 @@ from plimsoll.models.shape import DecoderShape
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja"]
 """Files of a model that are downloaded: settings, tokenizer and weights; no pickles, and no copies in other formats."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-NOT_COMPUTED = {
-    "BERT": r"(al|distil|mobile|modern|sci)?bert-.*",
-    "RoBERTa": r"(distil|xlm-)?roberta-.*",
-    "DeBERTa": r"m?deberta-.*",
-    "ELECTRA": r"electra-.*",
-    "BART": r"m?bart-.*",
-    "T5": r"(flan-|m|by)?t5-.*",
-    "GPT-2": r"(distil)?gpt2(-.*)?",
-    "GPT-Neo, GPT-J or GPT-NeoX": r"gpt-(neo|j)-?.*|pythia-.*",
-    "gpt-oss": r"gpt-oss-.*",
-    "OPT": r"opt-\d.*",
-    "BLOOM": r"bloomz?(-.*)?",
-    "Falcon": r"falcon-\d+b.*",
-    "Phi": r"phi-\d.*",
-    "mixture of experts": r"mixtral-.*|qwen.*-a\d+b.*|deepseek-(v[23]|r1(-\d+)?$).*",
-    "Mamba": r"mamba-.*",
-    "Whisper": r"whisper-.*",
-    "CLIP": r"clip-.*",
-}
-"""Well-known architectures that are not computed, to the last part of their models' ids. Others are known by their
-config.json, which is downloaded."""
 TABLE = Path(__file__).with_name("models.toml")
 
 
@@ -91,14 +70,10 @@ def _local(name: str) -> Path | None:
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path
-    last = name.rpartition("/")[2].lower()
-    family = next((family for family, ids in NOT_COMPUTED.items() if re.fullmatch(ids, last)), None)
-    if family is not None:
-        raise DataError(f"--pretrained {name} is a {family} model, which is not supported: {INSTEAD}")
     if path.exists() or not HUB_ID.fullmatch(name):
         raise DataError(
             f"--pretrained {name} is no folder here, nor the id of a Hugging Face model, which looks like org/name:"
-            " name the folder with its config.json and .safetensors files"
+            f" name the folder with its config.json and .safetensors files, or {INSTEAD}"
         )
     return None
 

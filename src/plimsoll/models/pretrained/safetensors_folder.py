@@ -113,20 +113,19 @@ def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
     return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
 
 
+def differences(shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
+    """Returns in words which tensors are missing, too many, or of another shape; empty if none is."""
+    names = [name for name in wanted | shapes if wanted.get(name) != shapes.get(name)]
+    listed = _listed([f"{name} {_sides(shapes.get(name))} instead of {_sides(wanted.get(name))}" for name in names])
+    return f"{len(names):,} of them differ: {listed}" if names else ""
+
+
 def require(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]], *, source: str) -> None:
     """Raises DataError, with names and shapes, where tensors are missing, too many, or of another shape or type."""
-    missing = [f"{name} {_sides(shape)}" for name, shape in wanted.items() if name not in tensors]
-    extra = [f"{name} {_sides(tensor.shape)}" for name, tensor in tensors.items() if name not in wanted]
-    other = [
-        f"{name} {_sides(tensors[name].shape)} instead of {_sides(shape)}"
-        for name, shape in wanted.items()
-        if name in tensors and tensors[name].shape != shape
-    ]
-    kinds = {"missing": missing, "not expected": extra, "of another shape": other}
-    if any(kinds.values()):
-        wrong = "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds.items() if names)
+    wrong = differences({name: tensor.shape for name, tensor in tensors.items()}, wanted)
+    if wrong:
         raise DataError(
-            f"the tensors of {source} are not those that its config.json describes: {wrong}. Copy the folder again, or"
+            f"the tensors of {source} are not those that its config.json describes, {wrong}. Copy the folder again, or"
             " the config.json that belongs to these files"
         )
     unread = [f"{name} ({tensors[name].kind})" for name in wanted if tensors[name].kind not in READ]
@@ -179,8 +178,8 @@ def header(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _sides(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, shape))})"
+def _sides(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else f"({', '.join(map(str, shape))})"
 
 
 def _listed(names: list[str]) -> str:

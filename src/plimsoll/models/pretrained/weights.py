@@ -141,26 +141,28 @@ def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
     """Returns a leaf: of one tensor, or of a tensor for each layer. `transposed`: it is (in, out) here."""
     stacked = like.ndim > len(tensors[0].shape)
     if isinstance(like, Packed):
-        codes, scales = (aligned_empty(part.shape, part.dtype) for part in (like.codes, like.scales))
-        for number, tensor in enumerate(tensors):
-            place = (number,) if stacked else ()
-            for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # rows as published, columns here
-                packed = packed_rows(_numbers(tensor, first, last), like.bits)
-                for part, rows in zip((codes, scales), packed, strict=True):
-                    part[place][:, first:last] = rows.T
-        return Packed(_placed(codes, like.codes), _placed(scales, like.scales), like.bits, like.rows)
+        return _filled_codes(like, tensors, stacked=stacked)
     whole = aligned_empty(like.shape, like.dtype)
     for number, tensor in enumerate(tensors):
         place = whole[number] if stacked else whole
+        place = place.T if transposed else place
         for first, last in pieces_of(tensor.shape, PIECE):
             numbers = _numbers(tensor, first, last)
             if like.dtype == jnp.uint16:
                 numbers = numbers.astype(jnp.bfloat16).view(np.uint16)
-            if transposed:
-                place[:, first:last] = numbers.T
-            else:
-                place[first:last] = numbers
+            place[first:last] = numbers
     return _placed(whole, like)
+
+
+def _filled_codes(like: Packed, tensors: list[Tensor], *, stacked: bool) -> Packed:
+    parts = [aligned_empty(part.shape, part.dtype) for part in (like.codes, like.scales)]
+    for number, tensor in enumerate(tensors):
+        places = [part[number] if stacked else part for part in parts]
+        for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # rows as published, columns here
+            packed = packed_rows(_numbers(tensor, first, last), like.bits)
+            for place, rows in zip(places, packed, strict=True):
+                place.T[first:last] = rows
+    return Packed(_placed(parts[0], like.codes), _placed(parts[1], like.scales), like.bits, like.rows)
 
 
 def _placed(values: np.ndarray, like: Any) -> jax.Array:

@@ -63,9 +63,7 @@ class Windows(Data):
         # Chunks in memory at most: those that are mixed, and one as it is read.
         example_bytes = self.spec(reading.needs).example_bytes
         chunks = rows.chunk_rows * ((self.mix_chunks + 1) * example_bytes + rows.row_bytes)
-        advice = "a smaller --mix-chunks"
-        if rows.has_huge_chunks:
-            advice += ', or smaller chunks (docs/control.md, "Huge chunks")'
+        advice = 'a smaller --mix-chunks, or smaller chunks of the file (docs/control.md, "Huge chunks")'
         return HostMemory(bytes=READER_BYTES + chunks + self.in_flight(reading, prefetch), advice=advice)
 
     def facts(self) -> Facts:
@@ -77,8 +75,6 @@ class Windows(Data):
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         rows = self.rows
         description = f"{len(rows):,} windows of {len(rows.families)} systems in {self.data}, split by {self.split}"
-        if warning := rows.warning(mix=self.mix_chunks):
-            say(warning)
         facts = {"description": description, "rows": len(rows), "training_rows": rows.training_rows}
         return reading.length.prepared_for(rows.training_rows, data=self.data, facts=facts)
 

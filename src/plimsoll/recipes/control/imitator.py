@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from plimsoll.errors import RecipeError
 from plimsoll.levers.attention import causal_attention
-from plimsoll.levers.precision import dot
+from plimsoll.levers.precision import Form, dot
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.dropout import dropped
@@ -126,14 +126,14 @@ class Imitating:
         x = scan_blocks(apply, x, numbered, unrolled=bool(self.unrolled), compute=self.compute)
         if not states:
             return self._dot(x[:, -1], weights["leave"])
-        exact = partial(dot, precision="float32", platform=self.compute.platform)  # products with states cancel below
+        exact = partial(dot, compute=Form("float32", self.compute.platform))  # products with states cancel below
         said = exact(x[:, -1], weights["leave"]["kernel"]) + weights["leave"]["bias"]
         gains = GAIN_UNIT * said.reshape(-1, self.outputs, states)
         return jnp.sum(gains * inputs[:, -1:, :states], axis=-1)
 
     def _dot(self, x: Array, kernel: Any) -> Array:
         weights, bias = (kernel["kernel"], kernel["bias"]) if isinstance(kernel, dict) else (kernel, 0)
-        return dot(x, weights, precision=self.compute.precision, platform=self.compute.platform) + bias
+        return dot(x, weights, self.compute) + bias
 
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool

@@ -49,7 +49,7 @@ Simulation = tuple[Array, Array]
 """Result of `simulated`, perhaps not yet computed."""
 
 
-def prepare(options: ControlSet, out: Path, progress: Progress = lambda done, rows: None) -> dict[str, Any]:
+def prepare(options: ControlSet, out: Path, progress: Progress = lambda share, words: None) -> dict[str, Any]:
     """Writes the set, unless it is there, and returns what `prepare --json` prints."""
     started = time.perf_counter()
     made_with = Facts(options=dataclasses.asdict(options) | {"method": METHOD})
@@ -98,7 +98,7 @@ def _write(options: ControlSet, out: Path, made_with: Facts, progress: Progress)
         maker.describe(writer)
         for rows in maker.chunks():
             writer.append(rows)
-            progress(writer.done, options.samples)
+            progress(writer.done / options.samples, f"{writer.done:,} of {options.samples:,} windows")
     return maker
 
 
@@ -332,4 +332,4 @@ def simulated(
 
 def make(options: ControlOptions) -> dict[str, Any]:
     """Makes the file of `plimsoll prepare control`; progress goes to standard error."""
-    return prepare(content_of(options, ControlSet), Path(options.out).expanduser(), Spoken("windows"))
+    return prepare(content_of(options, ControlSet), Path(options.out).expanduser(), Spoken())

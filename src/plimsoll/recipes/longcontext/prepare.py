@@ -31,14 +31,14 @@ class TextOptions(TextSet):
 def make(options: TextOptions) -> dict[str, Any]:
     """Packs the text; progress goes to standard error."""
     from plimsoll.data.packed.prepare import build
-    from plimsoll.data.progress import Left
+    from plimsoll.data.progress import Spoken
 
     return build(
         content_of(options, TextSet),
         Path(options.out),
         workers=options.workers,
         ray=options.ray,
-        progress=Left(),
+        progress=Spoken(),
         say=partial(print, file=sys.stderr, flush=True),
     )
 

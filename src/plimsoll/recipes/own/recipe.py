@@ -340,8 +340,6 @@ class Examples(Data):
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         examples, held_out = self.own.sets
-        if warning := examples.warning:
-            say(warning)
         if not self.own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
             self.own.require_sound()
         facts = {"description": f"{len(examples):,} examples, {len(held_out or ()):,} for validation"}

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 
 from plimsoll.levers.activations import in_float32, stream, swiglu
 from plimsoll.levers.attention import attention
-from plimsoll.levers.precision import dot, dot_columns, rounded
+from plimsoll.levers.precision import Form, dot, dot_columns, rounded
 from plimsoll.levers.remat import keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.rotary import rotary_angles, rotate
@@ -58,8 +58,8 @@ class Network:
         """Positions of a latent: those of the puzzle's row, and the tokens."""
         self.compute = compute
         self.positions_first = model.variant == "mlp"
-        self._dot = partial(dot, precision=compute.precision, platform=compute.platform)
-        self._dot_columns = partial(dot_columns, precision=compute.precision, platform=compute.platform)
+        self._dot = partial(dot, compute=compute)
+        self._dot_columns = partial(dot_columns, compute=compute)
 
     def init(self, key: Array) -> dict[str, Any]:
         """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
@@ -169,7 +169,7 @@ class Network:
         logits = self._dot(high[:, self.model.puzzle_positions :], weights["head"])
         halt = weights["halt"]
         kernel = halt["kernel"].astype(jnp.float32)
-        q = dot(high[:, 0], kernel, precision="float32", platform=self.compute.platform) + halt["bias"]
+        q = dot(high[:, 0], kernel, Form("float32", self.compute.platform)) + halt["bias"]
         return logits, q[:, 0]
 
 

@@ -139,12 +139,12 @@ def write_puzzles(
         raise DataError(f"{out} is there already: name another --out, or remove it")
 
     def make(partial: Path) -> dict[str, Any]:
-        progress = Spoken("groups")
+        progress = Spoken()
         with ExitStack() as files:
             splits = {name: SplitFiles(partial / name, seq_len=seq_len, files=files) for name in SPLITS}
             for number, group in enumerate(groups, 1):
                 splits[group.split].add(group)
-                progress(number, count)
+                progress(number / count, f"{number:,} of {count:,} groups")
             sizes = {"vocab_size": vocab_size, "identifiers": len(names)}
             counts = {name: split.finish(**sizes) for name, split in splits.items()}
         for name, content in {NAMES: names, **(more or {})}.items():

@@ -102,9 +102,8 @@ class Side:
             said: The language model's output, (batch, length, width).
             keys: One key per example if dropout is on.
         """
-        how: dict[str, Any] = {"precision": self.compute.precision, "platform": self.compute.platform}
         said = dropped(said, keys, self.reader.decoder.shape.layers + 2, share=self.dropout)
-        x = rows + dot(said, params["said"]["kernel"], **how)
+        x = rows + dot(said, params["said"]["kernel"], self.compute)
         return self.reader.hidden(params, dropped(x, keys, 0, share=self.dropout), keys)
 
 

@@ -57,7 +57,7 @@ class Items:
 
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
         self.shape = shape
-        self._how: dict[str, Any] = {"precision": compute.precision, "platform": compute.platform}
+        self.compute = compute
         self._nats = each_nats if compute.platform == "cpu" else nats_in_one_pass
 
     def init(self, key: Array) -> dict[str, Any]:
@@ -103,14 +103,14 @@ class Items:
         is_counted = items != IGNORE
         if not self.shape.two_level:
             labels = jnp.where(is_counted, items - 1, IGNORE)
-            return jnp.sum(self._nats(dot_rows(hidden, vectors["items"][1:], **self._how), labels))
+            return jnp.sum(self._nats(dot_rows(hidden, vectors["items"][1:], self.compute), labels))
 
         # Each token's cluster among all, and its place among the members of that cluster.
         known = jnp.maximum(items, 0)
         cluster = jnp.where(is_counted, fixed["cluster"][known], IGNORE)
         place = jnp.where(is_counted, fixed["place"][known], IGNORE)
         members = fixed["members"][jnp.maximum(cluster, 0)]
-        within = batched_dot_rows(hidden[:, None], vectors["items"][members], **self._how)[:, 0]
+        within = batched_dot_rows(hidden[:, None], vectors["items"][members], self.compute)[:, 0]
         within = jnp.where(members == NO_ITEM, -jnp.inf, within)
         return jnp.sum(self._nats(self._cluster_scores(hidden, vectors, fixed), cluster) + self._nats(within, place))
 
@@ -118,7 +118,7 @@ class Items:
         self, hidden: Float[Array, "rows width"], vectors: dict, fixed: dict
     ) -> Float[Array, "rows items_and_1"]:
         """Returns the log probability of every item to come next; -inf for padding."""
-        scores = dot_rows(hidden, vectors["items"][1:], **self._how)
+        scores = dot_rows(hidden, vectors["items"][1:], self.compute)
         if self.shape.two_level:
             cluster = fixed["cluster"][1:]
             clusters = self.shape.clusters
@@ -133,7 +133,7 @@ class Items:
 
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
         """Returns the scores of clusters; -inf for one without members, which no item can come from."""
-        scores = dot_rows(hidden, vectors["clusters"], **self._how)
+        scores = dot_rows(hidden, vectors["clusters"], self.compute)
         return jnp.where(fixed["members"][:, 0] == NO_ITEM, -jnp.inf, scores)
 
     def _adapted(self, params: dict, rows: Float[Array, "... item_width"]) -> Float[Array, "... width"]:
@@ -141,8 +141,8 @@ class Items:
             return rows
         inner = params["adapter"]["inner"]
         outer = params["adapter"]["outer"]
-        hidden = jax.nn.gelu(dot(rows, inner["kernel"], **self._how) + inner["bias"])
-        return dot(hidden, outer["kernel"], **self._how) + outer["bias"]
+        hidden = jax.nn.gelu(dot(rows, inner["kernel"], self.compute) + inner["bias"])
+        return dot(hidden, outer["kernel"], self.compute) + outer["bias"]
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
