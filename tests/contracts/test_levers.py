@@ -192,7 +192,7 @@ def state_bytes(**levers):
     """Of a language model that is frozen but for thin matrices beside two of its kernels."""
     plan = OFF.with_levers(**levers)
     recipe = RECIPES["stories"]().replace(**SIZE)
-    task = LoRA(recipe.task(plan.compute("cpu")), ["blocks/(query|value)/kernel"], rank=4)
+    task = LoRA(recipe.task(plan.compute("cpu")), "q,v", rank=4)
     batch = recipe.spec.batch(recipe.length.batch_size)
     program = Functions(task, recipe.update_rule(100, plan.storage), plan, StepOptions()).program(
         batch=batch, evaluation_batch=batch

@@ -210,7 +210,7 @@ class Adapted(Recipe):
     """What was learned is frozen, and thin matrices beside two of its kernels are learned."""
 
     def task(self, compute):
-        return LoRA(super().task(compute), ["blocks/(query|value)/kernel"], rank=4)
+        return LoRA(super().task(compute), "q,v", rank=4)
 
 
 ADAPTED = Adapted(**RECIPE.parts)

@@ -175,7 +175,7 @@ for where, levers in wheres.items():
     one = plan.with_levers(**levers)
     platform = {"cuda": "gpu", "tpu": "tpu"}[chip(sys.argv[1]).platform]
     task = recipe.task(one.compute(platform))
-    task = LoRA(task, ["blocks/(query|value)/kernel"], rank=4) if "lora" in where else task
+    task = LoRA(task, "q,v", rank=4) if "lora" in where else task
     spread = Functions(task, recipe.update_rule(10), one, StepOptions(), devices(chip(sys.argv[1])))
     stats = compiled(spread.step(recipe.spec.batch(batch))[0], platform=platform).memory_analysis()
     found[where] = {name: getattr(stats, name + "_size_in_bytes") for name in names}

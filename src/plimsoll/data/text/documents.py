@@ -88,8 +88,8 @@ class Documents:
         offset = position["at"].get("offset", 0)
         if self.paths[number].suffix.lower() in COMPRESSED:
             offset //= PACKED_TO
-        before = sum(file.size() for file in self.files[:number])
-        return (before + min(offset, self.files[number].size())) / self.bytes
+        sizes = [size or 0 for size in self._sizes]
+        return (sum(sizes[:number]) + min(offset, sizes[number])) / self.bytes
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
         """Yields pieces from the beginning, or from after the piece whose position it is.

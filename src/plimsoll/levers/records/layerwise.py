@@ -15,7 +15,7 @@ RECOMPUTES = ("block", "offload")
 """Values of `remat` that go with it: the input of each block is kept, on the device or on the host."""
 
 
-WRONG_PASSES: Mapping[Passes, str] = {
+WRONG_PASSES: Mapping[int, str] = {
     1: (
         "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
         " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"

@@ -115,7 +115,7 @@ def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
 
 def differences(shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
     """Returns in words which tensors are missing, too many, or of another shape; empty if none is."""
-    names = [name for name in wanted | shapes if wanted.get(name) != shapes.get(name)]
+    names = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
     listed = _listed([f"{name} {_sides(shapes.get(name))} instead of {_sides(wanted.get(name))}" for name in names])
     return f"{len(names):,} of them differ: {listed}" if names else ""
 
