@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from plimsoll.levers.precision import dot
+from plimsoll.levers.precision import Form, dot
 from plimsoll.planner import chips
 from plimsoll.planner.types import Rates
 from plimsoll.training.reports import numbers_of
@@ -60,7 +60,7 @@ def cpu_rates() -> Rates:
     x = random.standard_normal((rows, inner), np.float32)
     kernel = random.standard_normal((inner, columns), np.float32)
     precisions = ("float32", "bfloat16")
-    dots = [jax.jit(partial(dot, precision=precision, platform="cpu")) for precision in precisions]
+    dots = [jax.jit(partial(dot, compute=Form(precision, "cpu"))) for precision in precisions]
     dot_seconds = _seconds(*(_ready(each, x, kernel) for each in dots))
     work = 2.0 * rows * inner * columns
     flops = {precision: work / seconds for precision, seconds in zip(precisions, dot_seconds, strict=True)}
