@@ -43,8 +43,8 @@ PILOTS = 32
 """Trajectories of each family at least that give the largest states and controls; and one of each variant."""
 LEAST_SCALE = 1e-8
 
-Progress = Callable[[int, int], None]
-"""Called with rows written, and rows in all."""
+Progress = Callable[[float | None, str], None]
+"""Called with the share that is done, and with words."""
 Simulation = tuple[Array, Array]
 """Result of `simulated`, perhaps not yet computed."""
 
