@@ -245,9 +245,12 @@ def check(values: Any, kinds: Kinds, *, optional: tuple[str, ...] = (), table: s
         if is_missing and name in optional:
             continue
         if is_missing or not is_of(kind, values[name]):
-            wanted = kind if isinstance(kind, str) else f"one of {', '.join(kind)}"
             instead = "and is missing" if is_missing else f"got {values[name]!r}"
-            raise RecipeError(f"{table} {name} must be {wanted}, {instead}; docs/chips.md has an example")
+            raise RecipeError(f"{table} {name} must be {in_words(kind)}, {instead}; docs/chips.md has an example")
+
+
+def in_words(kind: str | tuple[str, ...]) -> str:
+    return kind if isinstance(kind, str) else f"one of {', '.join(kind)}"
 
 
 def is_of(kind: str | tuple[str, ...], value: Any) -> bool:

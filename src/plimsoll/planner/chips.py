@@ -62,25 +62,17 @@ def chip(name: str, file: Path | None = None) -> Chip:
 
 def _unknown(name: str, known: Catalogue) -> RecipeError:
     """Returns the error for a name of no chip, with the nearest ones."""
-    plain = _squeezed(name)
-
-    # A card of whose figures too few are public, or which CUDA no longer knows: the nearest, held to its memory.
-    for near, cards in known.unlisted.items():
-        gigabytes = {_squeezed(card): size for card, size in cards.items()}.get(plain)
-        if gigabytes is not None:
-            usable = gigabytes * GIB - UNLISTED_SPARE
-            memory = "" if usable >= known.chips[near].memory_bytes else f" --memory {usable / GIB:g}GiB"
-            return RecipeError(
-                f"there is no chip called {name!r}: too few figures of this {gigabytes} GB card are public, or CUDA 13"
-                f" no longer knows it. Nearest is --chip {near}{memory}, with rough times; or describe it in a chip"
-                " file (docs/chips.md)"
-            )
-
-    # A slice of another size, or a misspelt name.
+    # A slice of another size.
     family, _, size = name.lower().rpartition("-")
     siblings = [chip for chip in known.chips.values() if family and chip.name.rpartition("-")[0] == family]
     if siblings and siblings[0].platform == "tpu":
         return _no_slice(name, siblings, size)
+
+    # A card that is not listed, or a misspelt name.
+    for near, cards in known.unlisted.items():
+        gigabytes = {_squeezed(card): size for card, size in cards.items()}.get(_squeezed(name))
+        if gigabytes is not None:
+            return _unlisted(name, gigabytes, known.chips[near])
     variants = [chip for chip in known.chips if chip.startswith(f"{name.lower()}-")]
     similar = variants[:3] or difflib.get_close_matches(name.lower(), known.chips, n=3)
     names = names_in_words(known.chips, all_of_them="`plimsoll chips`")
@@ -88,6 +80,17 @@ def _unknown(name: str, known: Catalogue) -> RecipeError:
     return RecipeError(
         f"there is no chip called {name!r}: {hint} NVIDIA GPUs, TPUs and the CPU of this machine can be planned for."
         " `plimsoll chips` lists them, and docs/chips.md says how to add one"
+    )
+
+
+def _unlisted(name: str, gigabytes: int, near: Chip) -> RecipeError:
+    """Returns the error for a card that is not listed, with the nearest one, held to its memory."""
+    usable = gigabytes * GIB - UNLISTED_SPARE
+    memory = "" if usable >= near.memory_bytes else f" --memory {usable / GIB:g}GiB"
+    return RecipeError(
+        f"there is no chip called {name!r}: too few figures of this {gigabytes} GB card are public, or CUDA 13 no"
+        f" longer knows it. Nearest is --chip {near.name}{memory}, with rough times; or describe it in a chip file"
+        " (docs/chips.md)"
     )
 
 

@@ -150,7 +150,7 @@ class Evidence:
         # Traced: a range around the trace.
         if self.is_traced(candidate):
             traced = around(self.traced_bytes(candidate))
-            return traced.times(self.ratio(self.byte_ratios(), candidate, UNSEEN))
+            return traced.times(likely_ratio(self.byte_ratios(), candidate, UNSEEN))
 
         # Neither: at least what levers that save more need, and who knows how much more.
         least = (1 - ORDERED) * self.least_temporaries(candidate)
@@ -169,32 +169,6 @@ class Evidence:
         traces = self.traced[candidate.combination.family]
         traced = interpolated(candidate.micro, traces)
         return max(1.0, traced.beyond_state_bytes)
-
-    def ratio(self, ratios: Mapping[Candidate, float], candidate: Candidate, unseen: Range) -> Range:
-        """Returns the ratio of what is known to what a trace says, by the nearest candidate of which it is known.
-
-        Args:
-            ratios: The ratio, where it is known.
-            candidate: The candidate that it is wanted of.
-            unseen: The ratio where nothing like it is known.
-        """
-        # Other micro-batches of the same levers.
-        same = [other for other in ratios if other.combination is candidate.combination]
-        if same:
-            nearest = min(same, key=candidate.doublings_to)
-            doublings = candidate.doublings_to(nearest)
-            spread = min(ALIKE, DOUBLED * doublings)
-            return around(ratios[nearest], spread)
-
-        # Other levers that this compiler treats alike.
-        apart = candidate.combination.apart
-        others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
-        if others:
-            low = (1 - ALIKE) * min(others)
-            high = (1 + ALIKE) * max(others)
-            return Range(low, median(others), high)
-
-        return unseen
 
     @remembered
     def byte_ratios(self) -> dict[Candidate, float]:
@@ -276,7 +250,7 @@ class Evidence:
 
         # As much slower than by its trace as the nearest of which that is known.
         unseen = UNTIMED if self.problem.measure else around(1.0)
-        slower = self.ratio(self.second_ratios(), candidate, unseen)
+        slower = likely_ratio(self.second_ratios(), candidate, unseen)
         if self.problem.measure and candidate not in self.timed:
             slower = slower._replace(low=min(slower.low, combination.hope * slower.likely))
         return around(by_trace).times(slower)
@@ -341,3 +315,30 @@ class Evidence:
 def with_temporaries(analysis: Analysis, temporaries: float) -> Analysis:
     """Returns the analysis of a step that needs so many bytes beside its state."""
     return replace(analysis, temp_bytes=round(temporaries), output_bytes=0, alias_bytes=0, peak_bytes=0)
+
+
+def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen: Range) -> Range:
+    """Returns the ratio of what is known to what a trace says, by the nearest candidate of which it is known.
+
+    Args:
+        ratios: The ratio, where it is known.
+        candidate: The candidate that it is wanted of.
+        unseen: The ratio where nothing like it is known.
+    """
+    # Other micro-batches of the same levers.
+    same = [other for other in ratios if other.combination is candidate.combination]
+    if same:
+        nearest = min(same, key=candidate.doublings_to)
+        doublings = candidate.doublings_to(nearest)
+        spread = min(ALIKE, DOUBLED * doublings)
+        return around(ratios[nearest], spread)
+
+    # Other levers that this compiler treats alike.
+    apart = candidate.combination.apart
+    others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
+    if others:
+        low = (1 - ALIKE) * min(others)
+        high = (1 + ALIKE) * max(others)
+        return Range(low, median(others), high)
+
+    return unseen

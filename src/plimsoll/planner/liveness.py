@@ -80,9 +80,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
 
         # A loop takes the bytes of what dies with it, an update those of what it updates.
         dying = [value for value in alive if last_use.get(value, -1) <= at]
-        is_loop = equation.primitive.name in ("scan", "while")
-        updated = equation.invars[:1] if equation.primitive.name in UPDATES else []
-        reused = sum(alive[value] for value in dying if is_loop or any(value is operand for operand in updated))
+        reused = sum(alive[value] for value in dying if _takes_bytes_of(value, equation))
 
         beside = max(0, sum(allocated.values()) - reused) + _inside(equation, workspace, inlined)
         highest = max(highest, sum(alive.values()) + beside)
@@ -90,6 +88,12 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
             del alive[value]
         alive |= {variable: size for variable, size in allocated.items() if last_use.get(variable, -1) > at}
     return highest
+
+
+def _takes_bytes_of(value: Any, equation: Any) -> bool:
+    """Returns whether the result of an operation may have the bytes of a value that dies with it."""
+    name = equation.primitive.name
+    return name in ("scan", "while") or (name in UPDATES and value is equation.invars[0])
 
 
 def _inside(equation: Any, workspace: int, inlined: Collection[str]) -> int:
@@ -129,22 +133,28 @@ def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         sources = [None if isinstance(atom, jex.Literal) else constants.get(atom) for atom in equation.invars]
-        source = sources[0] if sources else None
+        source = next(iter(sources), None)
 
         # The same bytes under another shape, or a narrower type.
         if source is not None and name in FREE:
             constants[equation.outvars[0]] = source
-        elif source is not None and name == "convert_element_type":
+        elif source is not None and _rounds(equation):
             result = equation.outvars[0]
-            if result.aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize:
-                rounded[source, result.aval.dtype] = _bytes(result)
+            rounded[source, result.aval.dtype] = _bytes(result)
 
         # What functions, and loops within the loop, are given of them.
+        count = equation.params["num_consts"] if name == "scan" else len(sources)
         for inner in [] if name in ("cond", "while") else inner_jaxprs(equation):
-            count = equation.params["num_consts"] if name == "scan" else len(sources)
-            passed = zip(inner.invars, sources[:count], strict=False)
-            rounded |= _rounded(inner, {variable: source for variable, source in passed if source is not None})
+            passed = dict(zip(inner.invars, sources[:count], strict=False))
+            rounded |= _rounded(inner, passed)
     return rounded
+
+
+def _rounds(equation: Any) -> bool:
+    """Returns whether an operation makes a value narrower."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    return equation.outvars[0].aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize
 
 
 def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:

@@ -79,10 +79,20 @@ class Life(NamedTuple):
 
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
     """Returns the places in use at the moment of peak memory, with the values there then, each with its aliases."""
+    values: dict[int, list[Location]] = {}
+    for life in lives_at_peak(places, lifetimes):
+        names = aliases.get(life.value, set()) - {life.value}
+        others = [other for other in places[life.place].values if other in names]
+        values.setdefault(life.place, []).extend([life.value, *others])
+    return [replace(places[number], values=found) for number, found in values.items()]
+
+
+def lives_at_peak(places: Sequence[Place], lifetimes: Lifetimes) -> list[Life]:
+    """Returns the values that are alive at the moment when most bytes are in use."""
     lives = [Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
     lives.sort(key=lambda life: life.begin)
 
-    # The moment when most bytes are in use. Places may overlap: their sum is at least what they take.
+    # Places may overlap: their sum is at least what they take.
     alive: list[Life] = []
     peak: list[Life] = []
     most = -1
@@ -93,14 +103,7 @@ def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Loca
             size = _union(in_use)
             if size > most:
                 most, peak = size, alive
-
-    # Its places, each with the values that are there then.
-    values: dict[int, list[Location]] = {}
-    for life in peak:
-        names = aliases.get(life.value, set()) - {life.value}
-        others = [other for other in places[life.place].values if other in names]
-        values.setdefault(life.place, []).extend([life.value, *others])
-    return [replace(places[number], values=found) for number, found in values.items()]
+    return peak
 
 
 def _union(places: Iterable[Place]) -> int:

@@ -102,20 +102,22 @@ class Reader:
         if any(shape.layout.memory_space == HOST for shape in [*operands, *results]):
             return None
 
-        # What moves less than its operands and results.
         if opcode == "custom-call":
             return self._library_call(instruction, operands, results)
         if opcode == "fusion":
             computation = instruction.called_computation_ids[0]
             return Kernel(moved_bytes=self._fusion_bytes(computation), product=self._largest_product(computation))
-        if opcode in _SLICES:
-            return Kernel(moved_bytes=2 * array_bytes(instruction.shape))
-        if opcode in UPDATES:
-            return Kernel(moved_bytes=2 * self._update_bytes(instruction))
-        if opcode == "copy-start":
-            return Kernel(moved_bytes=2 * padded_bytes(operands[0]))
         product = self.product(instruction) if opcode == "dot" else None
-        return Kernel(moved_bytes=sum(map(padded_bytes, [*operands, *results])), product=product)
+        return Kernel(moved_bytes=self._moved_bytes(instruction), product=product)
+
+    def _moved_bytes(self, instruction: Any) -> int:
+        """Returns what an operation by itself reads and writes: of a slice or an update, that part twice."""
+        if instruction.opcode in _SLICES:
+            return 2 * array_bytes(instruction.shape)
+        if instruction.opcode in UPDATES:
+            return 2 * self._update_bytes(instruction)
+        read = sum(map(padded_bytes, self._operands(instruction)))
+        return 2 * read if instruction.opcode == "copy-start" else read + array_bytes(instruction.shape)
 
     def _operands(self, instruction: Any) -> list[Any]:
         """Returns the arrays in its operands' shapes."""
