@@ -11,7 +11,7 @@ from once import made_once
 from plimsoll.api.run import load
 from plimsoll.errors import PlimsollError
 from plimsoll.files.run_folder import RunFolder
-from plimsoll.recipes.recommend.ranking_tables import recommendation_tables
+from plimsoll.recipes.recommend.tables import recommendation_tables
 from plimsoll.training.checkpoints import FROZEN, read_leaves
 from pretrained_folders import LLAMA, write
 from small_runs import best_evaluation, newest_checkpoint

@@ -29,7 +29,7 @@ from plimsoll.data.text.loader import memory_loader, packed_text_loader, text_lo
 from plimsoll.data.text.opening import open_documents, python_sources
 from plimsoll.data.text.tokenizer import train_byte_bpe
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
-from plimsoll.recipes.puzzles.sampler import PuzzleLoader
+from plimsoll.recipes.puzzles.sampler import PuzzleDraws
 from plimsoll.recipes.recommend.interactions import Interactions
 from plimsoll.recipes.recommend.rows import TrainingRows, interaction_loader
 from puzzle_files import write_split
@@ -129,7 +129,7 @@ def make_from_puzzles(folder):
     """Puzzles of one to three examples; three batches are an iteration."""
     write_split(folder / "train", groups=[[1, 2], [3], [1, 1, 2]], seq_len=24)
     puzzles = PuzzleSet(folder, "train")
-    return lambda: PuzzleLoader(puzzles, batch_size=4, seed=7, epochs_per_iteration=3, prefetch=2)
+    return lambda: Loader(PuzzleDraws(puzzles, batch_size=4, seed=7, epochs_per_iteration=3), prefetch=2)
 
 
 def make_from_packed(folder):

@@ -42,27 +42,32 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
     values = recipe.options
     neutral: dict[str, Any] = {}
     clauses = []
-    pairs = [pair for part in recipe.parts.values() for pair in part.gives_way.items()]
-    for name, others in pairs:
-        if name not in typed or typed[name] in NOTHING:
-            continue
-        given_too = [other for other in others if other in typed]
-        for other in given_too:
-            # A part refuses what contradicts it, but cannot know that its default was typed.
-            if typed[other] == others[other] and typed[other] not in NOTHING:
-                raise RecipeError(
-                    f"{flag_of(name)} {typed[name]} and {flag_of(other)} {_shown(typed[other])} say the same in other"
-                    " words: leave one of the two out"
-                )
-        if given_too:
-            continue
-        gone = [other for other, value in others.items() if values[other] != value and other not in neutral]
-        neutral |= {other: others[other] for other in gone}
-        if gone:
-            verb = "gives" if len(gone) == 1 else "give"
-            words = [f"{flag_of(other)} {_shown(values[other])}" for other in gone]
-            clauses.append(f"{', '.join(words)} {verb} way to {flag_of(name)}")
+    for part in recipe.parts.values():
+        for name, others in part.gives_way.items():
+            if typed.get(name) in NOTHING or _are_typed(name, others, typed):
+                continue
+            gone = [other for other, value in others.items() if values[other] != value and other not in neutral]
+            neutral |= {other: others[other] for other in gone}
+            if gone:
+                verb = "gives" if len(gone) == 1 else "give"
+                words = [f"{flag_of(other)} {_shown(values[other])}" for other in gone]
+                clauses.append(f"{', '.join(words)} {verb} way to {flag_of(name)}")
     return recipe.replace(**neutral), "; ".join(clauses)
+
+
+def _are_typed(name: str, others: Mapping[str, Any], typed: Mapping[str, Any]) -> bool:
+    """Returns whether one of `others`, which give way to the option `name`, was typed, too.
+
+    A part refuses what contradicts it, but cannot know that its default was typed: that is refused here.
+    """
+    too = {other: value for other, value in typed.items() if other in others}
+    for other, value in too.items():
+        if value == others[other] and value not in NOTHING:
+            raise RecipeError(
+                f"{flag_of(name)} {typed[name]} and {flag_of(other)} {_shown(value)} say the same in other words: leave"
+                " one of the two out"
+            )
+    return bool(too)
 
 
 def _shown(value: Any) -> str:

@@ -126,17 +126,16 @@ class Recipe(metaclass=Named):
             parts["optimizer"] = optimizer_of(parts["optimizer"])
 
         # Then the options of each; what is no part is refused where the recipe is made.
-        known: list[str] = []
-        for role, part in parts.items():
-            names = [field.name for field in fields_of(type(part))] if isinstance(part, Options) else []
-            own = {name: options[name] for name in names if name in options}
-            parts[role] = dataclasses.replace(part, **own) if own else part
-            known += names
-        for name in options:
-            if name not in known:
+        of_parts = {role: part for role, part in parts.items() if isinstance(part, Options)}
+        role_of = {option.name: role for role, part in of_parts.items() for option in fields_of(type(part))}
+        own: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            if name not in role_of:
                 command = "`plimsoll train RECIPE --help`"
-                hint = did_you_mean(name, known) or f"; it has {names_in_words(known, all_of_them=command)}"
+                hint = did_you_mean(name, role_of) or f"; it has {names_in_words(role_of, all_of_them=command)}"
                 raise RecipeError(f"this recipe has no option {name}{hint}")
+            own.setdefault(role_of[name], {})[name] = value
+        parts |= {role: dataclasses.replace(parts[role], **values) for role, values in own.items()}
         return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
 
     @property

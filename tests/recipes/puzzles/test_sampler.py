@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.errors import DataError, RecipeError
+from plimsoll.data.loader import Loader
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
-from plimsoll.recipes.puzzles.sampler import PuzzleDraws, PuzzleLoader
+from plimsoll.recipes.puzzles.sampler import PuzzleDraws
 from puzzle_files import write_split
 
 
@@ -28,7 +29,7 @@ def folders(tmp_path_factory):
 
 
 def drawn(puzzles, count, *, batch_size=5, seed=3, epochs=4):
-    source = PuzzleLoader(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs, prefetch=0)
+    source = Loader(PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs), prefetch=0)
     found = [batch["inputs"][:, 0].copy() for batch in itertools.islice(source, count)]
     source.close()
     return found
@@ -106,10 +107,10 @@ def test_the_published_run_has_its_published_number_of_steps(tmp_path):
 
 def test_what_would_never_fill_a_batch_and_the_position_in_another_set_are_refused(puzzles, tmp_path):
     small = make_set(tmp_path, [[2]] * 5)
-    loader = PuzzleLoader(small, batch_size=41, seed=0, epochs_per_iteration=4, prefetch=0)
+    loader = Loader(PuzzleDraws(small, batch_size=41, seed=0, epochs_per_iteration=4), prefetch=0)
     with pytest.raises(RecipeError, match=r"--batch-size 41 .* 4 epochs of 5 groups"):
         next(loader)
-    other = PuzzleLoader(puzzles, batch_size=41, seed=0, epochs_per_iteration=4, prefetch=0)
+    other = Loader(PuzzleDraws(puzzles, batch_size=41, seed=0, epochs_per_iteration=4), prefetch=0)
     with pytest.raises(DataError, match=r"saved for puzzles 12, .*, and the data set has puzzles 5"):
         loader.restore(other.state())
     for each in (loader, other):

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from plimsoll.errors import RecipeError
 from plimsoll.levers.attention import causal_attention
 from plimsoll.levers.precision import Form, dot
-from plimsoll.levers.remat import keep, scan_blocks, unrolls
+from plimsoll.levers.remat import beside, keep, scan_blocks, unrolls
 from plimsoll.levers.sharding import by_rows
 from plimsoll.models.dropout import dropped
 from plimsoll.recipes.control.model import Imitator
@@ -102,17 +102,9 @@ class Imitating:
         tokens = motion_tokens(inputs, states=states, patch=self.model.patch) if states else inputs
         x = self._dot(tokens, weights["enter"]) + weights["positions"][: tokens.shape[1]]
         x = by_rows(drop(x, place=0))
-        numbered = weights["blocks"]
-        if keys is not None:
-            layer = jnp.arange(self.model.layers)
-            numbered = (
-                [(block, layer[i]) for i, block in enumerate(numbered)]
-                if isinstance(numbered, list)
-                else (numbered, layer)
-            )
 
-        def apply(x: Array, block: Any) -> Array:
-            block, number = block if keys is not None else (block, 0)
+        def apply(x: Array, numbered: Any) -> Array:
+            block, number = numbered
             heads = (*x.shape[:2], self.model.heads, -1)
             query, key, value = (
                 keep(self._dot(x, block[name])).reshape(heads).swapaxes(1, 2) for name in ("query", "key", "value")
@@ -123,6 +115,7 @@ class Imitating:
             inner = self._dot(jax.nn.gelu(keep(self._dot(x, block["up"]))), block["down"])
             return by_rows(layer_norm(x + drop(inner, place=2 * number + 2), **block["feed_norm"]))
 
+        numbered = beside(weights["blocks"], jnp.arange(self.model.layers))
         x = scan_blocks(apply, x, numbered, unrolled=bool(self.unrolled), compute=self.compute)
         if not states:
             return self._dot(x[:, -1], weights["leave"])

@@ -148,15 +148,16 @@ class PuzzleFolder(Data):
         return int(epochs * training.groups * training.mean_puzzle_examples / batch)
 
     def source(self, reading: Reading, *, prefetch: int) -> Source:
-        from plimsoll.recipes.puzzles.sampler import PuzzleLoader
+        from plimsoll.data.loader import Loader
+        from plimsoll.recipes.puzzles.sampler import PuzzleDraws
 
-        return PuzzleLoader(
+        draws = PuzzleDraws(
             self.training_set,
             batch_size=reading.batch_size,
             seed=reading.seed,
             epochs_per_iteration=self.eval_interval,
-            prefetch=prefetch,
         )
+        return Loader(draws, prefetch=prefetch)
 
     def validation(self, reading: Reading, *, examples: int) -> Iterable[Batch]:
         return self.test_set.test_batches(examples, most=self.validation_examples)

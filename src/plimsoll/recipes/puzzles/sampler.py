@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from plimsoll.data.loader import Loader, Stream
+from plimsoll.data.loader import Stream
 from plimsoll.errors import RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
@@ -79,16 +79,3 @@ class PuzzleDraws(Stream):
             examples = self.examples_of(np.concatenate(chosen), at["iteration"], at["batch"])
             at["batch"], at["group"] = at["batch"] + 1, group
             yield self.set.batch(examples)
-
-
-class PuzzleLoader(Loader):
-    """`types.Source` of `inputs`, `labels` (batch, seq_len) and `puzzle_identifiers` (batch,), without end.
-
-    Its batches do not depend on `prefetch`, the number of batches that a thread prepares in advance.
-    """
-
-    def __init__(
-        self, puzzles: PuzzleSet, *, batch_size: int, seed: int, epochs_per_iteration: int, prefetch: int
-    ) -> None:
-        draws = PuzzleDraws(puzzles, batch_size=batch_size, seed=seed, epochs_per_iteration=epochs_per_iteration)
-        super().__init__(draws, prefetch=prefetch)

@@ -12,6 +12,7 @@ from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
 from plimsoll.options import FolderPath, NonNegativeCount, PositiveCount, PositiveFloat
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
+from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.recipes.specs import ItemSpec
 from plimsoll.types import COUNTED, Source
@@ -163,3 +164,28 @@ class Interactions(Data):
 
             filled = {name: np.resize(values, (examples, values.shape[1])) for name, values in batch.items()}
             yield filled | {COUNTED: np.arange(examples) < len(chosen)}
+
+
+def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
+    """Returns the `history` for `rank.rank`, as ids of the data set.
+
+    Args:
+        recipe: Recipe of the run.
+        run: Folder of the run; not needed here.
+        text: Items by their names in the file that was prepared, oldest first, separated by commas.
+
+    Raises:
+        DataError: The data set has no item of such a name.
+    """
+    data = recipe.data
+    assert isinstance(data, Interactions)
+    names = data.interactions.names
+    words = [word.strip() for word in text.split(",")]
+    ids = {original: number for number, original in enumerate(names, 1)}
+    if unknown := [word for word in words if word not in ids]:
+        raise DataError(
+            f"--history has {len(unknown):,} items like {unknown[0]!r}, which {data.data} does not know: its"
+            f" {len(ids):,} items are called as in the file that was prepared (items.jsonl lists them), and those that"
+            " too few took were left out. Leave them out, or correct them"
+        )
+    return {"history": [ids[word] for word in words]}

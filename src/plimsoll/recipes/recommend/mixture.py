@@ -11,13 +11,11 @@ parts, and squares: notes, "A model mixed with counts".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 
-if TYPE_CHECKING:  # SciPy loads behind it
-    from plimsoll.recipes.recommend.baselines import Baselines
+from plimsoll.recipes.recommend.baselines import Baselines
 
 COUNTED = ("item_knn", "item_knn_decayed", "item_knn_markov")
 """Baselines that a model is mixed with, in equal parts."""

@@ -53,13 +53,13 @@ class Items(Model):
         verbs={
             "evaluate": Verb(
                 answer="plimsoll.recipes.recommend.rank:evaluate",
-                text="plimsoll.recipes.recommend.ranking_tables:recommendation_tables",
+                text="plimsoll.recipes.recommend.tables:recommendation_tables",
                 options=("keep_seen",),
             ),
             "rank": Verb(
                 answer="plimsoll.recipes.recommend.rank:rank",
-                ask="plimsoll.recipes.recommend.history:request_of",
-                text="plimsoll.recipes.recommend.ranking_tables:ranking_text",
+                ask="plimsoll.recipes.recommend.data:history_of",
+                text="plimsoll.recipes.recommend.tables:ranking_text",
             ),
         },
         shown=(Shown(words="what it ranks", make="plimsoll.recipes.recommend.rank:shown"),),

@@ -6,12 +6,13 @@ In a process that imports JAX. Scores are of the whole catalogue, a block of use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from plimsoll.errors import RunError
+from plimsoll.recipes.recommend.baselines import BASELINES, Baselines
 from plimsoll.recipes.recommend.data import Interactions
 from plimsoll.recipes.recommend.interactions import HeldOut
 from plimsoll.recipes.recommend.mixture import mixture
@@ -20,9 +21,6 @@ from plimsoll.recipes.recommend.ranking import best, mean_metrics, ranks
 from plimsoll.recipes.recommend.rows import padded
 from plimsoll.types import TrainedRun
 from plimsoll.units import MIB
-
-if TYPE_CHECKING:  # SciPy loads behind it
-    from plimsoll.recipes.recommend.baselines import Baselines
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
@@ -49,8 +47,6 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
         `baselines` those of each.
     """
-    from plimsoll.recipes.recommend.baselines import BASELINES, Baselines  # SciPy loads behind it
-
     data = _data(trained).interactions
     keep_seen = bool(request.get("keep_seen"))
     if not len(data.evaluated):
@@ -104,8 +100,6 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         trained: A run of recommend.
         request: `history` (ids of the data set), `top`, `keep_seen`.
     """
-    from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
-
     length = _data(trained).seq_len
     data = _data(trained).interactions
     history = request["history"]
@@ -129,8 +123,6 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
     Ranks count from 1, among what a user had not taken before.
     """
-    from plimsoll.recipes.recommend.baselines import Baselines  # SciPy loads behind it
-
     length = _data(trained).seq_len
     data = _data(trained).interactions
     chosen = data.evaluated[:users]

@@ -1,4 +1,4 @@
-"""What `plimsoll prepare` and `plimsoll inspect` say of a set of interactions."""
+"""What `plimsoll prepare` and `plimsoll inspect` say of a set of interactions, and `rank` and `evaluate` of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from plimsoll.report.layout import all_labelled, columns, labelled
 from plimsoll.units import format_bytes, format_seconds
 
+MIXED, MODEL, RAW = "this run", "its model alone", "its raw weights"
+SPLITS = "validation", "test"
 REMARKS = {
     "rated_lower": "rated lower than asked for, and left out",
     "repeats": "were of an item that the user had taken before, and left out",
@@ -87,3 +89,34 @@ def interactions_table(about: Mapping[str, Any]) -> str:
 
 def _remarks(counts: Mapping[str, int]) -> list[str]:
     return [f"  {words}: {counts[name]:,}" for name, words in REMARKS.items() if counts.get(name)]
+
+
+def ranking_text(answer: Mapping[str, Any]) -> str:
+    history, items = answer["history"], answer["items"]
+    names = ", ".join(item["original"] for item in history)
+    lines = [f"{answer['run']} at step {answer['step']:,}, after {names}"]
+    if answer["read"] < len(history):
+        lines.append(f"  the model reads the last {answer['read']:,} of these {len(history):,} items (--seq-len)")
+    for place, item in enumerate(items, 1):
+        score = f"{100 * item['probability']:7.3f} %  log p {item['score']:8.3f}"
+        lines.append(f"  {place:>3}  {score}  {item['original']}")
+    return "\n".join(lines)
+
+
+def recommendation_tables(answer: Mapping[str, Any]) -> str:
+    """Returns a table of validation and one of test: the run, and the baselines below it."""
+    kept = "kept" if answer["keep_seen"] else "left out"
+    lines = [
+        f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against."
+        " This run is its model mixed in equal parts with the three item_knn below"
+    ]
+    for split in SPLITS:
+        raw = {RAW: answer["raw"][split]} if "raw" in answer else {}
+        means = {MIXED: answer[split], MODEL: answer["model"][split], **raw, **answer["baselines"][split]}
+        names = [name for name in answer[split] if name != "users"]
+        rows = [["", *names]]
+        for title, values in means.items():
+            rows.append([title, *(f"{values[name]:.4f}" for name in names)])
+        lines += ["", f"  {split}, {answer[split]['users']:,} users"]
+        lines += columns(rows, align="l" + "r" * len(names))
+    return "\n".join(lines)
