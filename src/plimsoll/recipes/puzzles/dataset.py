@@ -20,16 +20,17 @@ import numpy as np
 from jaxtyping import Int
 
 from plimsoll.data import read_json
+from plimsoll.data.examples import filled_up
 from plimsoll.data.token_table import TokenTable, loaded
 from plimsoll.errors import DataError
-from plimsoll.types import COUNTED, IGNORED_LABEL
+from plimsoll.types import IGNORED_LABEL
 
 SPLITS = ("train", "test")
 INPUTS, LABELS, IDENTIFIERS = "inputs", "labels", "puzzle_identifiers"
 """Names of the arrays of a batch."""
 NAMES = "identifiers.json"
-PADDING, BLANK_IDENTIFIER = 0, 0
-"""Token of padding, which is ignored as a label, and identifier of puzzles without one of their own."""
+PADDING = 0
+"""Token of padding, which is ignored as a label."""
 
 
 class PuzzleSet:
@@ -91,17 +92,12 @@ class PuzzleSet:
     def test_batches(self, batch_size: int, *, most: int | None = None) -> Iterator[dict[str, np.ndarray]]:
         """Yields every example once, in order, or the first `most`.
 
-        The last batch is filled up with blanks that `COUNTED` excludes.
+        What fills up the last batch is not counted.
         """
-        count = self.examples if most is None else min(most, self.examples)
-        blank = {INPUTS: PADDING, LABELS: IGNORED_LABEL, IDENTIFIERS: BLANK_IDENTIFIER}
-        for first in range(0, count, batch_size):
-            counted = np.arange(batch_size) < count - first
-            batch = self.batch(np.arange(first, first + counted.sum()))
-            for name, values in batch.items():
-                missing = [(0, batch_size - len(values)), *[(0, 0)] * (values.ndim - 1)]
-                batch[name] = np.pad(values, missing, constant_values=blank[name])
-            yield batch | {COUNTED: counted}
+        end = self.examples if most is None else min(most, self.examples)
+        for first in range(0, end, batch_size):
+            examples = np.arange(first, min(first + batch_size, end))
+            yield filled_up(self.batch(examples), len(examples), batch_size)
 
     def check(self) -> None:
         """Reads the whole split, so that a token outside the vocabulary is found before training and not during it."""

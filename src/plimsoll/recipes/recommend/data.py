@@ -15,7 +15,7 @@ from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Rea
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.recommend.item_shape import EARLIER
 from plimsoll.recipes.specs import ItemSpec
-from plimsoll.types import COUNTED, Source
+from plimsoll.types import Source
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -147,9 +147,8 @@ class Interactions(Data):
         return interaction_loader(self.rows, batch_size=reading.batch_size, seed=reading.seed, prefetch=prefetch)
 
     def validation(self, reading: Reading, *, examples: int) -> Iterator[Batch]:
-        """Yields histories with the item to predict after them; the last batch is filled up with copies."""
-        import numpy as np
-
+        """Yields histories with the item to predict after them; the last batch is filled up."""
+        from plimsoll.data.examples import filled_up
         from plimsoll.recipes.recommend.rows import padded
 
         users, earlier = self.validated, self.longest_earlier
@@ -161,9 +160,7 @@ class Interactions(Data):
             batch = {"items": padded(taken, length=length)}
             if earlier:
                 batch[EARLIER] = padded([items[:-length] for items in taken], length=earlier)
-
-            filled = {name: np.resize(values, (examples, values.shape[1])) for name, values in batch.items()}
-            yield filled | {COUNTED: np.arange(examples) < len(chosen)}
+            yield filled_up(batch, len(chosen), examples)
 
 
 def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
