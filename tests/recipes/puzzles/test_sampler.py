@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.errors import DataError, RecipeError
 from plimsoll.data.loader import Loader
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 from plimsoll.recipes.puzzles.sampler import PuzzleDraws
 from puzzle_files import write_split

@@ -52,7 +52,7 @@ def test_ratings_are_read_where_they_are_asked_for(tmp_path):
 
 UNCLEAR = {
     "empty": ("\n \n", "is empty: it has no interactions"),
-    "another csv": ("who,what,when\nx,a,1\n", "CSV file with the columns who, what, when: .*--user-column and --item"),
+    "another csv": ("who,what,when\nx,a,1\n", "begins with 'who,what,when'.*--user-column and --item-column"),
     "four columns": ("1 31 5 100\n1 32 4 99\n", "of no form .*'1 31 5 100'.*--format movielens-csv, .*csv"),
     "one column": ("1\n2\n", "of no form"),
 }
@@ -77,7 +77,7 @@ BAD = {
     "a short row": (HEAD + "x,a,1\nx,b\n", TIMED, "line 3, has 2 columns, and the header 3"),
     "a rating in words": (MOVIELENS + "7,33,good,1\n", {"min_rating": 1}, "line 4, has the rating 'good'"),
     "a dat of three": ("1::2::3\n1::2\n", {"format": "movielens-dat"}, "line 1, has 3 fields"),
-    "pairs of three": ("1 2\n1 2 3\n", {"format": "pairs"}, "line 2, has 3 words"),
+    "pairs of three": ("1 2\n1 2 3\n", {"format": "pairs"}, "line 2, has 3 fields"),
     "ratings of pairs": ("1 2\n", {"min_rating": 3}, "--min-rating 3: .* --format pairs"),
 }
 

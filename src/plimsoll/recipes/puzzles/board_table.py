@@ -76,8 +76,10 @@ class BoardTable:
 
     def _boards_of(self, rows: list[dict[str, str]], path: Path, first: int) -> tuple[Boards, Boards]:
         """Returns questions and answers of rows; `first` is the number of the first."""
-        questions = np.stack([self._board(row["question"], f"{path}, row {first + n:,}") for n, row in enumerate(rows)])
-        answers = np.stack([self._board(row["answer"], f"{path}, row {first + n:,}") for n, row in enumerate(rows)])
+        questions, answers = (
+            np.stack([self._board(row[column], f"{path}, row {number:,}") for number, row in enumerate(rows, first)])
+            for column in ("question", "answer")
+        )
         wrong = np.flatnonzero(~self.are_solved(questions, answers))
         if len(wrong):
             raise DataError(

@@ -51,26 +51,22 @@ def form_of(options: RecommendSet, path: Path) -> Form:
     if not lines:
         raise DataError(f"{path} is empty: it has no interactions")
 
-    # Forms that the lines tell for sure.
-    if all(line.count("::") >= 2 for line in lines):
-        return "movielens-dat"
     header, _ = header_of(lines[0])
-    if {MOVIELENS["user"], MOVIELENS["item"]} <= set(header):
-        return "movielens-csv"
-    if len(header) > 1 and "," in lines[0]:
-        raise DataError(
-            f"{path} looks like a CSV file with the columns {', '.join(header)[:200]}: say which of them are the users"
-            " and the items with --user-column and --item-column, and with --time-column which is the time"
-        )
     words = [line.split() for line in lines]
-    if all(len(fields) == 2 for fields in words):
-        return "pairs"
-    if all(len(fields) >= 2 for fields in words) and len({fields[0] for fields in words}) == len(words):
-        return "sequences"
+    is_table = len(header) > 1 and "," in lines[0]
+    told: dict[Form, bool] = {
+        "movielens-dat": all(line.count("::") >= 2 for line in lines),
+        "movielens-csv": {MOVIELENS["user"], MOVIELENS["item"]} <= {*header},
+        "pairs": not is_table and all(len(fields) == 2 for fields in words),
+        "sequences": not is_table and min(map(len, words)) > 1 and len({fields[0] for fields in words}) == len(words),
+    }
+    for form, is_sure in told.items():
+        if is_sure:
+            return form
     raise DataError(
         f"{path} is of no form that its first {len(lines):,} lines tell for sure; it begins with"
-        f" {lines[0].strip()[:60]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
-        " --user-column and --item-column too"
+        f" {lines[0].strip()[:200]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
+        " --user-column and --item-column too, and --time-column where it has times"
     )
 
 
@@ -98,9 +94,7 @@ def _number(path: Path, line: int, name: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        number = math.nan
-        if name == "time":
-            number = _seconds(text.strip())
+        number = _seconds(text.strip()) if name == "time" else math.nan
     if not math.isfinite(number):
         dates = " and no date" if name == "time" else ""
         raise _broken(path, line, f"the {name} {text.strip()!r}, which is no number{dates}")
@@ -123,24 +117,21 @@ def header_of(line: str) -> tuple[list[str], str]:
 
 def _words(path: Path, form: Form) -> Iterator[Record]:
     """Yields the records of a file of words: MovieLens' .dat, pairs or sequences."""
-    encoding = "latin-1" if form == "movielens-dat" else "utf-8-sig"
-    with opened(path, encoding=encoding) as file:
+    separator = "::" if form == "movielens-dat" else None
+    with opened(path, encoding="latin-1" if separator else "utf-8-sig") as file:
         for number, line in enumerate(file, 1):
-            fields = line.strip().split("::" if form == "movielens-dat" else None)
             if not line.strip():
                 continue
-            if form == "sequences":
-                user, *items = fields
-                for item in items:
+            match form, line.strip().split(separator):
+                case "sequences", [user, *items]:
+                    for item in items:
+                        yield number, user, item, ABSENT, ABSENT
+                case "pairs", [user, item]:
                     yield number, user, item, ABSENT, ABSENT
-            elif form == "pairs":
-                if len(fields) != 2:
-                    raise _broken(path, number, f"{len(fields)} words, where a user and an item are 2")
-                yield number, fields[0], fields[1], ABSENT, ABSENT
-            else:
-                if len(fields) != 4:
-                    raise _broken(path, number, f"{len(fields)} fields, where user::item::rating::time has 4")
-                yield number, fields[0], fields[1], fields[3], fields[2]
+                case "movielens-dat", [user, item, rating, time]:
+                    yield number, user, item, time, rating
+                case _, fields:
+                    raise _broken(path, number, f"{len(fields)} fields, which --format {form} has not")
 
 
 def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Record]:
