@@ -28,6 +28,7 @@ from plimsoll.types import WHOLE, Compute, Source, Storage, Task
 if TYPE_CHECKING:
     import optax
 
+HELP = "`plimsoll train RECIPE --help`"
 FROM_FILE = "file"
 """Kind of a recipe with a part that is registered nowhere: it is known by the file it stands in."""
 
@@ -115,28 +116,32 @@ class Recipe(metaclass=Named):
         Raises:
             RecipeError: The recipe has no such option, or refuses its value.
         """
-        # Other parts first. An option named like a part, as `data` is, is told from it by its value.
+        # Other parts first, then the options of each. What is no part is refused where the recipe is made.
+        parts = self._parts_with(options)
+        known: list[str] = []
+        for role, part in parts.items():
+            names = [option.name for option in fields_of(type(part))] if isinstance(part, Options) else []
+            own = {name: options.pop(name) for name in names if name in options}
+            parts[role] = dataclasses.replace(part, **own) if own else part
+            known += names
+        if options:
+            name = next(iter(options))
+            hint = did_you_mean(name, known) or f"; it has {names_in_words(known, all_of_them=HELP)}"
+            raise RecipeError(f"this recipe has no option {name}{hint}")
+        return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
+
+    def _parts_with(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the parts, with those that `options` brings, which are taken from there.
+
+        An option named like a part, as `data` is, is told from it by its value.
+        """
         parts = self.parts
-        for role in parts:
-            is_part = isinstance(options.get(role), Options)
-            is_no_option = role in options and role not in self.options
-            if is_part or is_no_option:
+        for role in parts.keys() & options.keys():
+            if isinstance(options[role], Options) or role not in self.options:
                 parts[role] = options.pop(role)
         if "optimizer" in parts:
             parts["optimizer"] = optimizer_of(parts["optimizer"])
-
-        # Then the options of each; what is no part is refused where the recipe is made.
-        of_parts = {role: part for role, part in parts.items() if isinstance(part, Options)}
-        role_of = {option.name: role for role, part in of_parts.items() for option in fields_of(type(part))}
-        own: dict[str, dict[str, Any]] = {}
-        for name, value in options.items():
-            if name not in role_of:
-                command = "`plimsoll train RECIPE --help`"
-                hint = did_you_mean(name, role_of) or f"; it has {names_in_words(role_of, all_of_them=command)}"
-                raise RecipeError(f"this recipe has no option {name}{hint}")
-            own.setdefault(role_of[name], {})[name] = value
-        parts |= {role: dataclasses.replace(parts[role], **values) for role, values in own.items()}
-        return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
+        return parts
 
     @property
     def effective_batch(self) -> int:

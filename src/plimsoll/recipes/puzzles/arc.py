@@ -8,7 +8,7 @@ Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,32 @@ _TASK = 41
 
 def make(options: ArcOptions) -> dict[str, Any]:
     """Makes the folder of `plimsoll prepare arc`; progress goes to standard error."""
-    # All tasks are read, and so checked, before the first is written.
+    chosen, test_set = _read(options)
+    tested = {task.name: task.as_published for task in chosen[test_set]}
+    tasks = [task for of_subset in chosen.values() for task in of_subset]
+    [(repeated, count)] = Counter(task.name for task in tasks).most_common(1)
+    if count > 1:
+        raise DataError(
+            f"{options.source} has {count} tasks {repeated}: its identifier must say which is meant. Choose with"
+            " --subsets"
+        )
+
+    # Identifiers are numbered while groups are made.
+    identifiers = [BLANK]
+    sizes = write_puzzles(
+        options,
+        _groups(options, tasks, tested, identifiers),
+        count=len(tasks) + len(tested),
+        seq_len=CANVAS**2,
+        vocab_size=VOCABULARY,
+        names=identifiers,
+        more={"test_puzzles.json": tested},
+    )
+    return sizes | {"tasks": len(tasks), "test_tasks": len(tested), "test_set": test_set}
+
+
+def _read(options: ArcOptions) -> tuple[dict[str, list[Task]], str]:
+    """Returns the tasks of each chosen subset, all of them read and so checked, and the name of the test subset."""
     source = Path(options.source).expanduser()
     subsets = find_subsets(source)
     names = options.subsets or tuple(subsets)
@@ -50,41 +75,22 @@ def make(options: ArcOptions) -> dict[str, Any]:
             f"{source} has the subsets {', '.join(subsets)}, and --subsets {' '.join(names)} --test-set-name {test_set}"
             " ask for others"
         )
-    chosen = {name: read_tasks(subsets[name]) for name in names}
-    tasks = [task for of_subset in chosen.values() for task in of_subset]
-    [(repeated, count)] = Counter(task.name for task in tasks).most_common(1)
-    if count > 1:
-        raise DataError(
-            f"{source} has {count} tasks {repeated}: its identifier must say which is meant. Choose with --subsets"
-        )
+    return {name: read_tasks(subsets[name]) for name in names}, test_set
 
-    # Identifiers are numbered while groups are made.
-    identifiers = [BLANK]
 
-    def groups() -> Iterator[Group]:
-        tested = {task.name for task in chosen[test_set]}
-        for number, task in enumerate(tasks):
-            random = np.random.default_rng([options.seed, _TASK, number])
-            augmentations = unique_augmentations(task, options.num_aug, random)
-            numbers = np.arange(len(identifiers), len(identifiers) + len(augmentations), dtype=np.int32)
-            identifiers.extend([task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])])
-            is_tested = task.name in tested
-            learned = task.train if is_tested else task.train + task.known
-            yield _group("train", learned, augmentations, numbers, random)
-            if is_tested:
-                questions = [(question, UNKNOWN if answer is None else answer) for question, answer in task.test]
-                yield _group("test", questions, augmentations, numbers, None)
-
-    sizes = write_puzzles(
-        options,
-        groups(),
-        count=len(tasks) + len(chosen[test_set]),
-        seq_len=CANVAS**2,
-        vocab_size=VOCABULARY,
-        names=identifiers,
-        more={"test_puzzles.json": {task.name: task.as_published for task in chosen[test_set]}},
-    )
-    return sizes | {"tasks": len(tasks), "test_tasks": len(chosen[test_set]), "test_set": test_set}
+def _groups(options: ArcOptions, tasks: list[Task], tested: Collection[str], identifiers: list[str]) -> Iterator[Group]:
+    """Yields the groups of each task, and adds the names of its puzzles to `identifiers`."""
+    for number, task in enumerate(tasks):
+        random = np.random.default_rng([options.seed, _TASK, number])
+        augmentations = unique_augmentations(task, options.num_aug, random)
+        numbers = np.arange(len(identifiers), len(identifiers) + len(augmentations), dtype=np.int32)
+        identifiers.extend([task.name, *(augmentation.named(task.name) for augmentation in augmentations[1:])])
+        if task.name not in tested:
+            yield _group("train", task.train + task.known, augmentations, numbers, random)
+            continue
+        yield _group("train", task.train, augmentations, numbers, random)
+        questions = [(question, UNKNOWN if answer is None else answer) for question, answer in task.test]
+        yield _group("test", questions, augmentations, numbers, None)
 
 
 def unique_augmentations(task: Task, count: int, random: np.random.Generator) -> list[Augmentation]:

@@ -51,16 +51,7 @@ def form_of(options: RecommendSet, path: Path) -> Form:
     if not lines:
         raise DataError(f"{path} is empty: it has no interactions")
 
-    header, _ = header_of(lines[0])
-    words = [line.split() for line in lines]
-    is_table = len(header) > 1 and "," in lines[0]
-    told: dict[Form, bool] = {
-        "movielens-dat": all(line.count("::") >= 2 for line in lines),
-        "movielens-csv": {MOVIELENS["user"], MOVIELENS["item"]} <= {*header},
-        "pairs": not is_table and all(len(fields) == 2 for fields in words),
-        "sequences": not is_table and min(map(len, words)) > 1 and len({fields[0] for fields in words}) == len(words),
-    }
-    for form, is_sure in told.items():
+    for form, is_sure in _signs(lines).items():
         if is_sure:
             return form
     raise DataError(
@@ -68,6 +59,20 @@ def form_of(options: RecommendSet, path: Path) -> Form:
         f" {lines[0].strip()[:200]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
         " --user-column and --item-column too, and --time-column where it has times"
     )
+
+
+def _signs(lines: list[str]) -> dict[Form, bool]:
+    """Returns which forms these first lines are for sure."""
+    header, _ = header_of(lines[0])
+    words = [line.split() for line in lines]
+    users = {fields[0] for fields in words}
+    is_table = len(header) > 1 and "," in lines[0]
+    return {
+        "movielens-dat": all(line.count("::") >= 2 for line in lines),
+        "movielens-csv": {MOVIELENS["user"], MOVIELENS["item"]} <= {*header},
+        "pairs": not is_table and {*map(len, words)} == {2},
+        "sequences": not is_table and min(map(len, words)) > 1 and len(users) == len(words),
+    }
 
 
 def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
