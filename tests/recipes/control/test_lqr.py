@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.recipes.control.lqr import gain, held, systems
+from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.systems import FAMILIES
 
 DT = 0.02
@@ -56,7 +57,7 @@ def test_golden_gains_poles_and_steps_of_the_closed_loop(family, checks):
     assert np.abs(poles).max() == pytest.approx(one["clmax"], rel=1e-5)
     assert np.abs(k).max() == pytest.approx(one["Kmax"], rel=1e-5)
     assert np.allclose(k, one["K"], atol=6e-5 + 1e-5 * one["Kmax"])
-    [step] = systems(names=[family.name], variants=1, uncertainty=0.0, dt=DT, seed=0)[0].steps
+    [step] = systems(ControlSet(variants=1, uncertainty=0.0, dt=DT), names=[family.name])[0].steps
     assert radius(step) == pytest.approx(one["rho"], rel=1e-6)
     assert radius(step) < 1
 
@@ -72,14 +73,17 @@ def test_a_held_input_acts_as_the_integral_says_and_many_small_steps_are_a_large
 
 
 def test_every_variant_is_stable_and_follows_from_the_seed():
-    chosen = {"names": ["Acrobot", "CartPole"], "variants": 6, "dt": DT}
-    first = systems(uncertainty=0.2, seed=3, **chosen)
+
+    def chosen(**options):
+        return systems(ControlSet(variants=6, dt=DT, **options), names=["Acrobot", "CartPole"])
+
+    first = chosen(uncertainty=0.2, seed=3)
     assert all(radius(step) < 1 for system in first for step in system.steps)
     assert first[0].redraws > 0  # a quarter of its variants are not
-    again = systems(uncertainty=0.2, seed=3, **chosen)
-    other = systems(uncertainty=0.2, seed=4, **chosen)
+    again = chosen(uncertainty=0.2, seed=3)
+    other = chosen(uncertainty=0.2, seed=4)
     assert all(np.array_equal(one.steps, two.steps) for one, two in zip(first, again, strict=True))
     assert not np.array_equal(first[1].steps, other[1].steps)
-    nominal = systems(uncertainty=0.0, seed=3, **chosen)[1]
+    nominal = chosen(uncertainty=0.0, seed=3)[1]
     ad, bd = held(*FAMILIES["CartPole"].matrices(), DT)
     assert np.allclose(nominal.steps, ad - bd @ nominal.gain)

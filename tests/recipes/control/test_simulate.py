@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plimsoll.recipes.control.lqr import systems
+from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.simulate import compare_costs, journeys, simulate_journeys
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.tables import journeys_table
@@ -16,7 +17,7 @@ WINDOW, STEPS, DT = 8, 100, 0.02
 
 @pytest.fixture(scope="module")
 def of():
-    every = systems(variants=2, uncertainty=0.1, dt=DT, seed=0, names=NAMES)
+    every = systems(ControlSet(variants=2, uncertainty=0.1, dt=DT, seed=0), names=NAMES)
     scales = {}
     for system in every:
         inputs, states = system.gain.shape

@@ -51,7 +51,7 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     options = ControlSet(**made_with_options)
     first = options.variants_used - options.held_out_variants if options.held_out_variants else 0
     variants = list(range(first, options.variants_used))[:VARIANTS]
-    every = systems(variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed)
+    every = systems(options)
     scales = {}
     for family, spread in zip(rows.families, rows.spreads, strict=True):
         states, controls = rows.largest(family)

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from scipy.linalg import expm, solve_continuous_are
 
 from plimsoll.errors import PlimsollError
+from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.systems import FAMILIES, Family
 
 Matrix = np.ndarray
@@ -56,32 +57,31 @@ def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
     return after[:states, :states], after[:states, states:]
 
 
-def systems(
-    *, variants: int, uncertainty: float, dt: float, seed: int, names: Sequence[str] = tuple(FAMILIES)
-) -> list[System]:
-    """Returns a system for each family."""
+def systems(options: ControlSet, *, names: Sequence[str] = tuple(FAMILIES)) -> list[System]:
+    """Returns a system for each family, as a set of these options has it."""
+    spread = options.uncertainty
     numbers = {name: number for number, name in enumerate(FAMILIES)}
     designed = []
     for name in names:
         family, accepted, steps, sampled = FAMILIES[name], [], [], 0
         k = gain(family)
-        for variant in range(variants):
-            random = np.random.default_rng([seed, numbers[name], variant])
+        for variant in range(options.variants_used):
+            random = np.random.default_rng([options.seed, numbers[name], variant])
             for _ in range(DRAWS):
-                factors = 1 + random.uniform(-uncertainty, uncertainty, len(family.parameters))  # of gravity, too
+                factors = 1 + random.uniform(-spread, spread, len(family.parameters))  # of gravity, too
                 nominal = zip(family.parameters.items(), factors, strict=True)
                 parameters = {parameter: value * factor for (parameter, value), factor in nominal}
-                ad, bd = held(*family.matrices(parameters), dt)
+                ad, bd = held(*family.matrices(parameters), options.dt)
                 step = ad - bd @ k
                 sampled += 1
                 if np.abs(np.linalg.eigvals(step)).max() < 1:  # it settles
                     break
             else:
                 raise PlimsollError(
-                    f"of {name} no variant within {uncertainty:.0%} of its parameters is stable under the nominal"
+                    f"of {name} no variant within {spread:.0%} of its parameters is stable under the nominal"
                     f" gain, in {DRAWS} draws: lower --uncertainty"
                 )
             accepted.append(parameters)
             steps.append(step)
-        designed.append(System(family, k, np.stack(steps), sampled - variants, tuple(accepted)))
+        designed.append(System(family, k, np.stack(steps), sampled - len(steps), tuple(accepted)))
     return designed

@@ -122,9 +122,7 @@ class Maker:
 
     def __init__(self, options: ControlSet) -> None:
         self.options = options
-        self.systems = systems(
-            variants=options.variants_used, uncertainty=options.uncertainty, dt=options.dt, seed=options.seed
-        )
+        self.systems = systems(options)
         sizes = sorted({system.family.states for system in self.systems})
         self.groups = [[i for i, system in enumerate(self.systems) if system.family.states == size] for size in sizes]
         """Indices of the systems with the same number of states, which are simulated together."""
