@@ -1,7 +1,5 @@
 """Writing a trained model for other programs: each form into a folder that is new, whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ the entry point group `plimsoll.recipes` (docs/your-own.md). A family holds text
 no recipe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar

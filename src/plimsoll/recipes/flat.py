@@ -4,8 +4,6 @@ Some options say the same thing in other words: `--target-params` and a shape, `
 have set one of them; then what the user gives counts, and the preset's gives way (`Part.gives_way`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Nothing is loaded here but what a name asks for. Built-in names are found withou
 package cannot take them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

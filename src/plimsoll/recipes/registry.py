@@ -3,8 +3,6 @@
 A preset is a name for one complete recipe. Nothing else is ever loaded but a file that the user names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Mapping

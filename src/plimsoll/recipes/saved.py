@@ -1,7 +1,5 @@
 """From a recipe to what `recipe.json` holds, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

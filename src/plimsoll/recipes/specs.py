@@ -4,8 +4,6 @@ A data part makes one from its options alone where no data is named, so that pla
 of specs that it reads, and goes with every data part that gives one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

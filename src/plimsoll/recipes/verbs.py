@@ -4,8 +4,6 @@ Functions are named as entry points are, "module:function", and imported where t
 knows what a recipe supports without importing JAX, and a recipe does not import the code that imports it.
 """
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Text after a prompt, by the language model of a run: what the verb `sample` and a report share between recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 The systems are the held-out variants of the run's own file, simulated from the settings that the file holds.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

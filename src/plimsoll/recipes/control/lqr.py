@@ -9,8 +9,6 @@ A variant whose closed loop is unstable would only give trajectories that are th
 again, and how often is counted. Everything follows from the seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

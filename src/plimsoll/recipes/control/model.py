@@ -6,8 +6,6 @@
 The network is not told which system it looks at: it has to recognise it from the motion in the window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Imports neither JAX nor h5py: the command line takes its options from here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

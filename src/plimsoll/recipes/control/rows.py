@@ -4,8 +4,6 @@ Controls come in units of their family's own spread (root mean square), so that 
 thousand times its usual one counts as much as any other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path

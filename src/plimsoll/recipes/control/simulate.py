@@ -6,8 +6,6 @@ alone. Cost: the integral of |x|^2 + 0.1 |u|^2 from the handover on; the ratio i
 one's, and 1 is as good as it gets but for chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

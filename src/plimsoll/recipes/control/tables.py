@@ -1,7 +1,5 @@
 """Text of control: a file that was prepared, a run that drives. Pure: dictionaries in, text out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tuned model as others load it: a PEFT adapter, a Hugging Face folder. Imports JAX."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

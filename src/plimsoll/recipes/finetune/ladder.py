@@ -5,8 +5,6 @@ can be read beside it: weights and moments begin in bfloat16. Its compiled step,
 what lies between products, and so does the first rung.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from plimsoll.recipes.parts import OwnRung

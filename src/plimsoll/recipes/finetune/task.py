@@ -1,7 +1,5 @@
 """Task of fine-tuning: the next token of a published model, beside adapters or whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Use of a tuned model: its loss beside that of the untouched one, and answers to a prompt. Imports JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast

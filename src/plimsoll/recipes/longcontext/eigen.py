@@ -12,8 +12,6 @@ bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how
 positions is needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

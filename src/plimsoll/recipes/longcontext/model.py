@@ -7,8 +7,6 @@
 Defaults are a model for a laptop; docs/longcontext.md says what to expect.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

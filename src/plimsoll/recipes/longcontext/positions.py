@@ -1,7 +1,5 @@
 """Stretches of positions over which the loss of a long sequence is told apart. No JAX here: recipes use it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 BY_POSITION = "loss_by_position"

@@ -1,7 +1,5 @@
 """`plimsoll prepare longcontext`: its options, and what it prints. `data/packed/prepare.py` packs the text."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ The backward pass is the same recurrence from the end (`_backward`): it keeps th
 gradients go through all chunks.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import jax

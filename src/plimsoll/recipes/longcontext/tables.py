@@ -1,7 +1,5 @@
 """The loss by position: whether a model still gains from what lies thousands of tokens before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Arrays are written into this process's own temporary folder (pickled.py), once, and the others map them from there.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

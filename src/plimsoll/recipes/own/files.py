@@ -6,8 +6,6 @@ of the modules beside it that it imports: a run whose code has changed is not co
 taken for another code's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import shutil

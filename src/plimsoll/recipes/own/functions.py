@@ -4,8 +4,6 @@ The same as `plimsoll.recipe` makes of a file, but that `loss` may be a mean, a 
 and `data` may come after the plan: it needs the shapes of parameters and of a batch only. Importing this imports JAX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -6,8 +6,6 @@ holds one, so nothing that came with data or with a run is ever unpickled. What 
 loss and optimizer compute, as JAX traces them: another notebook with the same functions continues it.
 """
 
-from __future__ import annotations
-
 import atexit
 import dataclasses
 import hashlib

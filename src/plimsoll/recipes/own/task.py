@@ -11,8 +11,6 @@ returns `total, weight, metrics, next state`. It is called for groups of example
 next state is that of the whole effective batch, however a plan splits it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """A user's code: what its loss takes, and its errors, told by its own lines: not by ours, not by those of libraries."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import sys

@@ -5,8 +5,6 @@ belongs to a task's identifier. The test pairs of the test subset are tested on,
 Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path

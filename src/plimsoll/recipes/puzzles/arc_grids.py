@@ -5,8 +5,6 @@ right of the grid, if they are inside the canvas. A name is `task|||t<symmetry>|
 square, and the new colour of each colour. All are those of Tiny Recursive Models (build_arc_dataset.py).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

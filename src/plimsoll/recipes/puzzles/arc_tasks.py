@@ -5,8 +5,6 @@ their test pairs. Otherwise there is a folder per subset, or one folder of tasks
 pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 0 to 9.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

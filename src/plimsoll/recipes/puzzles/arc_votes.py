@@ -6,8 +6,6 @@ whose answer is among the first K. Tiny Recursive Models, evaluators/arc.py; the
 (https://arcprize.org).
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The file is here, or in a data set on the hub. Its rows are streamed as often as
 memory: a published table has 3.8 million.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ puzzle with all its augmentations. The format is that of Tiny Recursive Models, 
 (puzzle_dataset.py), so that sets made for it load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal

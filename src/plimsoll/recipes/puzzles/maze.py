@@ -5,8 +5,6 @@ build_maze_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871
 maze are off by default, although the paper says 8 augmentations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

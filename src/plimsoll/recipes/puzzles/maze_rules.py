@@ -3,8 +3,6 @@
 A cell is a wall, free, the start, the goal, or, in an answer, part of the path. Moves go up, down, left and right.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import UInt8
 

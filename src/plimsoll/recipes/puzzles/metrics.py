@@ -4,8 +4,6 @@ The loss of a slot is the mean stablemax cross-entropy of its tokens and half th
 against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import optax

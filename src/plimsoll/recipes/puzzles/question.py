@@ -3,8 +3,6 @@
 Without JAX: what is no puzzle is refused at once.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ Here each epoch and each batch has its own generator, so the position is iterati
 epoch's order is in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ In a process that imports JAX. The parameters are those that an evaluation takes
 is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ of columns and columns within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 
 build_sudoku_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any

@@ -5,8 +5,6 @@ cell from its units (row, column, box), and settles a digit that has one place l
 solution, a cell is split in two and both boards are searched. NumPy handles a few thousand boards at once.
 """
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `plimsoll prepare` and `plimsoll inspect` say of a set of puzzles."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

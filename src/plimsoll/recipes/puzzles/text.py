@@ -5,8 +5,6 @@ of "# SGo" (wall, free, start, goal, path), tokens 1 to 5. A grid of ARC is rows
 (`recipes/puzzles/arc_grids.py`). Token 0 is padding. The format is that of Tiny Recursive Models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest

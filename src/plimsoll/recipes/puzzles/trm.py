@@ -14,8 +14,6 @@ Where a feed-forward mixes the positions, they are the first axis of what the bl
 dot from the left then, to mix features one from the right, and nothing is turned over in between.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

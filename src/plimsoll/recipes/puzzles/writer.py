@@ -1,7 +1,5 @@
 """Writer of a data set of puzzles: group by group, in bounded memory, and complete or not at all."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Sequence

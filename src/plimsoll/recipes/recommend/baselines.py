@@ -10,8 +10,6 @@ testing that includes the items of validation, which no model was trained on. A 
 three (recipes/recommend/mixture.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Its cost grows with the number of clusters plus the size of the largest, so a cluster that is too large is split.
 """
 
-from __future__ import annotations
-
 import warnings
 from math import ceil
 

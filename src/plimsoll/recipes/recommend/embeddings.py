@@ -5,8 +5,6 @@ user and its item occur, so that busy users and popular items do not dominate. A
 vector, times the square roots of the singular values.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

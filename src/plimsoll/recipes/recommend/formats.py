@@ -3,8 +3,6 @@
 Nothing is kept in memory; an error names its line.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterator, Mapping

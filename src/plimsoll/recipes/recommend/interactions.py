@@ -10,8 +10,6 @@ Splits are places, not files. Of a user with three items or more the last is for
 validation; the earlier ones are for training. Users with fewer are only trained on.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cached_property

@@ -4,8 +4,6 @@ A `Side` puts the first beside the second. All are causal and know no items. Rea
 same shape. Histories are padded on the right, where causal attention does not look.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

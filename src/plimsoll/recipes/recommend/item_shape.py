@@ -3,8 +3,6 @@
 Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from plimsoll.errors import RecipeError

@@ -10,8 +10,6 @@ Both are distributions over the items. Padding is never one of them, an empty pl
 sum, and the member of a cluster with one member is certain.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -8,8 +8,6 @@ mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https
 parts, and squares: notes, "A model mixed with counts".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The same rows are its input and are compared with its output (recipes/recommend/
 and adapter still get a gradient through it, and a small transformer may be trained beside it (`item_reader.Side`).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """`plimsoll prepare recommend`: a file of interactions becomes a folder of users' sequences."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys

@@ -3,8 +3,6 @@
 Imports no NumPy: the command line takes its options from here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 In a process that imports JAX. Scores are of the whole catalogue, a block of users at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 

@@ -5,8 +5,6 @@ item to predict, the share of hits among the first k is also the recall, and NDC
 below k, else 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np

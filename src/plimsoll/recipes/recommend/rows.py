@@ -5,8 +5,6 @@ So every item of a user but the first is a label exactly once per epoch. Users w
 to predict, and no row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its shape is that of a plain Llama, whose tensors `models.pretrained.weights` knows by their published names.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@ Defaults are those of the published guide for this recipe, where they were sound
 translates its commands.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
