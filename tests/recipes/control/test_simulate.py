@@ -17,16 +17,17 @@ WINDOW, STEPS, DT = 8, 100, 0.02
 
 @pytest.fixture(scope="module")
 def of():
-    every = systems(ControlSet(variants=2, uncertainty=0.1, dt=DT, seed=0), names=NAMES)
+    options = ControlSet(variants=2, uncertainty=0.1, dt=DT, seed=0)
+    every = systems(options, names=NAMES)
     scales = {}
     for system in every:
         inputs, states = system.gain.shape
         scales[system.family.name] = np.arange(1.0, states + 1), np.full(inputs, 3.0)
-    return journeys(every, variants=[1], starts=2, dt=DT, scales=scales, seed=0)
+    return journeys(every, options, variants=[1], starts=2, scales=scales, seed=0)
 
 
 def drive(of, predict, noise=0.01):
-    return simulate_journeys(of, predict, window=WINDOW, steps=STEPS, dt=DT, noise=noise, seed=0)
+    return simulate_journeys(of, predict, ControlSet(window=WINDOW, dt=DT, noise=noise), steps=STEPS, seed=0)
 
 
 def optimal(of):

@@ -54,17 +54,10 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
     for family, spread in zip(rows.families, rows.spreads, strict=True):
         states, controls = rows.largest(family)
         scales[family] = states, controls * spread[: len(controls)]
-    starts = journeys(every, variants=variants, starts=STARTS, dt=options.dt, scales=scales, seed=seed)
+    starts = journeys(every, options, variants=variants, starts=STARTS, scales=scales, seed=seed)
     weights = trained.params()["trainable"]
-    driven = simulate_journeys(
-        starts,
-        lambda inputs: task.predicted(weights, inputs),
-        window=options.window,
-        steps=round(SECONDS / options.dt),
-        dt=options.dt,
-        noise=options.noise,
-        seed=seed,
-    )
+    steps = round(SECONDS / options.dt)
+    driven = simulate_journeys(starts, lambda inputs: task.predicted(weights, inputs), options, steps=steps, seed=seed)
     names = [system.family.name for system in every]
     seconds = np.arange(driven["norms"].shape[1]) * options.dt
     norms: dict[str, Any] = {"time": seconds[::5].round(6).tolist()}

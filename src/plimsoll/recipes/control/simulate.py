@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from plimsoll.recipes.control.lqr import System, held
 from plimsoll.recipes.control.prepare import code
+from plimsoll.recipes.control.prepare_options import ControlSet
 from plimsoll.recipes.control.systems import MOST_INPUTS, MOST_STATES
 from plimsoll.recipes.control.tables import NEAR
 
@@ -48,10 +49,10 @@ class Journeys(NamedTuple):
 
 def journeys(
     systems: list[System],
+    options: ControlSet,
     *,
     variants: list[int],
     starts: int,
-    dt: float,
     scales: Mapping[str, tuple[np.ndarray, np.ndarray]],
     seed: int,
 ) -> Journeys:
@@ -62,7 +63,7 @@ def journeys(
         inputs, states = system.gain.shape
         state_scale, control_scale = scales[system.family.name]
         for variant in variants:
-            plant, push = held(*system.family.matrices(system.parameters[variant]), dt)
+            plant, push = held(*system.family.matrices(system.parameters[variant]), options.dt)
             for _ in range(starts):
                 start = START * np.array(system.family.box) * random.uniform(-1, 1, states)
                 row = Journeys(
@@ -85,9 +86,9 @@ def _padded(values: np.ndarray, *shape: int, fill: float = 0) -> np.ndarray:
 
 
 def simulate_journeys(
-    starts: Journeys, predict: Predict, *, window: int, steps: int, dt: float, noise: float, seed: int
+    starts: Journeys, predict: Predict, options: ControlSet, *, steps: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Simulates the journeys: first the optimal controller's, then the learned one's.
+    """Simulates the journeys with window, step and noise of a set: the optimal controller's, then the learned one's.
 
     Returns:
         `cost` of each journey, (2, count), and `norms`, (2, steps, count).
@@ -100,7 +101,9 @@ def simulate_journeys(
         def moved(state: Array, control: Array, time: Array) -> Array:
             drift = jnp.einsum("nij,nj->ni", of.plant, state) + jnp.einsum("nij,nj->ni", of.push, control)
             shaken = jax.random.normal(jax.random.fold_in(key, time), state.shape)
-            return jnp.clip(drift + noise * jnp.where(exists, shaken, 0), -LOST, LOST)  # of what is lost, no overflow
+            return jnp.clip(
+                drift + options.noise * jnp.where(exists, shaken, 0), -LOST, LOST
+            )  # of what is lost, no overflow
 
         def optimal(state: Array) -> Array:
             return -jnp.einsum("nij,nj->ni", of.gain, state)
@@ -118,13 +121,13 @@ def simulate_journeys(
             seen = jnp.concatenate([seen[:, 1:], after[:, None]], axis=1)
             return (moved(alone, optimal(alone), time), seen), (spent, norms)
 
-        warming = jnp.arange(window - 1)
+        warming = jnp.arange(options.window - 1)
         handed_over, seen = jax.lax.scan(
             lambda state, time: (moved(state, optimal(state), time), state), jnp.asarray(of.start), warming
         )
         seen = jnp.concatenate([seen, handed_over[None]]).swapaxes(0, 1)  # (count, window, states), the last is now
-        _, (spent, norms) = jax.lax.scan(step, (handed_over, seen), window + jnp.arange(steps))
-        return {"cost": jnp.sum(spent, axis=0) * dt, "norms": norms.swapaxes(0, 1)}
+        _, (spent, norms) = jax.lax.scan(step, (handed_over, seen), options.window + jnp.arange(steps))
+        return {"cost": jnp.sum(spent, axis=0) * options.dt, "norms": norms.swapaxes(0, 1)}
 
     return jax.tree.map(np.asarray, simulated(starts, jax.random.key(seed)))
 
