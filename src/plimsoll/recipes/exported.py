@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,36 +36,39 @@ def exported(
         PlimsollError: A form cannot be written, or its place is taken, named twice, or not to be written to. All forms
             are checked first, and nothing is written then.
     """
+    places = _places(trained, request, writers.keys())
+    answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
+    for form, place in places.items():
+        with _unfinished(form, place) as folder:
+            parameters = writers[form](folder)
+            folder.chmod(0o755)
+            os.replace(folder, place)  # which is empty, or not there
+        size = sum(path.stat().st_size for path in place.iterdir())
+        answer[form] = {"out": str(place), "parameters": parameters, "bytes": size}
+    return answer
+
+
+def _places(trained: TrainedRun, request: Mapping[str, Any], possible: Collection[str]) -> dict[str, Path]:
+    """Returns the place of each form that is requested, after checking that all of them can be written."""
     places = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
     if len(set(places.values())) < len(places):
         raise RecipeError(
             f"{' and '.join(f'--{form}' for form in places)} name the same place: give each a folder of its own"
         )
 
-    # Nothing is written before every form can be.
+    if other := places.keys() - possible:
+        raise RecipeError(
+            f"{trained.run} is a run of {name_of(trained.recipe)} that learned the whole model, and --{min(other)} is"
+            " for adapters, which finetune learns by --lora-rank: export it with --merged FOLDER, which transformers"
+            " loads"
+        )
+
     for form, place in places.items():
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise RecipeError(f"--{form} {request[form]} is there already: name a folder that is new or empty")
-        if form not in writers:
-            raise RecipeError(
-                f"{trained.run} is a run of {name_of(trained.recipe)} that learned the whole model, and --{form} is for"
-                " adapters, which finetune learns by --lora-rank: export it with --merged FOLDER, which transformers"
-                " loads"
-            )
         with _unfinished(form, place):
             pass
-
-    answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
-    for form, place in places.items():
-        with _unfinished(form, place) as folder:
-            parameters = writers[form](folder)
-            folder.chmod(0o755)
-            if place.is_dir():
-                place.rmdir()  # it is empty
-            os.replace(folder, place)
-        size = sum(path.stat().st_size for path in place.iterdir())
-        answer[form] = {"out": str(place), "parameters": parameters, "bytes": size}
-    return answer
+    return places
 
 
 def require_written(folder: Path, shape: DecoderShape) -> None:
