@@ -2,7 +2,7 @@
 
 * `compile` compiles steps for the CPU or the GPU of this machine, and `cross-compile` for an absent chip: questions of
   the planner, one per line of standard input, until that closes.
-* `imports` weighs a process that has imported what training imports, `try` one that has loaded a plan's functions.
+* `try` weighs a process that has imported what training imports, and then one that has loaded a plan's functions.
 * `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
 * `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
 * `together` trains as one of several processes.
@@ -16,14 +16,10 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from plimsoll.processes.environment import hide_plugins
 from plimsoll.processes.interruption import Interruption, hold, release
-
-if TYPE_CHECKING:
-    from plimsoll.planner.types import Subject
-    from plimsoll.recipes.recipe import Recipe
 
 
 def main(arguments: list[str]) -> int:
@@ -39,8 +35,6 @@ def main(arguments: list[str]) -> int:
         from plimsoll.engine.serve import serve
 
         return serve(request[0])
-    if verb == "imports":
-        return _imports(request[0])
     if verb == "try":
         return _try(request[0])
     if verb == "train":
@@ -114,48 +108,34 @@ NO_BACKEND = "Unable to initialize backend"
 """Words with which JAX's error begins where a device that was listed cannot be used now."""
 
 
-def _imports(subject: str) -> int:
-    """Prints what this process weighs once it has imported all that training imports."""
-    from plimsoll.training import memory
-
-    _import_for(subject)
-    print(memory.resident_bytes())
-    return 0
-
-
 def _try(subject: str) -> int:
-    """Does what training does before its first step, but for the state, and prints what this process weighs.
+    """Does what training does before its first step, but for the state.
 
-    The plan comes in a line of standard input, once its functions are in the cache.
+    Prints what this process weighs with its imports, and then with the functions of a plan. The plan comes in a line of
+    standard input, once its functions are in the cache; none comes where only imports are weighed.
     """
-    about, recipe = _import_for(subject)
-    line = sys.stdin.readline()
-    if not line:
-        return 1  # the planner is gone
-    from plimsoll.engine.program import try_out
-    from plimsoll.planned import Plan
-    from plimsoll.values import from_json, to_json
-
-    plan = from_json(Plan, json.loads(line), "plan")
-    print(json.dumps(to_json(try_out(recipe, plan, about.step_options, steps=about.steps))))
-    return 0
-
-
-def _import_for(subject: str) -> tuple[Subject, Recipe]:
-    """Imports all that training imports, in its order, and returns the subject with its recipe."""
     _import_jax()
-    from plimsoll.engine.program import import_everything
+    from plimsoll.engine.program import import_everything, try_out
+    from plimsoll.planned import Plan
     from plimsoll.planner.types import Subject
     from plimsoll.recipes.saved import from_dict
     from plimsoll.training import memory
-    from plimsoll.values import from_json
+    from plimsoll.values import from_json, to_json
 
+    # What training imports, in its order.
     about = from_json(Subject, json.loads(subject), "subject")
     recipe = from_dict(about.recipe)
     import_everything(recipe)
     _ = recipe.spec  # opens the data of a user's own recipe
     memory.trim()
-    return about, recipe
+    print(memory.resident_bytes())
+
+    line = sys.stdin.readline()
+    if line:
+        plan = from_json(Plan, json.loads(line), "plan")
+        weight = try_out(recipe, plan, about.step_options, steps=about.steps)
+        print(json.dumps(to_json(weight)))
+    return 0
 
 
 ANSWERS = {

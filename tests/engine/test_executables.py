@@ -9,9 +9,10 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from plimsoll.engine import executables, program
-from plimsoll.engine.executables import Index, compiled, path_of
+from plimsoll.engine.executables import Files, compiled
 from plimsoll.planned import Plan
 from plimsoll.planner.space import same_step
+from plimsoll.training.program import compiled as usually_compiled
 from plimsoll.types import Levers, StepOptions
 from task_examples import OWN, RECIPES
 
@@ -110,63 +111,61 @@ def test_another_users_file_is_not_opened(recipe, lowerings, monkeypatch):
 
 
 def test_whatever_functions_follow_from_is_in_the_name(recipe, monkeypatch):
-    usual = Index.of(recipe, PLAN, USUAL, steps=STEPS)
-    assert Index.of(recipe, PLAN.with_levers(prefetch=2, async_save=False), USUAL, steps=STEPS) == usual
-    assert Index.of(recipe.replace(seed=7), PLAN, USUAL, steps=STEPS) == usual
+    usual = Files.of(recipe, PLAN, USUAL, steps=STEPS)
+    assert Files.of(recipe, PLAN.with_levers(prefetch=2, async_save=False), USUAL, steps=STEPS) == usual
+    assert Files.of(recipe.replace(seed=7), PLAN, USUAL, steps=STEPS) == usual
     others = [
-        Index.of(recipe, PLAN, USUAL, steps=STEPS + 1),
-        Index.of(recipe, PLAN, StepOptions(norms="layers"), steps=STEPS),
-        Index.of(recipe, PLAN, StepOptions(donates=False), steps=STEPS),
-        Index.of(recipe, PLAN.with_levers(remat="block"), USUAL, steps=STEPS),
-        Index.of(recipe.replace(learning_rate=0.5), PLAN, USUAL, steps=STEPS),
-        Index.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, USUAL, steps=STEPS),
-        Index.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, USUAL, steps=STEPS),
+        Files.of(recipe, PLAN, USUAL, steps=STEPS + 1),
+        Files.of(recipe, PLAN, StepOptions(norms="layers"), steps=STEPS),
+        Files.of(recipe, PLAN, StepOptions(donates=False), steps=STEPS),
+        Files.of(recipe, PLAN.with_levers(remat="block"), USUAL, steps=STEPS),
+        Files.of(recipe.replace(learning_rate=0.5), PLAN, USUAL, steps=STEPS),
+        Files.of(recipe.replace(batch_size=2 * recipe.effective_batch), PLAN, USUAL, steps=STEPS),
+        Files.of(recipe.replace(seq_len=2 * recipe.spec.tokens), PLAN, USUAL, steps=STEPS),
     ]
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " --xla_cpu_enable_fast_math=true")
-    others.append(Index.of(recipe, PLAN, USUAL, steps=STEPS))
+    others.append(Files.of(recipe, PLAN, USUAL, steps=STEPS))
     monkeypatch.undo()
     monkeypatch.setattr(executables, "software_digest", lambda: "another version")
-    others.append(Index.of(recipe, PLAN, USUAL, steps=STEPS))
+    others.append(Files.of(recipe, PLAN, USUAL, steps=STEPS))
     assert len({usual, *others}) == 10
 
 
 @pytest.mark.parametrize("name", ["plain_jax", "equinox_mlp"])
-def test_code_of_others_has_no_index(name):
-    assert Index.of(OWN[name](), PLAN, USUAL, steps=STEPS) is None
+def test_code_of_others_has_no_files(name):
+    assert Files.of(OWN[name](), PLAN, USUAL, steps=STEPS) is None
 
 
-def lowered(function, *names):
-    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
-    return jax.jit(function).lower(dict.fromkeys(names, shape))
+def test_a_file_that_is_gone_comes_back_whatever_jaxs_cache_has(recipe, lowerings, tmp_path):
+    """What that loads has lost its machine code (jaxlib 0.10.2): written to a file, it would fail in its first call."""
+    lowered = program.lowered(recipe, PLAN, USUAL, steps=STEPS)
+    for function in (lowered.init, lowered.evaluate, lowered.step):
+        usually_compiled(function)
+    assert files(tmp_path / "jax", "*-cache")
+    lowerings.clear()
+
+    program.load(recipe, PLAN, USUAL, steps=STEPS)
+    for file in files(tmp_path, "function-*"):
+        file.unlink()
+    again = program.load(recipe, PLAN, USUAL, steps=STEPS)
+    assert len(lowerings) == 2
+    assert len(files(tmp_path, "function-*")) == 3
+
+    loaded = program.load(recipe, PLAN, USUAL, steps=STEPS)
+    assert len(lowerings) == 2
+    jax.tree.map(np.testing.assert_array_equal, taken(loaded, recipe), taken(again, recipe))
 
 
-def test_a_function_is_known_by_its_text_and_by_the_arguments_that_it_uses():
-    """The text says neither which argument is used, nor how arguments and results are called."""
-    paths = [
-        path_of(lowered(lambda batch: batch["a"] + 1, "a", "b")),
-        path_of(lowered(lambda batch: batch["b"] + 1, "a", "b")),
-        path_of(lowered(lambda batch: batch["a"] + 1, "a", "c")),
-        path_of(lowered(lambda batch: batch["a"] + 2, "a", "b")),
-        path_of(lowered(lambda batch: [batch["a"] + 1], "a", "b")),
-    ]
-    assert len({*paths}) == 5
-    assert path_of(lowered(lambda batch: batch["a"] + 1, "a", "b")) == paths[0]
-    large = jnp.arange(5000.0)
-    assert path_of(lowered(lambda batch: batch["a"][0] + large, "a")) is None
-
-
-def test_a_function_that_jaxs_cache_had_is_not_written_again(tmp_path):
-    """It has lost its machine code (jaxlib 0.10.2): loaded from such a file, it would fail in its first call."""
-    function = lowered(lambda batch: jnp.sin(batch["a"]) * 3.25, "a")
-    compiled(function)
-    (file,) = files(tmp_path, "function-*")
-    file.unlink()
-    again = compiled(lowered(lambda batch: jnp.sin(batch["a"]) * 3.25, "a"))
-    assert not files(tmp_path, "function-*")
-    np.testing.assert_array_equal(again({"a": jnp.zeros(4)}), np.zeros(4))
+def test_other_functions_are_in_jaxs_cache_as_before(tmp_path):
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    compiled(jax.jit(lambda x: jnp.sin(x) * 3.25).lower(scalar), tmp_path / "function")
+    assert (tmp_path / "function").exists()
+    assert not files(tmp_path / "jax", "*-cache")
+    compiled(jax.jit(lambda x: jnp.cos(x) * 7.75).lower(scalar), None)
+    assert files(tmp_path / "jax", "*-cache")
 
 
 def test_the_child_and_the_process_that_trains_name_a_plan_alike(recipe):
     """The child gets the levers that are compiled alone."""
     told = same_step(PLAN)
-    assert Index.of(recipe, told, USUAL, steps=STEPS) == Index.of(recipe, PLAN, USUAL, steps=STEPS)
+    assert Files.of(recipe, told, USUAL, steps=STEPS) == Files.of(recipe, PLAN, USUAL, steps=STEPS)

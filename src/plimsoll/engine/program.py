@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plimsoll.engine.executables import Index, compiler_of
+from plimsoll.engine.executables import Files
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Plan, Process
 from plimsoll.recipes.recipe import Recipe
@@ -69,14 +69,12 @@ def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
     """Loads the executables from the cache, or compiles them, and gives back what each stage left behind."""
     memory.trim()
-    index = Index.of(recipe, plan, options, steps=steps)
-    executables = None if index is None else index.load()
+    files = Files.of(recipe, plan, options, steps=steps)
+    executables = None if files is None else files.load()
     if executables is None:
         functions = lowered(recipe, plan, options, steps=steps)
         memory.trim()
-        executables = program.compile_all(functions, compiler_of(recipe))
-        if index is not None:
-            index.write(functions)
+        executables = program.compile_all(functions, None if files is None else files.compiled)
         del functions
         memory.trim()
     return executables

@@ -16,9 +16,8 @@ from typing import Any
 from plimsoll.engine.backends.card import Card
 from plimsoll.engine.backends.cpu import Cpu
 from plimsoll.engine.backends.topology import Topology
-from plimsoll.engine.executables import Index, compiler_of
 from plimsoll.engine.steps import RecipeSteps
-from plimsoll.engine.trial import Preparations, imported_bytes
+from plimsoll.engine.trial import imported_bytes, prepare
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner.flops import dot_flops, dots, likely_instructions
@@ -36,11 +35,10 @@ class Answers:
         self.backend: Cpu | Card | Topology
         recipe = from_dict(subject.recipe)
         if subject.chip is None:
-            self.backend = Cpu(subject.devices, compiler_of(recipe))
+            self.backend = Cpu(subject.devices)
         else:
             self.backend = Topology(subject) if subject.card is None else Card(subject)
         self.steps = RecipeSteps(recipe, subject, self.backend.devices)
-        self.preparations = Preparations(subject, self.steps, self.backend)
 
     def answer(self, request: Request) -> Any:
         """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
@@ -61,12 +59,13 @@ class Answers:
             return self.trace(plan)
         if request.verb == "analyse":
             return self.analyse(plan)
-        return self.preparations.prepare(plan, request.depth)
+        return prepare(self.steps, self.backend, plan, request.depth)
 
     def trace(self, plan: Plan) -> Analysis:
         """Returns what the traced step says of its bytes and its work."""
         estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
-        estimate = dataclasses.replace(estimate, is_filed=self.is_filed(plan))
+        file = self.steps.file(plan, "step")
+        estimate = dataclasses.replace(estimate, is_filed=file is not None)
 
         # Of an accelerator without its compiler: the gradient is split, and every product counts.
         if self.subject.chip is not None:
@@ -88,8 +87,9 @@ class Answers:
         if not self.subject.is_compiled:
             return self.trace(plan)
         lowered, jaxpr = self.steps.lowered(plan)
+        file = self.steps.file(plan, "step")
         with ThreadPoolExecutor(1) as beside:
-            compiling = beside.submit(self.backend.compile, lowered, deterministic=plan.deterministic)
+            compiling = beside.submit(self.backend.compile, lowered, deterministic=plan.deterministic, file=file)
             counted = dots(jaxpr)
             if not self.backend.counts_every_dot:
                 counted = counted._replace(flops=dot_flops(self.steps.plain(plan)))
@@ -98,12 +98,7 @@ class Answers:
 
         # What code weighs beside an accelerator, its compiler does not say.
         instructions = analysis.instructions or likely_instructions(jaxpr)
-        return dataclasses.replace(analysis, instructions=instructions, is_filed=self.is_filed(plan))
-
-    def is_filed(self, plan: Plan) -> bool:
-        """Returns whether training reads the plan's functions from files."""
-        subject = self.subject
-        return Index.of(self.steps.recipe, plan, subject.step_options, steps=subject.steps) is not None
+        return dataclasses.replace(analysis, instructions=instructions, is_filed=file is not None)
 
 
 def serve(subject: str) -> int:

@@ -6,6 +6,7 @@ Everything is traced and lowered from shapes. Nothing is allocated, and the devi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 import optax
 from jax.sharding import AbstractMesh, AxisType
 
+from plimsoll.engine.executables import Files
 from plimsoll.engine.program import functions_of
 from plimsoll.levers import offload, sharding
 from plimsoll.planned import Plan, plain_compute
@@ -43,7 +45,7 @@ class RecipeSteps:
         self.recipe = recipe
         self.batch = self.recipe.spec.batch(self.recipe.effective_batch)
         """Shapes of an effective batch."""
-        self._subject = subject
+        self.subject = subject
         self._backend = BACKEND[subject.platform]
         self._devices = devices
         self._traced: dict[Plan, jax.stages.Traced] = {}
@@ -56,11 +58,17 @@ class RecipeSteps:
         return functions_of(
             self.recipe,
             plan,
-            self._subject.step_options,
-            steps=self._subject.steps,
+            self.subject.step_options,
+            steps=self.subject.steps,
             backend=self._backend,
             devices=self._devices,
         )
+
+    def file(self, plan: Plan, name: str) -> Path | None:
+        """Returns the file from which training reads one of the plan's functions; None where it lowers them."""
+        subject = self.subject
+        files = Files.of(self.recipe, plan, subject.step_options, steps=subject.steps)
+        return None if files is None else files.path(name)
 
     def lowered(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
         """Returns the plan's step for all devices, lowered, and its jaxpr."""
@@ -82,7 +90,7 @@ class RecipeSteps:
 
     def share(self, plan: Plan) -> Any:
         """Returns the jaxpr of the step that each device takes of its own rows, with a whole copy of the state."""
-        if self._subject.devices == 1 and self._devices is None and plan.offload == "none":
+        if self.subject.devices == 1 and self._devices is None and plan.offload == "none":
             return self._whole(plan).jaxpr
         state = self.state(plan.storage, plan.precision, examples=self._examples)
         if plan.offload != "none":  # in the types, so that it is streamed and not counted
@@ -119,7 +127,7 @@ class RecipeSteps:
 
     def static(self, fsdp: int, storage: Storage) -> Static:
         """Returns the exact bytes of one device's share of the state."""
-        state, devices = self.state(storage), self._subject.devices
+        state, devices = self.state(storage), self.subject.devices
         params = state["params"]
         hints = self.recipe.hints
         parts = {
@@ -167,7 +175,7 @@ class RecipeSteps:
     @property
     def _examples(self) -> int:
         """One device's share of an effective batch."""
-        return self.recipe.effective_batch // self._subject.devices
+        return self.recipe.effective_batch // self.subject.devices
 
     def _whole(self, plan: Plan) -> jax.stages.Traced:
         traced = self.functions(plan).traced(self.batch)
@@ -176,7 +184,7 @@ class RecipeSteps:
         return traced
 
     def _step(self, plan: Plan, compute: Compute, state: Any, batch: Any) -> Any:
-        spec = StepSpec.of(plan, self._subject.step_options)
+        spec = StepSpec.of(plan, self.subject.step_options)
         step = make_step(self.recipe.task(compute), self._rule(plan.storage), spec)
         return jax.jit(step, donate_argnums=0).trace(state, batch).jaxpr
 
@@ -184,14 +192,14 @@ class RecipeSteps:
         return self.recipe.task(plan.compute(self._backend))
 
     def _rule(self, storage: Storage) -> optax.GradientTransformation:
-        return self.recipe.update_rule(self._subject.steps, storage)
+        return self.recipe.update_rule(self.subject.steps, storage)
 
     def _validation_batch(self, plan: Plan) -> program.BatchSpec:
         return self.recipe.spec.validation_batch(plan.micro_batch)
 
     def _rows(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns the shapes of one device's rows of a batch."""
-        devices = self._subject.devices
+        devices = self.subject.devices
         return {
             name: jax.ShapeDtypeStruct((spec.shape[0] // devices, *spec.shape[1:]), spec.dtype)
             for name, spec in program.shapes(batch).items()

@@ -244,14 +244,16 @@ class Functions:
         }
 
 
-def compile_all(program: Program, compile: Callable[..., jax.stages.Compiled] | None = None) -> Executables:
+def compile_all(
+    program: Program, compile: Callable[[str, jax.stages.Lowered], jax.stages.Compiled] | None = None
+) -> Executables:
     """Compiles the functions, or loads them from the cache; by `compiled` where nothing else is named."""
-    compile = compile or compiled
-    init = compile(program.init, deterministic=program.deterministic)
+    compile = compile or (lambda _, lowered: compiled(lowered, deterministic=program.deterministic))
+    init = compile("init", program.init)
     memory.trim()  # loading one leaves tens of MiB that the next would come on top of
-    evaluate = compile(program.evaluate, deterministic=program.deterministic)
+    evaluate = compile("evaluate", program.evaluate)
     memory.trim()
-    step = compile(program.step, deterministic=program.deterministic)
+    step = compile("step", program.step)
     return executables(init=init, evaluate=evaluate, step=step, state=program.state, put=program.put)
 
 

@@ -6,8 +6,9 @@ import jax
 import pytest
 
 from making import made
+from plimsoll.engine import timing
 from plimsoll.engine.backends import card as backend
-from plimsoll.engine.backends.card import Card, in_turn
+from plimsoll.engine.backends.card import Card
 from plimsoll.engine.serve import Answers
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
@@ -33,7 +34,7 @@ def subject(kind="cpu", **changes):
 
 
 def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatch):
-    monkeypatch.setattr(backend, "TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
     answers = Answers(subject())
     assert answers.backend.devices is None, "the only one"
     (seconds,) = answers.backend.time(answers.steps, [plan()])
@@ -51,29 +52,16 @@ def test_a_cpu_does_not_take_the_cards_place_without_a_word():
         Card(subject(kind="NVIDIA H200"))
 
 
-def test_plans_whose_states_are_alike_take_turns_and_each_has_its_own_time(monkeypatch):
-    plans = [plan(), plan(optimizer_bits=8), plan(micro_batch=2, accumulation=2)]
-    together = []
-
-    def timed(self, steps, group):
-        together.append(group)
-        return [float(each.micro_batch * each.lever("optimizer_bits")) for each in group]
-
-    monkeypatch.setattr(Card, "_time_together", timed)
-    assert Card(subject()).time(None, plans) == [128.0, 32.0, 64.0]
-    assert together == [[plans[0], plans[2]], [plans[1]]]
-
-
 def test_a_step_that_fails_on_the_card_fails_the_question_and_leaves_nothing_behind(monkeypatch):
     """XLA's error where it comes from, the call of the compiled step; the next question is answered all the same."""
     answers, real = Answers(subject()), Card.compile
-    monkeypatch.setattr(backend, "TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "TIMED_SECONDS", 0.0)
 
     def failing(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    def compiled(self, lowered, *, deterministic):
-        return failing if "jit_step" in lowered.as_text()[:200] else real(self, lowered, deterministic=deterministic)
+    def compiled(self, lowered, **options):
+        return failing if "jit_step" in lowered.as_text()[:200] else real(self, lowered, **options)
 
     with monkeypatch.context() as broken:
         broken.setattr(Card, "compile", compiled)
@@ -88,24 +76,3 @@ def test_rates_are_the_sheets_and_measured_where_there_is_none(monkeypatch):
     monkeypatch.setattr(backend, "card_rates", lambda: measured)
     assert Card(subject()).rates().source == "data sheet"
     assert Card(subject(flops={})).rates() == measured
-
-
-def test_plans_take_turns_and_the_median_counts():
-    """A clock that only the steps move: the second plan's step takes twice as long, and one round meets other load."""
-    now, calls, load = [0.0], [], {5: 100.0}
-
-    def run(name, seconds):
-        def take(count):
-            now[0] += count * seconds + load.get(len(calls), 0.0)
-            calls.append((name, count))
-
-        return take
-
-    assert in_turn([run("a", 0.1), run("b", 0.2)], clock=lambda: now[0]) == pytest.approx([0.1, 0.2])
-    assert calls[:6] == [("a", 1), ("b", 1), ("a", 5), ("b", 5), ("a", 5), ("b", 5)]
-    assert len(calls) == 2 + 3 * 2
-
-    calls.clear()
-    load.clear()
-    assert in_turn([run("short", 1e-3)], clock=lambda: now[0]) == pytest.approx([1e-3])
-    assert sum(count for _, count in calls) * 1e-3 >= backend.TIMED_SECONDS, "short steps are timed for longer"

@@ -40,7 +40,9 @@ class Topology(Accelerator):
         """Returns the chip's rates from the catalogue."""
         return chips.rates(self.chip)
 
-    def compile(self, lowered: jax.stages.Lowered, *, deterministic: bool) -> jax.stages.Compiled:
+    def compile(
+        self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
+    ) -> jax.stages.Compiled:
         """Returns a function, compiled for the chip with the bytes that it takes in the process that trains."""
         platform = chips.BACKEND[self.chip.platform]
         return program.compiled(lowered, platform=platform, deterministic=deterministic, more=self.options)
