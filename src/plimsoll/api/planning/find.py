@@ -237,7 +237,6 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
     longest = max(LONGEST_ANSWER, PATIENCE * seconds_for(question, place))
     count = 1 if place.card is not None else host.compilers()
     children = [Child(process, answers=cache / "answers", longest=longest) for _ in range(count)]
-    prune(cache, limit)  # a step that a full disk cut short would be compiled, and weighed, in the trial
     try:
         with SpokenPool(children, say) as pool:
             yield pool
