@@ -6,10 +6,8 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from plimsoll.errors import RecipeError
 from plimsoll.models.language import NextToken
 from plimsoll.models.shape import DecoderShape
 from plimsoll.optimizers.adamw import AdamW
@@ -124,22 +122,6 @@ class Plain:
 def test_a_language_model_has_its_loss_in_layers():
     assert isinstance(NextToken(SMALL, BLOCKS), Layered)
     assert not isinstance(Plain(), Layered)
-
-
-@pytest.mark.parametrize(
-    ("task", "optimizer", "how", "said"),
-    [
-        (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 1}, r"the recipe clips that to 0\.5: take --layerwise 2"),
-        (NextToken(SMALL, BLOCKS), rule(None), {"layerwise": 2}, "does not clip: take --layerwise 1"),
-        (NextToken(SMALL, BLOCKS), rule(0.5), {"layerwise": 2, "accumulation": 4}, "splits it into 4 micro-batches"),
-        (NextToken(SMALL, BLOCKS), optax.adam(1e-3), {"layerwise": 1}, "Lion or AdamATan2, and the recipe's optimizer"),
-        (Plain(), rule(None), {"layerwise": 1}, "a loss in layers .* the recipe's task, a Plain,"),
-    ],
-    ids=["one pass under a clip", "two without", "accumulation", "optimizer", "task"],
-)
-def test_what_cannot_be_updated_in_parts_is_refused_with_the_reason(task, optimizer, how, said):
-    with pytest.raises(RecipeError, match=said):
-        make_step(task, optimizer, StepSpec(**({"accumulation": 1} | how)))
 
 
 def test_the_inputs_of_layers_may_wait_on_the_host():

@@ -8,68 +8,33 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from plimsoll.errors import RecipeError
 from plimsoll.levers.layerwise import layer_gradient
-from plimsoll.levers.records.layerwise import OPTIMIZERS
 from plimsoll.levers.weight_bits import learned, parts_of, read, readable
-from plimsoll.optimizers.in_place import Layer, Parts, Trees, in_place, without
+from plimsoll.optimizers.in_place import InPlace, Layer, Parts, Trees, without
 from plimsoll.optimizers.norm import norms_of_parts, shrinking
 from plimsoll.types import Batch, Layered, Norms, Task
 
 
 def make_layerwise_step(
-    task: Task,
-    optimizer: Any,
-    *,
-    passes: int,
-    accumulation: int = 1,
-    inputs_on_host: bool = False,
-    norms: Norms = "global",
+    task: Task, rule: InPlace, *, passes: int, inputs_on_host: bool = False, norms: Norms = "global"
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
-    """Returns a step as `training.step.make_step` does.
+    """Returns a step as `training.step.make_step` does. What does not go with it is refused by the lever's record.
 
     Args:
         task: The task.
-        optimizer: Its update rule.
+        rule: Its update rule.
         passes: Backward passes.
-        accumulation: Micro-batches.
         inputs_on_host: Keep the inputs of layers in the host's memory until the backward pass.
         norms: Norms of the gradient that are reported.
-
-    Raises:
-        RecipeError: The task or the rule cannot be updated in parts.
     """
-    if accumulation != 1:
-        raise RecipeError(
-            f"--layerwise {passes} needs the whole effective batch at once, and the plan splits it into {accumulation}"
-            " micro-batches, whose gradients would have to be held to be summed: take one, or leave --layerwise out"
-        )
-    rule = in_place(optimizer)
     parts = rule.parts
-    if not isinstance(task, Layered) or parts is None:
-        which = f"task, a {type(task).__name__}," if parts is not None else "optimizer"
-        raise RecipeError(
-            f"--layerwise {passes} needs a loss in layers (types.Layered) and {OPTIMIZERS}, and the recipe's {which}"
-            " is not made that way: leave it out"
-        )
-    if passes == 1 and parts.clip_norm is not None:
-        raise RecipeError(
-            f"--layerwise 1 updates a layer before the norm of the whole gradient is known, and the recipe clips that"
-            f" to {parts.clip_norm:g}: take --layerwise 2, or no clip"
-        )
-    if passes == 2 and parts.clip_norm is None:
-        raise RecipeError(
-            "--layerwise 2 does a backward pass for the norm of a gradient that the recipe does not clip: take"
-            " --layerwise 1, which updates in one"
-        )
+    assert isinstance(task, Layered)
+    assert parts is not None
+    assert passes == (1 if parts.clip_norm is None else 2), "a clip needs the whole gradient's norm first"
     walk = _Walk(task, parts, inputs_on_host, norms)
 
     def step(state: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
-        if "loss_scale" in state:
-            raise RecipeError(
-                f"--layerwise {passes} with --precision float16 could not leave out a step whose gradient overflows:"
-                " when that is seen, layers have been updated. Take another --precision"
-            )
+        assert "loss_scale" not in state, "layers are updated before an overflow of the gradient is seen"
         trees = state["params"]["trainable"], state["optimizer"]
         (weights, kept), report = walk.step(trees, dict(batch), state["step"])
         params = state["params"] | {"trainable": weights}

@@ -143,52 +143,53 @@ def make_step(
     """
     rule = in_place(optimizer)
     if spec.layerwise:
-        return make_layerwise_step(
-            task,
-            optimizer,
-            passes=spec.layerwise,
-            accumulation=spec.accumulation,
-            inputs_on_host=spec.inputs_on_host,
-            norms=spec.norms,
-        )
+        assert spec.accumulation == 1, "a gradient that is summed over micro-batches is whole"
+        on_host = spec.inputs_on_host
+        return make_layerwise_step(task, rule, passes=spec.layerwise, inputs_on_host=on_host, norms=spec.norms)
 
     def step(state: State, batch: Batch) -> tuple[State, Report]:
-        # Each example has a key of its own, and rows of tables that it reads.
-        keys = _keys_of(state, batch)
-        tables = state["params"].get("tables", {})
-        read_rows = dict(task.rows(state["carry"], batch)) if isinstance(task, ReadsTables) else {}
-        rows = {name: tables[name][ids] for name, ids in read_rows.items()}
-
-        # The gradient, over micro-batches and over all copies of the state.
-        inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
-        whole = {"inputs": inputs, "carry": state["carry"]}
-        split = jax.tree.map(lambda x: in_micro_batches(x, spec.accumulation), whole)
-        read = {name: state[name] for name in ("params", "loss_scale") if name in state}
-        gradient_of = partial(_gradient, task, few_sums=spec.few_sums)
-        (gradient, loss, metrics), (row_gradients, carry) = each_copy(gradient_of, read, split)
-        finite = jnp.asarray(True)
-        if "loss_scale" in state:
-            (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), state["loss_scale"])
-
-        # The update.
-        new_state, model_state = _updated(rule, state, gradient), metrics.pop(STATE, None)
-        new_state["carry"] = jax.tree.map(joined, carry)
-        if model_state is not None:
-            new_state["params"][STATE] = _mean_of_groups(model_state, state["params"][STATE])
-        report = {**metrics, "loss": loss.total, "weight": loss.weight, **_norms(task, gradient, spec.norms)}
-        if "loss_scale" in state:
-            new_state = _unless_overflown(new_state, state, finite)
-            report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
-
-        # Tables after that choice, which would hold a second copy of them.
-        if read_rows:
-            assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
-            gradients = jax.tree.map(joined, row_gradients)
-            new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
-            new_state["params"] = new_state["params"] | {"tables": new_tables}
-        return new_state, report
+        return _taken(task, rule, spec, state, batch)
 
     return step
+
+
+def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch) -> tuple[State, Report]:
+    """Returns the next state and the metrics of a step."""
+    # Each example has a key of its own, and rows of tables that it reads.
+    keys = _keys_of(state, batch)
+    tables = state["params"].get("tables", {})
+    read_rows = dict(task.rows(state["carry"], batch)) if isinstance(task, ReadsTables) else {}
+    rows = {name: tables[name][ids] for name, ids in read_rows.items()}
+
+    # The gradient, over micro-batches and over all copies of the state.
+    inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
+    whole = {"inputs": inputs, "carry": state["carry"]}
+    split = jax.tree.map(lambda x: in_micro_batches(x, spec.accumulation), whole)
+    read = {name: state[name] for name in ("params", "loss_scale") if name in state}
+    gradient_of = partial(_gradient, task, few_sums=spec.few_sums)
+    (gradient, loss, metrics), (row_gradients, carry) = each_copy(gradient_of, read, split)
+    finite = jnp.asarray(True)
+    if "loss_scale" in state:
+        (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), state["loss_scale"])
+
+    # The update.
+    new_state = _updated(rule, state, gradient)
+    new_state["carry"] = jax.tree.map(joined, carry)
+    model_state = metrics.pop(STATE, None)
+    if model_state is not None:
+        new_state["params"][STATE] = _mean_of_groups(model_state, state["params"][STATE])
+    report = {**metrics, "loss": loss.total, "weight": loss.weight, **_norms(task, gradient, spec.norms)}
+    if "loss_scale" in state:
+        new_state = _unless_overflown(new_state, state, finite)
+        report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
+
+    # Tables after that choice, which would hold a second copy of them.
+    if read_rows:
+        assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
+        gradients = jax.tree.map(joined, row_gradients)
+        new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
+        new_state["params"] = new_state["params"] | {"tables": new_tables}
+    return new_state, report
 
 
 def _keys_of(state: State, batch: Batch) -> jax.Array:
