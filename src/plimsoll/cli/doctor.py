@@ -190,10 +190,8 @@ def device_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     # Rates.
     rows += [
-        ("a jitted step", format_seconds(jax["step_seconds"])),
         ("matrix products", rates_in_words(jax["flops"])),
         ("memory speed", f"{format_bytes(jax['copy_bytes_per_second'])}/s"),
-        ("host to device", f"{format_bytes(jax['transfer_bytes_per_second'])}/s"),
     ]
     if chip := chip_called(jax["devices"][0]["kind"]):
         sheet = f"{rates_in_words(chip.flops)}; memory {format_bytes(chip.memory_bandwidth)}/s"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from plimsoll.engine.rates import card_rates, cpu_rates
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
-from plimsoll.units import MIB
 
-TRANSFER_BYTES = 64 * MIB
-"""Size of the array that is sent to the device to measure the rate."""
 MOST_OF_A_MESSAGE = 400
 """Characters that are shown of a message of JAX or its plug-in."""
 
@@ -48,8 +42,6 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         "flops": dict(rates.flops),
         **(of_card if backend == "gpu" else {}),
         "copy_bytes_per_second": rates.copy_bytes,
-        "transfer_bytes_per_second": transfer_rate(),
-        "step_seconds": step_seconds(),
     }
 
 
@@ -98,34 +90,3 @@ class _Messages(logging.Handler):
 def _one_paragraph(texts: list[str]) -> str:
     """Returns messages without their line breaks, each at most MOST_OF_A_MESSAGE characters long."""
     return "; ".join(dict.fromkeys(" ".join(text.split())[:MOST_OF_A_MESSAGE] for text in texts))
-
-
-def transfer_rate() -> float:
-    """Returns bytes per second from host to device, with an array that is new to JAX each time."""
-    best = float("inf")
-    for _ in range(3):
-        array = np.ones(TRANSFER_BYTES, np.uint8)
-        started = time.perf_counter()
-        jax.block_until_ready(jax.device_put(array, may_alias=False))
-        best = min(best, time.perf_counter() - started)
-    return TRANSFER_BYTES / best
-
-
-def step_seconds() -> float:
-    """Returns the seconds of a jitted gradient step of a small network in float32: compiling and running work."""
-
-    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.tanh(x @ weights) ** 2)
-
-    @jax.jit
-    def step(weights: jax.Array, x: jax.Array) -> jax.Array:
-        return weights - 0.1 * jax.grad(loss)(weights, x)
-
-    weights, x = jnp.full((256, 256), 0.01), jnp.ones((128, 256))
-    weights = jax.block_until_ready(step(weights, x))
-    best = float("inf")
-    for _ in range(10):
-        started = time.perf_counter()
-        jax.block_until_ready(step(weights, x))
-        best = min(best, time.perf_counter() - started)
-    return best

@@ -38,9 +38,11 @@ AHEAD_OF_TIME = {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compile children collide over a lock file
         "TPU_LOG_DIR": "disabled",  # else each of them leaves a file in /tmp/tpu_logs
     },
-    "cuda": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},  # tuning times candidates on the card
+    "cuda": {},
 }
 """Variables of children that compile for an absent chip (`planner/topology.py`). Their own backend is the CPU."""
+UNTUNED = "--xla_gpu_autotune_level=0"
+"""Option for those of an NVIDIA GPU: tuning times candidates on the card."""
 
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
 """Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
@@ -49,6 +51,7 @@ an accelerator's driver may be loaded, that ended training with SIGBUS on an H10
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
 """Variable with the GiB of the host's memory that XLA pins at most in a card's process; 64 where it is not set."""
 
+XLA_FLAGS = "XLA_FLAGS"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
 """Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
@@ -83,18 +86,29 @@ def for_processes(
     }
     environment.pop(GIVES_BACK, None)  # of the process that starts this one
     if platform in AHEAD_OF_TIME:
-        flags = environment.get("XLA_FLAGS", "")
         environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
-        environment["XLA_FLAGS"] = f"{flags} {AHEAD_OF_TIME[platform].get('XLA_FLAGS', '')}".strip()
+    if platform == "cuda":
+        environment[XLA_FLAGS] = f"{environment.get(XLA_FLAGS, '')} {UNTUNED}".strip()
     if platform == "cpu":
-        environment |= {"JAX_PLATFORMS": "cpu", GIVES_BACK: "1"}
-        ours = {name: value for name, value in ALLOCATOR.items() if one_heap or name != ONE_HEAP}
-        environment["GLIBC_TUNABLES"] = _tunables(environment, ours)
-        if devices is not None and (devices > 1 or CPU_DEVICES in environment or "XLA_FLAGS" in environment):
-            environment[CPU_DEVICES] = str(devices)
-        if devices is not None and devices > 1:
-            environment["XLA_FLAGS"] = f"{SHARING} {environment.get('XLA_FLAGS', '')}".strip()
+        _place_on_cpu(environment, devices, one_heap=one_heap)
     return environment
+
+
+def _place_on_cpu(environment: dict[str, str], devices: int | None, *, one_heap: bool) -> None:
+    """Adds the variables of a process that compiles and trains on this CPU."""
+    ours = {name: value for name, value in ALLOCATOR.items() if one_heap or name != ONE_HEAP}
+    environment |= {"JAX_PLATFORMS": "cpu", GIVES_BACK: "1", "GLIBC_TUNABLES": _tunables(environment, ours)}
+    if devices is None:
+        return
+    if devices > 1 or CPU_DEVICES in environment or XLA_FLAGS in environment:
+        environment[CPU_DEVICES] = str(devices)
+    if devices > 1:
+        _add_flags(environment, SHARING)
+
+
+def _add_flags(environment: dict[str, str], flags: str) -> None:
+    """Puts options of XLA before those of the user, which have precedence."""
+    environment[XLA_FLAGS] = f"{flags} {environment.get(XLA_FLAGS, '')}".strip()
 
 
 def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, str]:
@@ -105,7 +119,7 @@ def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, 
     """
     if platform == "cpu":
         environment = for_processes("cpu")
-        environment["XLA_FLAGS"] = f"{SHARING} {environment.get('XLA_FLAGS', '')}".strip()
+        _add_flags(environment, SHARING)
         return environment
     if platform == "cuda":
         return on_card(1.0, pinned_bytes=pinned_bytes)

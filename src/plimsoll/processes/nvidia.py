@@ -20,20 +20,6 @@ SECONDS = 20
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A process that holds memory of a card."""
-
-    pid: int
-    name: str
-    held_bytes: int | None
-    """None where the driver does not say, as under WSL."""
-
-    def __str__(self) -> str:
-        held = "" if self.held_bytes is None else f" with {format_bytes(self.held_bytes)}"
-        return f"{self.name} (process {self.pid}){held}"
-
-
-@dataclass(frozen=True)
 class Gpu:
     """A card as the driver sees it."""
 
@@ -43,7 +29,8 @@ class Gpu:
     free_bytes: int
     driver: str
     """Version of the driver."""
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[str, ...] = ()
+    """Processes that hold its memory, in words."""
 
 
 def driver_is_here(root: Path = Path("/")) -> bool:
@@ -53,33 +40,34 @@ def driver_is_here(root: Path = Path("/")) -> bool:
 
 def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
     """Returns the cards that `CUDA_VISIBLE_DEVICES` allows; none where nvidia-smi does not answer."""
-    listed = _rows("--query-gpu=index,uuid,name,memory.free,driver_version", columns=5)
-    holders = _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", columns=4) if listed else []
-    found = [
-        Gpu(
-            index=int(index),
-            uuid=uuid,
-            kind=kind,
-            free_bytes=int(free) * MIB,
-            driver=driver,
-            holders=tuple(
-                Holder(int(pid), ", ".join(name), int(held) * MIB if held.isdigit() else None)
-                for of, pid, *name, held in holders
-                if of == uuid
-            ),
-        )
+    listed = _rows("--query-gpu=index,uuid,name,memory.free,driver_version", 5)
+    holders = _holders() if listed else {}
+    cards = [
+        Gpu(int(index), uuid, kind, int(free) * MIB, driver, tuple(holders.get(uuid, ())))
         for index, uuid, kind, free, driver, *_ in listed
         if free.isdigit()
     ]
     allowed = variables.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
-        return found
-    names = [name.strip() for name in allowed.split(",") if name.strip()]
-    chosen = ((gpu for gpu in found if name == str(gpu.index) or gpu.uuid.startswith(name)) for name in names)
-    return [gpu for gpu in (next(matching, None) for matching in chosen) if gpu is not None]
+        return cards
+
+    # By number, or by the beginning of an identifier, in the user's order.
+    chosen = []
+    for name in filter(None, map(str.strip, allowed.split(","))):
+        chosen += [card for card in cards if name == str(card.index) or card.uuid.startswith(name)][:1]
+    return chosen
 
 
-def _rows(query: str, *, columns: int) -> list[list[str]]:
+def _holders() -> dict[str, list[str]]:
+    """Returns the processes that hold memory of each card. The driver does not say how much under WSL."""
+    holders: dict[str, list[str]] = {}
+    for uuid, pid, *name, held in _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", 4):
+        size = f" with {format_bytes(int(held) * MIB)}" if held.isdigit() else ""
+        holders.setdefault(uuid, []).append(f"{', '.join(name)} (process {pid}){size}")
+    return holders
+
+
+def _rows(query: str, columns: int) -> list[list[str]]:
     """Returns the rows of an answer of nvidia-smi, sizes in MiB; none where it is missing or fails."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:

@@ -46,41 +46,60 @@ def watched(
         BaseException: What `line` or `look` has raised, but for KeyboardInterrupt: the process gets SIGINT then, and is
             waited for.
     """
-    received: list[int] = []
-    process: subprocess.Popen[Any] | None = None
+    if line is not None:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
+    with _Forwarded(kill=kill) as signals:
+        process = subprocess.Popen(command, env=environment, process_group=0, **options)
+        signals.begin(process)
+        code = _followed(process, line, look, signals)
+    if code < 0:
+        code = 128 - code
+    return code, signals.first
 
-    def forward(number: int, _frame: Any = None) -> None:
-        received.append(number)
-        if process is None or process.poll() is not None:
+
+class _Forwarded:
+    """Signals that reach this process while it supervises another one, which gets them."""
+
+    def __init__(self, *, kill: bool) -> None:
+        self.kill = kill
+        self.first: int | None = None
+        self.process: subprocess.Popen[Any] | None = None
+        self.handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> _Forwarded:
+        if threading.current_thread() is threading.main_thread():  # no other thread may have handlers
+            for number in NUMBERS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as by `nohup`
+                    self.handlers[number] = signal.signal(number, self.send)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+    def begin(self, process: subprocess.Popen[Any]) -> None:
+        """Takes the process that is supervised, and sends it what came while it was being started."""
+        self.process = process
+        if self.first is not None:
+            self.send(self.first)
+
+    def send(self, number: int, _frame: Any = None) -> None:
+        """Sends a signal to the process, unless it has ended."""
+        self.first = self.first or number
+        if self.process is None or self.process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
-            if kill:
-                os.killpg(process.pid, signal.SIGKILL)
+            if self.kill:
+                os.killpg(self.process.pid, signal.SIGKILL)
             else:
-                process.send_signal(number)
-
-    main = threading.current_thread() is threading.main_thread()  # no other thread may have handlers
-    heard = [number for number in NUMBERS if main and signal.getsignal(number) is not signal.SIG_IGN]  # as by `nohup`
-    before = {number: signal.signal(number, forward) for number in heard}
-    try:
-        if line is not None:
-            options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            options |= {"encoding": "utf-8", "errors": "replace"}
-        process = subprocess.Popen(command, env=environment, process_group=0, **options)
-        if received:  # while it was being started
-            forward(received[0])
-        code = process.wait() if line is None and look is None else _followed(process, line, look, forward)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return (128 - code if code < 0 else code), (received[0] if received else None)
+                self.process.send_signal(number)
 
 
 def _followed(
     process: subprocess.Popen[Any],
     line: Callable[[str], None] | None,
     look: Callable[[], None] | None,
-    forward: Callable[[int], None],
+    signals: _Forwarded,
 ) -> int:
     """Calls `line` and `look` until the process has ended, and returns its exit code. The first failure ends both."""
     # A thread reads what it prints, so that neither waits for the other.
@@ -103,7 +122,7 @@ def _followed(
             if look is not None and failure is None:
                 look()
         except BaseException as problem:
-            forward(signal.SIGINT)
+            signals.send(signal.SIGINT)
             failure = failure or (None if isinstance(problem, KeyboardInterrupt) else problem)
     if failure is not None:
         raise failure

@@ -145,31 +145,32 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two installations at once would write into one folder
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            # An empty environment that sees our packages.
-            _run([Path(sys.executable), "-m", "venv", str(unfinished)])
-            ours = site.getsitepackages()
-            if site.ENABLE_USER_SITE:
-                ours.append(site.getusersitepackages())
-            real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
-            lines = [f"import site; site.addsitedir({path!r})\n" for path in real]
-            (_packages(unfinished) / BORROWED).write_text("".join(lines))
-
-            # The compiler, and the proof that it compiles.
-            package = f"jax[{kit.extra}]=={metadata.version('jax')}"
-            say(f"installing {package}")
-            _run([_python(unfinished), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", package])
-            say(f"compiling a small function for {kit.proof}")
-            proof = [_python(unfinished), "-m", "plimsoll.planner.topology", kit.proof]
-            _run(proof, environment=for_processes(platform))
-
-            # The place of the one before it.
-            (unfinished / MARK).write_text(json.dumps(_requirements()))
+            _make(unfinished, platform, say)
             shutil.rmtree(place, ignore_errors=True)
             unfinished.rename(place)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     say(f"ready: `plimsoll plan RECIPE --chip {kit.proof}` asks its compiler from now on")
     return _python(place)
+
+
+def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None:
+    """Makes an environment that sees our packages, installs the compiler there, and proves that it compiles."""
+    kit = KITS[platform]
+    _run([Path(sys.executable), "-m", "venv", str(place)])
+    ours = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        ours.append(site.getusersitepackages())
+    real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in real]
+    (_packages(place) / BORROWED).write_text("".join(lines))
+
+    package = f"jax[{kit.extra}]=={metadata.version('jax')}"
+    say(f"installing {package}")
+    _run([_python(place), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", package])
+    say(f"compiling a small function for {kit.proof}")
+    _run([_python(place), "-m", "plimsoll.planner.topology", kit.proof], environment=for_processes(platform))
+    (place / MARK).write_text(json.dumps(_requirements()))
 
 
 def _requirements() -> dict[str, str]:

@@ -109,7 +109,7 @@ def _gpus_of(card: Card, target: Chip) -> list[nvidia.Gpu]:
 
 def held(card: Card, target: Chip) -> str:
     """Returns who holds memory of the devices that are used, in words; empty where nobody is known."""
-    return ", ".join(str(holder) for gpu in _gpus_of(card, target) for holder in gpu.holders)
+    return ", ".join(holder for gpu in _gpus_of(card, target) for holder in gpu.holders)
 
 
 def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
