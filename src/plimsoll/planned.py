@@ -426,8 +426,6 @@ class Overrun:
     """Peak resident set; on an accelerator, the most its allocator had given out."""
     said: str = ""
     """First line of the allocator's refusal."""
-    process: int | None = None
-    """Number of the process, of several that train together; None of one alone."""
 
     @property
     def excess_bytes(self) -> int:
@@ -439,8 +437,7 @@ class Overrun:
         budget = f"{format_bytes(self.predicted_bytes)} were predicted, the budget is {format_bytes(self.budget_bytes)}"
         if self.what == "allocator":
             return f"the allocator refused ({self.said}) with {format_bytes(self.measured_bytes)} in use; {budget}"
-        of = "" if self.process is None else f" of process {self.process}"
-        return f"the resident set{of} reached {format_bytes(self.measured_bytes)}; {budget}"
+        return f"the resident set reached {format_bytes(self.measured_bytes)}; {budget}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**values.fields_to_json(self), "excess_bytes": self.excess_bytes, "words": self.words()}

@@ -147,6 +147,16 @@ def test_lines_of_progress_and_evaluations_have_the_metrics_of_ones_own(tmp_path
     assert second == "step 1: validation loss 0.5000, accuracy 0.625"
 
 
+def test_the_first_step_of_a_session_has_a_line_though_none_is_due(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    console = made(tmp_path, per_epoch=None, quiet=False, log_every=100)
+    console.step(1, {"loss": 1.5})
+    console.step(2, {"loss": 1.25})
+    console.close()
+    assert sys.stderr.getvalue().splitlines() == ["step 1: loss 1.5000"]
+    assert list(read_rows(tmp_path / "run/metrics.jsonl")) == []
+
+
 @pytest.mark.parametrize(("step_flops", "has"), [(1e-12, True), (1e30, False)])
 def test_a_share_of_more_than_the_machine_was_measured_to_do_is_no_share(tmp_path, step_flops, has):
     console = made(tmp_path, per_epoch=None, steps=1, step_flops=step_flops, chip_flops=1.0)

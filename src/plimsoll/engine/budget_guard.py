@@ -57,13 +57,10 @@ class BudgetGuard:
 
         Of several processes all call it, and keep that of the one which held most.
         """
-        if ended.step == self.run.prepared.steps:
-            return
-        peaks = distributed.of_each("peaks", self._excess_bytes())
-        highest = max(peaks)
-        if highest:
-            process = peaks.index(highest) if len(peaks) > 1 else None
-            self._keep("resident set", ended.step, highest, process=process)
+        if ended.step < self.run.prepared.steps:
+            highest = max(distributed.of_each("peaks", self._excess_bytes()))
+            if highest:
+                self._keep("resident set", ended.step, highest)
 
     def end_by(self, problem: Exception) -> Ended:
         """Returns how a session ends where the allocator refused, after keeping that; raises any other problem.
@@ -102,23 +99,13 @@ class BudgetGuard:
         """Returns the error of a session whose accelerator no longer answers."""
         step = max(self.run.folder.saved_steps(), default=0)
         message = " ".join(str(problem).split())[:200]
-        advice = "`nvidia-smi` and the system's log (`dmesg | grep Xid`) say what became of it"
-        if "OUT_OF_MEMORY" in message:
-            advice = "its driver had no memory left beside the budget: ask for a smaller --memory, with --replan"
         return DeviceLostError(
-            f"the accelerator no longer answers ({message}): {advice}. What was saved up to step {step:,} is whole: run"
-            " the same command again to continue"
+            f"the accelerator no longer answers ({message}): `nvidia-smi` and the system's log (`dmesg | grep Xid`) say"
+            " what became of it; where its driver had no memory left, ask for a smaller --memory, with --replan. What"
+            f" was saved up to step {step:,} is whole: run the same command again to continue"
         )
 
-    def _keep(
-        self,
-        what: Literal["resident set", "allocator"],
-        step: int,
-        measured: int,
-        message: str = "",
-        *,
-        process: int | None = None,
-    ) -> None:
+    def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:
         self.overrun = Overrun(
             step=step,
             what=what,
@@ -126,7 +113,6 @@ class BudgetGuard:
             predicted_bytes=overruns.predicted_running_bytes(self.run.planned),
             measured_bytes=measured,
             said=message,
-            process=process,
         )
         overruns.add(self.run.folder, self.overrun)
 

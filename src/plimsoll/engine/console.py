@@ -32,6 +32,7 @@ class Console:
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None
     ) -> None:
         step = resumed or 0
+        self.first_step = step + 1
         folder = run.folder
         self.run = run
         self.schedule = schedule
@@ -83,6 +84,8 @@ class Console:
             self._log(step, row)
             self.bar.update(step, row, own=self._own(metrics))
             self.meter.begin_step()
+        elif step == self.first_step:
+            self.bar.message(f"step {step:,}: loss {self.train_loss:.4f}")
         self.epochs.add(step, metrics["loss"], elapsed_seconds=self.meter.elapsed_seconds)
         self.say(self.profile.step_ended())
 

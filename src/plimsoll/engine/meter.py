@@ -39,6 +39,9 @@ class TimedSource:
     def state(self) -> dict[str, Any]:
         return self.source.state()
 
+    def close(self) -> None:
+        self.source.close()
+
 
 class Meter:
     """Times and rates of the steps since the last row that was logged."""

@@ -37,7 +37,6 @@ from plimsoll.training.program import Executables, held_bytes
 from plimsoll.training.reports import summed
 from plimsoll.training.schedule import Schedule
 from plimsoll.training.stop import Ended, Reason, Stop
-from plimsoll.types import Source
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,9 @@ class Ending:
 class Loaded:
     """A session before its first step."""
 
-    run: TrainingRun
-    guard: BudgetGuard
     training: Training
     console: Console
     measured: Measurements
-    loader: Source
 
 
 def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
@@ -87,7 +83,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
         return ending_of(run, ended, began)
 
     # The steps. However they end, the ledger has what they took.
-    with closing(loaded.loader):
+    with closing(loaded.measured.source):
         try:
             ended = train(loaded)
         except DeviceLostError:  # it answers no question about its memory
@@ -109,6 +105,8 @@ def load_executables(run: TrainingRun) -> Executables:
             " `plimsoll doctor` says whether the accelerator can be used. What was saved is whole; run the same"
             " command again, or --replan --chip cpu to go on without it"
         )
+    if not run.session.quiet:
+        print("loading the functions of the plan", flush=True)
     import_everything(run.recipe, tracker=run.session.tracker)
     executables = load(run.recipe, plan, run.planned.step_options, steps=run.prepared.steps)
     if not plan.deterministic:
@@ -139,7 +137,7 @@ def begin(
     )
     console = Console(run, schedule, source, phases, resumed=start.resumed)
     training = training_of(start, executables, console, guard, interruption)
-    return Loaded(run=run, guard=guard, training=training, console=console, measured=measured, loader=start.loader)
+    return Loaded(training=training, console=console, measured=measured)
 
 
 def training_of(
@@ -199,15 +197,16 @@ def require_validation(run: TrainingRun, schedule: Schedule) -> None:
 
 def train(loaded: Loaded) -> Ended:
     """Takes the steps, and returns how the session ended. Raises what neither saving nor another plan answers."""
+    guard = loaded.measured.guard
     phases = loaded.measured.phases
     phases.now = "start" if loaded.measured.resumed is None else "restore"
     phases.begin("train")
-    loaded.guard.started = phases.peak
+    guard.started = phases.peak
     try:
         _, ended = run_steps(loaded.training)
-        loaded.guard.keep_overrun(ended)
+        guard.keep_overrun(ended)
     except Exception as problem:
-        ended = loaded.guard.end_by(problem)
+        ended = guard.end_by(problem)
     return ended
 
 
@@ -217,8 +216,9 @@ def finish(loaded: Loaded, ended: Ended | None) -> None:
     ledger = loaded.measured.write(ended)
     is_over = ended is not None and ended.why is Reason.OVER_BUDGET
     plans_again = is_over and distributed.processes() == 1
-    if loaded.guard.overrun is not None:
-        console.say(loaded.guard.words(plans_again=plans_again), important=True)
+    guard = loaded.measured.guard
+    if guard.overrun is not None:
+        console.say(guard.words(plans_again=plans_again), important=True)
     if ended is not None and not plans_again:
         console.summarise(ended, ledger, loaded.training.evaluate.best)
     console.close()
