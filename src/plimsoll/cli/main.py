@@ -63,7 +63,7 @@ GROUPS = {
         ),
         "inspect": Command("look", "what is in a data set, in bounded memory", "plimsoll inspect my-texts/"),
         "chips": Command("chips", "what can be planned for, here or not", "plimsoll chips h200"),
-        "doctor": Command("doctor", "devices, memory, disk, a step timed: ready or not", "plimsoll doctor"),
+        "doctor": Command("doctor", "devices, memory, disk, products timed: ready or not", "plimsoll doctor"),
     },
 }
 COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}
