@@ -41,6 +41,8 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGKILL)
     elif verb == "rates":
         reply = {{"answer": {RATES!r} | {{"source": os.environ["CHIP"]}}}}
+    elif verb == "imports":
+        reply = {{"answer": 104_000_000}}
     elif verb == "static":
         reply = {{"answer": {dict(vars(STATIC))!r}}}
     elif verb == "measure" and any(plan["micro_batch"] == 66 for plan in plans):
@@ -182,6 +184,19 @@ def test_rates_and_times_are_of_a_chip_a_card_and_its_driver(child_of, tmp_path)
         assert compiler.rates().source == subject.chip.name
         assert compiler.measure([plan()]) == [0.25]
     assert len(started(tmp_path)) == 3
+
+
+def test_imports_are_weighed_once_for_all_recipes_of_the_same_parts_and_again_for_other_source(
+    child_of, tmp_path, monkeypatch
+):
+    for width in (8, 16):
+        subject = replace(SUBJECT, recipe={"kind": "a", "fields": {"width": width}})
+        assert child_of(subject).imported_bytes() == 104_000_000
+    assert len(started(tmp_path)) == 1
+
+    monkeypatch.setattr("plimsoll.planner.child.software_digest", lambda: "other source")
+    child_of().imported_bytes()
+    assert len(started(tmp_path)) == 2
 
 
 def test_a_failed_compile_is_a_data_point_and_the_child_lives_on(child_of, tmp_path):

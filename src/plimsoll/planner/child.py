@@ -193,7 +193,6 @@ class Child(Answering):
         if request.verb == "imports" and not subject.is_own:
             parts = {name: value for name, value in subject.recipe.items() if name != "fields"}
             subject = [parts, subject.imports]
-            versions = self._versions
         question = json.dumps(to_json([request, subject, versions]), sort_keys=True)
         digest = hashlib.sha256(question.encode()).hexdigest()
         return self._answers / f"{request.verb}-{digest[:24]}.json"
