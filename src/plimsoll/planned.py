@@ -233,11 +233,11 @@ class TriedValue:
     """A value of an option for which a plan was looked for."""
 
     value: int
-    needed_bytes: int | None
+    needed_bytes: int | None = None
     """The smallest budget that it fits in; None where there is no plan of it."""
-    fits: bool
+    fits: bool = False
     free: bool
-    """Whether all levers were free, and not those of the smallest plan of another value."""
+    """Whether all levers were free, in time enough, and not those of the smallest plan of another value."""
     refused: str = ""
     """Why there is no plan of it."""
     step_seconds: float | None = None

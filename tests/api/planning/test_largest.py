@@ -12,7 +12,7 @@ from making import made
 from planner_examples import STATIC
 from plimsoll.api.planning import find, largest
 from plimsoll.api.planning.largest import find_largest
-from plimsoll.api.planning.option_values import Values, values_of
+from plimsoll.api.planning.option_values import values_of
 from plimsoll.api.planning.place import Place
 from plimsoll.api.planning.question import Question
 from plimsoll.cli.main import main
@@ -131,7 +131,7 @@ def test_where_the_models_positions_end_it_is_said_and_the_fastest_plan_is_taken
 
 def test_a_rank_ends_at_the_narrowest_side_of_the_kernels():
     recipe = made("finetune", pretrained="meta-llama/Llama-3.1-8B", lora_targets="q,k")
-    assert values_of(recipe, "lora-rank").most == 1024
+    assert values_of(recipe, "lora-rank").rising[-1] == 1024
     planner = Planner(lambda recipe: 10**9 * (3 + recipe.options["lora_rank"]), 20 * 10**9)
     answer = found(planner, "lora_rank", recipe).largest_found
     assert (answer.option, answer.value, answer.next_value) == ("lora-rank", 17, 18)
@@ -145,7 +145,7 @@ def test_a_batch_goes_through_at_once():
     assert "15 at once would need 205.0 MiB" in planned.largest_found.reason
     with pytest.raises(RecipeError, match=r"and --micro-batch 2 splits it: leave --micro-batch out"):
         found(planner, "batch_size", pins={"micro_batch": 2})
-    assert values_of(RECIPE, "batch-size", devices=8).value(0) == 8
+    assert values_of(RECIPE, "batch-size", devices=8).rising[0] == 8
 
 
 def test_parameters_are_numbers_of_two_digits():
@@ -154,14 +154,14 @@ def test_parameters_are_numbers_of_two_digits():
     assert (answer.value, answer.next_value) == (31_000_000, 32_000_000)
 
 
-@given(st.integers(0, 900))
-def test_the_values_of_an_option_grow_and_each_has_its_number(number):
-    for values in (Values("seq_len", 128, most=100_000), Values("batch_size", 3), Values("target_params", 0)):
-        number = min(number, values.last)
-        assert values.number(values.value(number)) == number or values.value(number) == values.most
-        if number < values.last:
-            assert values.value(number) < values.value(number + 1) <= values.most
-    assert Values("seq_len", 128, most=1000).value(Values("seq_len", 128, most=1000).last) == 1000
+@pytest.mark.parametrize("option", ["seq_len", "batch_size", "target_params", "lora_rank"])
+def test_the_values_of_an_option_grow_and_each_has_its_number(option):
+    values = values_of(made("finetune", pretrained="google/gemma-2-2b") if option == "lora_rank" else RECIPE, option)
+    for number in (0, 1, 89, 90, 400, len(values.rising) - 1):
+        number = min(number, len(values.rising) - 1)
+        assert values.number(values.rising[number]) == values.number(values.rising[number] + 0.5) == number
+        assert number == 0 or values.rising[number - 1] < values.rising[number]
+    assert values.number(0) == 0
 
 
 def test_where_not_even_the_least_fits_the_floor_is_said():
