@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
@@ -135,49 +136,12 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostLedger:
-    """Bytes of one host's process, by component, in its dearest phase."""
+class PeakBytes:
+    """Predicted bytes by component, in the dearest phase; their sum is the predicted peak."""
 
-    budget_bytes: int | None
-    """None where nobody has said how much there is."""
     components: Mapping[str, int]
-    phase: str
-    pinned_bytes: int = 0
-    """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
-    spare_bytes: int = 0
-    """Bytes of the budget that stay free beside the predicted peak."""
-
-    @property
-    def predicted_peak_bytes(self) -> int:
-        return sum(self.components.values())
-
-    @property
-    def needed_bytes(self) -> int:
-        """The smallest budget of a host that this plan is chosen for."""
-        return self.predicted_peak_bytes + self.spare_bytes
-
-    @property
-    def fits(self) -> bool:
-        return self.budget_bytes is None or self.needed_bytes <= self.budget_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """Bytes of one device by component, as they are predicted."""
-
-    budget_bytes: int
-    components: Mapping[str, int]
-    """Component to bytes at the peak; their sum is the predicted peak."""
     phase: str
     """The phase of the run in which the peak falls: start, train, save or evaluate."""
-    source: Source = "compiled"
-    phases: Mapping[str, int] = field(default_factory=dict)
-    """Predicted peak of every phase."""
-    host: HostLedger | None = None
-    """Ledger of each host beside its accelerators; None where the host is the device."""
     spare_bytes: int = 0
     """Bytes of the budget that stay free beside the predicted peak."""
 
@@ -190,12 +154,38 @@ class Ledger:
         """The smallest budget that this plan is chosen for."""
         return self.predicted_peak_bytes + self.spare_bytes
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLedger(PeakBytes):
+    """Bytes of one host's process."""
+
+    budget_bytes: int | None
+    """None where nobody has said how much there is."""
+    pinned_bytes: int = 0
+    """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
+
+    @property
+    def fits(self) -> bool:
+        return self.budget_bytes is None or self.needed_bytes <= self.budget_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger(PeakBytes):
+    """Bytes of one device."""
+
+    budget_bytes: int
+    source: Source = "compiled"
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """Predicted peak of every phase."""
+    host: HostLedger | None = None
+    """Ledger of each host beside its accelerators; None where the host is the device."""
+
     @property
     def fits(self) -> bool:
         return self.needed_bytes <= self.budget_bytes and (self.host is None or self.host.fits)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"predicted_peak_bytes": self.predicted_peak_bytes, **values.fields_to_json(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,13 +209,6 @@ class Point:
     compiled: bool
     """False where its bytes are believed, from a traced step."""
     chosen: bool = False
-
-
-def verdict_of(low_bytes: int, high_bytes: int, budget_bytes: int) -> Verdict:
-    """Returns what an interval of bytes says of a budget."""
-    if high_bytes <= budget_bytes:
-        return "fits"
-    return "does not fit" if low_bytes > budget_bytes else "uncertain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,9 +264,6 @@ class Buffer:
 class EstimateBand:
     """Range of the compiler's bytes for a plan that no compiler has seen (planner/estimated.py)."""
 
-    lowest: float
-    """Share of the temporaries, to be added to them."""
-    highest: float
     plans: int
     """Number of plans that were also compiled, by which the range is known."""
     lowest_peak_bytes: int
@@ -380,8 +360,11 @@ class Planned:
     def verdict(self) -> Verdict:
         band = self.estimate_band
         if band is None:
-            return "fits" if self.ledger.fits else "does not fit"
-        return verdict_of(band.lowest_peak_bytes, band.highest_peak_bytes, self.ledger.budget_bytes)
+            return "fits" if self.fits else "does not fit"
+        budget = self.ledger.budget_bytes
+        if band.highest_peak_bytes <= budget:
+            return "fits"
+        return "does not fit" if band.lowest_peak_bytes > budget else "uncertain"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that `plan --json` prints: the ledger's values stand beside the plan's own."""
@@ -542,32 +525,25 @@ class RunLedger:
             components={name: Component(predicted=size) for name, size in ledger.components.items()},
         )
 
-    def merged(self, session: SessionBytes, earlier: RunLedger | None, *, trained: bool) -> RunLedger:
+    def merged(self, session: SessionBytes, earlier: RunLedger | None) -> RunLedger:
         """Returns this ledger of a plan with the bytes of a session and of those before.
 
         Args:
             session: Bytes of the session.
             earlier: Ledger of the sessions before; None if there are none, or they were on other hardware.
-            trained: Whether the session took a step. Otherwise what was measured before stays.
         """
-        before = earlier and earlier.measured
-        if earlier is None or before is None:
-            return self._measured(session, session.components, session=session)
+        # The highest peak of each phase, and the components of the session with the highest.
+        phases = Counter(session.phases)
+        components = session.components
+        peaks = [session.peak_bytes]
+        if earlier is not None and earlier.measured is not None:
+            phases |= Counter(earlier.measured.phases)
+            peaks.append(earlier.measured.peak_bytes)
+            if earlier.measured.peak_bytes > session.peak_bytes:
+                components = {name: component.measured for name, component in earlier.components.items()}
 
-        # Components of the session with the highest peak, and the highest peak of each phase.
-        components = {name: component.measured for name, component in earlier.components.items()}
-        if not trained:
-            return self._measured(before, components, session=session)
-        if session.peak_bytes >= before.peak_bytes:
-            components = session.components
-        phases = {**before.phases, **session.phases}
-        phases = {name: max(before.phases.get(name, 0), session.phases.get(name, 0)) for name in phases}
-        peak = max(before.peak_bytes, session.peak_bytes)
-        return self._measured(Peaks(peak_bytes=peak, phases=phases), components, session=session)
-
-    def _measured(self, peaks: Peaks, components: Mapping[str, int | None], *, session: SessionBytes) -> RunLedger:
-        """Returns this ledger with measured bytes, which OTHER makes add up to the peak."""
-        peak = max(peaks.peak_bytes, *peaks.phases.values())
+        # What no component accounts for, so that they add up to the peak.
+        peak = max(*peaks, *phases.values())
         measured = {name: size for name, size in components.items() if name != OTHER}
         rest = peak - sum(size or 0 for size in measured.values())
         if rest > 0:
@@ -576,4 +552,4 @@ class RunLedger:
         plain = Component(predicted=0)
         names = dict.fromkeys([*self.components, *measured])
         both = {name: replace(self.components.get(name, plain), measured=measured.get(name)) for name in names}
-        return replace(self, measured=Peaks(peak_bytes=peak, phases=peaks.phases), components=both, session=session)
+        return replace(self, measured=Peaks(peak_bytes=peak, phases=dict(phases)), components=both, session=session)

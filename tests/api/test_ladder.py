@@ -68,7 +68,7 @@ def trained(folder, plan, first, last):
     peak = PEAKS[micro, plan["async_save"]] + (10 * MIB if resumed else 0)
     run = RunFolder(folder)
     session = SessionBytes(peak_bytes=peak, phases={"train": peak}, components=components)
-    run.write("ledger.json", to_json(RunLedger.of_plan(run.planned()).merged(session, None, trained=True)))
+    run.write("ledger.json", to_json(RunLedger.of_plan(run.planned()).merged(session, None)))
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ class Session:
         )
         reached = {"load": loaded, "start" if resumed is None else "restore": started, **phases}
         self.phases = Phases()
-        self.phases.seen = set(reached)
         self.phases.between_steps = between * MIB
         for phase, size in reached.items():
             if size * MIB > self.phases.peak:
@@ -92,11 +91,12 @@ def test_phases_of_all_sessions_have_their_figure_where_they_raised_the_peak(fol
     assert "phase save 200.0 MiB 290.0 MiB" in table
 
 
-def test_a_session_that_takes_no_step_measures_no_part(folder, monkeypatch):
+def test_a_session_that_takes_no_step_adds_its_phases_and_no_part(folder, monkeypatch):
     first = Session(folder, between=180, train=260).write(monkeypatch)
     again = Session(folder, between=150, loaded=150, started=150, resumed=60, evaluate=170).write(monkeypatch)
     assert again.components == first.components
-    assert again.measured == first.measured
+    assert again.measured_bytes == first.measured_bytes == 260 * MIB
+    assert (again.measured.phases["load"], again.measured.phases["train"]) == (150 * MIB, 260 * MIB)
 
 
 def test_notes_of_a_session_that_was_killed_are_in_the_ledger_of_the_next_once(folder, monkeypatch):
@@ -145,10 +145,10 @@ def test_measured_components_add_up_to_the_peak_of_all_sessions(sessions, tmp_pa
 
 def test_what_no_component_accounts_for_has_a_name():
     session = SessionBytes(peak_bytes=9, phases={"train": 9}, components={"process": 5, "data": None})
-    ledger = RunLedger.of_plan(PLANNED).merged(session, None, trained=True)
+    ledger = RunLedger.of_plan(PLANNED).merged(session, None)
     measured = {name: component.measured for name, component in ledger.components.items()}
     assert (measured["process"], measured["data"], measured[OTHER]) == (5, None, 4)
-    again = ledger.merged(session, ledger, trained=False)
+    again = ledger.merged(session, ledger)
     assert again.components == ledger.components
 
 

@@ -20,7 +20,7 @@ ESTIMATED = dataclasses.replace(
         PLANNED,
         devices=32,
         ledger=dataclasses.replace(PLANNED.ledger, source="estimated"),
-        estimate_band=EstimateBand(lowest=0, highest=1, plans=3, lowest_peak_bytes=GIB, highest_peak_bytes=3 * GIB),
+        estimate_band=EstimateBand(plans=3, lowest_peak_bytes=GIB, highest_peak_bytes=3 * GIB),
     ),
 )
 REFUSED = ComparedChip(

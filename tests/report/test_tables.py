@@ -145,7 +145,7 @@ def test_an_estimated_plan_says_how_far_such_estimates_were_from_the_compilers()
         "lowest_peak_bytes": 1_257_503_009,
         "highest_peak_bytes": 1_771_056_917,
     }  # 512 MiB and 1 GiB / 1.49, / 0.87
-    assert vars(band) == {"lowest": -0.33, "highest": 0.15, "plans": 21} | peaks
+    assert vars(band) == {"plans": 21} | peaks
     text = " ".join(plan_table(replace(PLANNED, ledger=ledger, estimate_band=band)).split())
     assert "a peak from 1.2 GiB to 1.6 GiB, by 21 plans that were also compiled" in text
 

@@ -89,8 +89,7 @@ class Measurements:
             overruns=tuple(overruns.read(self.run.folder)),
             notes=tuple(dict.fromkeys(notes)),
         )
-        trained = not {"train", "save"}.isdisjoint(self.phases.seen)
-        ledger = ledger.merged(session, earlier if same_kind else None, trained=trained)
+        ledger = ledger.merged(session, earlier if same_kind else None)
         self.run.folder.write("ledger.json", to_json(ledger))
         return ledger
 

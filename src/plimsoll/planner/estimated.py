@@ -28,14 +28,10 @@ def estimate_band(ledger: Ledger, *, devices: int = 1) -> EstimateBand | None:
         return None
 
     plans, (least, most) = estimates_compared(devices)
-    lowest = 1 / most
-    highest = 1 / least
     traced = sum(size for name, size in ledger.components.items() if name.endswith(TRACED))
     exact = ledger.predicted_peak_bytes - traced
     return EstimateBand(
-        lowest=round(lowest - 1, 2),
-        highest=round(highest - 1, 2),
         plans=plans,
-        lowest_peak_bytes=round(exact + lowest * traced),
-        highest_peak_bytes=round(exact + highest * traced),
+        lowest_peak_bytes=round(exact + traced / most),
+        highest_peak_bytes=round(exact + traced / least),
     )

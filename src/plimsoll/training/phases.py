@@ -21,8 +21,6 @@ class Phases:
         self.peak = 0
         self.peaks: dict[str, int] = {}
         """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
-        self.seen: set[str] = set()
-        """Phases this session has been in, whether or not they raised the peak."""
         self.between_steps: int | None = None
         """The least that was held after a step."""
         self._steps = "train"
@@ -49,7 +47,6 @@ class Phases:
 
     def look(self) -> None:
         """Assigns what has raised the peak since the last look to the phase of now."""
-        self.seen.add(self.now)
         peak = allocator.peak_bytes()
         rise = peak - self.peak
         if rise <= 0:
