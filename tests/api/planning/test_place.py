@@ -111,12 +111,12 @@ def test_where_no_card_can_be_used_it_is_the_cpu_and_no_process_is_started(
 @pytest.mark.parametrize(
     ("here", "batch", "mesh", "name", "words"),
     [
-        (1, 8, None, "h200", "JAX sees NVIDIA H200"),
-        (8, 16, None, "h200x8", "JAX sees 8 x NVIDIA H200"),
-        (8, 12, None, "h200x4", "JAX sees 8 x NVIDIA H200, 4 of them are used"),
-        (2, 7, None, "h200", "JAX sees 2 x NVIDIA H200, one of them is used: a batch of 7 is not shared equally"),
-        (2, 8, "data=1", "h200", "JAX sees 2 x NVIDIA H200, 1 of them is used"),
-        (8, 8, "fsdp=2", "h200x2", "JAX sees 8 x NVIDIA H200, 2 of them are used"),
+        (1, 8, None, "h200", "JAX sees 1 x NVIDIA H200, used: 1"),
+        (8, 16, None, "h200x8", "JAX sees 8 x NVIDIA H200, used: 8"),
+        (8, 12, None, "h200x4", "JAX sees 8 x NVIDIA H200, used: 4"),
+        (2, 7, None, "h200", "JAX sees 2 x NVIDIA H200, used: 1"),
+        (2, 8, "data=1", "h200", "JAX sees 2 x NVIDIA H200, used: 1"),
+        (8, 8, "fsdp=2", "h200x2", "JAX sees 8 x NVIDIA H200, used: 2"),
     ],
 )
 def test_of_several_cards_as_many_are_used_as_share_the_batch(machine, monkeypatch, here, batch, mesh, name, words):
@@ -131,7 +131,7 @@ def test_a_card_of_no_list_has_the_drivers_memory_and_a_name_that_is_found_again
     target, why = chosen(machine)
     assert (target.name, target.devices, target.memory_bytes) == ("nvidia-rtx-5000-ada", 1, 47 * GIB)
     assert not target.flops
-    assert "one of them is used: how fast they reach one another is not known" in why
+    assert "2 x NVIDIA RTX 5000 Ada, used: 1" in why
     assert "its memory is the driver's, its rates are measured" in why
     monkeypatch.setattr(card, "platform_here", lambda root=None: ("cuda", ""))
     assert chip_named("nvidia-rtx-5000-ada") == target
@@ -343,7 +343,7 @@ def test_plans_are_timed_with_what_the_machine_can_pin_and_a_users_own_limit_is_
 
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
-    with pytest.raises(RecipeError, match=r"NVIDIA L4 .* gives a process 20.0 GiB, and the budget for h200 is 35.0"):
+    with pytest.raises(BudgetError, match=r"budget is 35.0 GiB .* NVIDIA L4 .* has 19.0 GiB .* of 20.0 GiB"):
         require_free(small, chip("h200"), 35 * GIB)
     messages = []
     card.training_environment(chip("h200"), small, 10 * GIB, messages.append)

@@ -102,17 +102,13 @@ def chip_named(name: str) -> Chip:
     """Returns a chip by its name: one of `plimsoll chips`, or the card that is here and in no list."""
     try:
         return chips.chip(name)
-    except RecipeError as refusal:
-        platform, why_none = cards.platform_here()
-        default = f"the CPU ({why_none})" if platform is None else "its TPU"
-        if platform == "cuda":
-            here = _chip_of(cards.seen("cuda"))
-            if here.name == name:
-                return here
-            default = here.name
-        if str(name).lower() not in ("gpu", "cuda", "tpu"):
+    except RecipeError:
+        if cards.platform_here()[0] != "cuda":
             raise
-        raise RecipeError(f"{refusal}. Without --chip it is this machine's: {default}") from None
+        here = _chip_of(cards.seen("cuda"))
+        if here.name != name:
+            raise
+        return here
 
 
 def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Path("/")) -> Chip:
@@ -142,45 +138,35 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
             f"{cards.WORDS[platform]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {words}."
             " Mend that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
         ) from None
-    chip, note = _slice_of(card) if platform == "tpu" else _gpus_of(card, batch, mesh)
-    count = f"{card.devices} x " if card.devices > 1 else ""
-    say(f"on {chip.name}: JAX sees {count}{card.kind}{note}")
+    chip = _slice_of(card) if platform == "tpu" else _gpus_of(card, batch, mesh)
+    said = f"on {chip.name}: JAX sees {card.devices} x {card.kind}, used: {chip.devices}"
+    say(said if chip.flops else f"{said}; no list of chips has it: its memory is the driver's, its rates are measured")
     return chip
 
 
-def _slice_of(card: Card) -> tuple[Chip, str]:
+def _slice_of(card: Card) -> Chip:
     """Returns the TPU slice of one host that is here."""
     family = cards.TPU_FAMILIES.get(card.kind)
     for chip in chips.chips():
         if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
-            return chip, ""
+            return chip
     raise RecipeError(
         f"JAX sees {card.devices} x {card.kind}, and no slice of one host that `plimsoll chips` lists is that: name the"
         " slice with --chip, or train on the CPU with --chip cpu"
     )
 
 
-def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> tuple[Chip, str]:
-    """Returns as many of the GPUs that are here as are used, and words for those left out."""
+def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
+    """Returns as many of the GPUs that are here as the mesh has, or share the batch equally.
+
+    It is one where nobody knows how fast they reach one another.
+    """
     one, listed = _chip_of(card), chips.chip_called(card.kind)
     if listed is None or not listed.link_bandwidth:
-        unlinked = ", one of them is used: how fast they reach one another is not known" if card.devices > 1 else ""
-        unlisted = ", which no list of chips has: its memory is the driver's, its rates are measured"
-        return one, unlinked + ("" if one.flops else unlisted)
-
-    # As many as the mesh has, or share the batch equally.
-    devices = mesh.devices if mesh is not None else _sharing_equally(card, batch)
-    chip = one if devices == 1 else chips.chip(f"{one.name}x{devices}")
-    if devices == card.devices:
-        return chip, ""
-    if devices == 1 and mesh is None:
-        return chip, f", one of them is used: a batch of {batch} is not shared equally"
-    return chip, f", {devices} of them {'is' if devices == 1 else 'are'} used"
-
-
-def _sharing_equally(card: Card, batch: int) -> int:
-    """Returns the number of GPUs that get equal parts of a batch."""
-    return max((count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0), default=1)
+        return one
+    sharing = [count for count in GPUS_IN_A_MACHINE if count <= card.devices and batch % count == 0]
+    devices = max(sharing, default=1) if mesh is None else mesh.devices
+    return one if devices == 1 else chips.chip(f"{one.name}x{devices}")
 
 
 def _chip_of(card: Card) -> Chip:
@@ -285,21 +271,23 @@ def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: i
     Raises:
         RecipeError: The devices are not here, cannot get equal parts, or the mesh contradicts a lever.
     """
+    is_cpu = chip.platform == "cpu"
+    here = cpu_devices() * processes if is_cpu else chip.devices
+    devices = here
     if mesh is not None:
-        _require_equal_parts(mesh, question)
-    if chip.platform == "cpu":
-        return replace(chip, devices=_devices_of_cpu(mesh, question, processes), hosts=processes)
-    if mesh is not None and mesh.devices != chip.devices:
-        raise RecipeError(
-            f"--mesh {mesh} is {mesh.devices} devices, and {chip.name} has {chip.devices}: name a mesh of as many, or a"
-            " chip of as many (`plimsoll chips`; h100x8 is eight of them in one machine)"
-        )
-    is_shared = chip.platform == "cuda" and chip.devices % processes == 0  # the hosts of a TPU are part of its name
-    return replace(chip, hosts=processes) if is_shared else chip
+        _require_mesh(mesh, question, chip, here, processes)
+        devices = mesh.devices
+    elif is_cpu:
+        parts = question.batch // question.recipe.hints.normalised_together
+        devices = max((n for n in range(processes, here + 1, processes) if parts % n == 0), default=processes)
+
+    # The hosts of a TPU are part of its name.
+    is_shared = is_cpu or (chip.platform == "cuda" and devices % processes == 0)
+    return replace(chip, devices=devices, hosts=processes if is_shared else chip.hosts)
 
 
-def _require_equal_parts(mesh: Mesh, question: Question) -> None:
-    """Raises RecipeError where the mesh contradicts --fsdp, or does not share a batch equally."""
+def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, processes: int) -> None:
+    """Raises RecipeError where the mesh contradicts --fsdp, does not share a batch equally, or has other devices."""
     fsdp = question.pins.get("fsdp", mesh.fsdp)
     if fsdp != mesh.fsdp:
         raise RecipeError(
@@ -313,31 +301,13 @@ def _require_equal_parts(mesh: Mesh, question: Question) -> None:
             f" {question.batch} examples ({what}) are no multiple of {mesh.devices}: take a multiple of it, or another"
             " mesh"
         )
-
-
-def _devices_of_cpu(mesh: Mesh | None, question: Question, processes: int) -> int:
-    """Returns the number of devices that a run uses, of those that the CPUs of all processes are treated as.
-
-    Raises RecipeError if they are fewer than the mesh has, or the processes cannot have equal parts of it.
-    """
-    each = cpu_devices()
-    here = each * processes
-    if mesh is None:
-        parts = question.batch // question.recipe.hints.normalised_together
-        return max((n for n in range(processes, here + 1, processes) if parts % n == 0), default=processes)
-    if mesh.devices % processes:
+    fits = mesh.devices <= here and mesh.devices % processes == 0 if chip.platform == "cpu" else mesh.devices == here
+    if not fits:
         raise RecipeError(
-            f"--mesh {mesh} is {mesh.devices} devices, which {processes} processes cannot have in equal parts: take a"
-            f" multiple of {processes}"
+            f"--mesh {mesh} needs {mesh.devices} devices in equal parts for each process, and {chip.name} has {here} in"
+            f" {processes}: take a mesh of as many, or another --chip (h100x8 is eight in one machine). The CPU of a"
+            f" process is taken for as many as {CPU_DEVICES} says"
         )
-    if mesh.devices > here:
-        local = mesh.devices // processes
-        where = f"{here} here" if processes == 1 else f"{here} in {processes} processes, {each} in each"
-        raise RecipeError(
-            f"--mesh {mesh} needs {mesh.devices} devices, and there {'is' if here == 1 else 'are'} {where}. Take a"
-            f" smaller mesh, a --chip with as many, or let JAX take this CPU for {local}: set {CPU_DEVICES}={local}"
-        )
-    return mesh.devices
 
 
 def cpu_devices() -> int:
@@ -360,18 +330,14 @@ def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: in
     """
     if target.platform != "cpu":
         return None
-    fsdp = planned.plan.fsdp
-    devices = planned.plan.devices
-    hosts = planned.hosts
-    before, requested = Mesh(devices // fsdp, fsdp), parse_mesh(mesh)
+    plan = planned.plan
+    before, requested = Mesh(plan.devices // plan.fsdp, plan.fsdp), parse_mesh(mesh)
     if requested not in (None, before):
         return f"was planned for a mesh of {before}, and --mesh says {requested}"
+    if planned.hosts != processes:
+        return f"was planned for {planned.hosts} processes, and {processes} train it now"
     here = cpu_devices() * processes
-    if devices <= here and hosts == processes:
-        return None
-    of_hosts, of_processes = ("" if count == 1 else f" of {count} processes" for count in (hosts, processes))
-    planned_for = f"{devices} device{'' if devices == 1 else 's'}{of_hosts}"
-    return f"was planned for {planned_for}, and there are {here}{of_processes} now"
+    return f"was planned for {plan.devices} devices, and there are {here} now" if plan.devices > here else None
 
 
 # Bytes.
@@ -391,15 +357,21 @@ def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = Non
     """
     if memory is None:
         return _available_bytes(chip, card, say)
-    budget = parse_budget(memory)
-    if read := as_read(memory):
-        say(f"--memory {read}")
-    if chip.platform != "cpu" and budget > _most_bytes(chip, card):
-        most = _most_bytes(chip, card)
+    budget = _budget_typed(memory, "--memory", say)
+    most = _most_bytes(chip, card)
+    if chip.platform != "cpu" and budget > most:
         raise RecipeError(
             f"--memory {memory} is {format_bytes(budget)} per device, and a device of {chip.name} has"
             f" {format_bytes(most)} that a run can use: ask for at most --memory {most // MIB}MiB"
         )
+    return budget
+
+
+def _budget_typed(text: str | float, option: str, say: Say) -> int:
+    """Returns the budget that an option says. How it was read is said."""
+    budget = parse_budget(text, option=option)
+    if read := as_read(text):
+        say(f"{option} {read}")
     return budget
 
 
@@ -433,14 +405,11 @@ def _host_budget(host_memory: str | float | None, chip: Chip, say: Say) -> int |
         return None
     if host_memory is None:
         return chip.host_memory_bytes
-    budget = parse_budget(host_memory, option="--host-memory")
-    if read := as_read(host_memory):
-        say(f"--host-memory {read}")
-    return budget
+    return _budget_typed(host_memory, "--host-memory", say)
 
 
 def require_free(card: Card | None, chip: Chip, budget: int) -> None:
-    """Raises PlimsollError if the accelerator has less memory, or less that is free, than the budget.
+    """Raises BudgetError if the accelerator has less memory, or less that is free, than the budget.
 
     Args:
         card: The accelerator; None for the CPU, and for one of several processes.
@@ -449,15 +418,9 @@ def require_free(card: Card | None, chip: Chip, budget: int) -> None:
     """
     if card is None:
         return
-    if card.memory_bytes < budget:
-        raise RecipeError(
-            f"the {card.kind} of this machine gives a process {format_bytes(card.memory_bytes)}, and the budget for"
-            f" {chip.name} is {format_bytes(budget)}: ask for at most --memory {card.memory_bytes // MIB}MiB, and"
-            " --replan where the run has a plan"
-        )
-    if chip.platform != "cuda":
-        return
-    free = cards.free_bytes(card, chip)
+    free = card.memory_bytes
+    if chip.platform == "cuda":
+        free = min(free, cards.free_bytes(card, chip))
     if budget <= free:
         return
     who = cards.held(card, chip) or "the driver names none: they may be in another container"
