@@ -42,16 +42,8 @@ def test_a_refusal_of_another_process_has_its_class_here(kind):
     [
         PlimsollError("the paragraph"),
         errors.as_paragraph(KeyboardInterrupt("the paragraph")),
-        errors.unknown_attribute("a run", "metricks", ["metrics", "_hidden"]),
     ],
 )
 def test_a_notebook_prints_the_paragraph_and_no_traceback(problem):
     """IPython asks an exception for its lines (`_render_traceback_`) before it draws a traceback of its own."""
     assert problem._render_traceback_() == [f"{type(problem).__name__}: {problem}"]
-
-
-def test_an_unknown_attribute_is_suggested_or_listed():
-    assert str(errors.unknown_attribute("a run", "metricks", ["metrics", "_hidden"])) == (
-        "a run has no 'metricks': did you mean metrics?"
-    )
-    assert str(errors.unknown_attribute("a run", "zzz", ["metrics", "_hidden"])) == "a run has no 'zzz'; it has metrics"

@@ -125,9 +125,8 @@ def __getattr__(name: str) -> Any:
 
         return version()
     if name not in _MODULES:
-        from plimsoll.errors import unknown_attribute
-
-        raise unknown_attribute("plimsoll", name, __all__)
+        module = importlib.import_module("plimsoll")
+        raise AttributeError(f"plimsoll has no {name!r}", name=name, obj=module)
     return getattr(importlib.import_module(f"plimsoll.{_MODULES[name]}"), name)
 
 

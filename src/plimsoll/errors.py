@@ -89,19 +89,6 @@ def as_paragraph(problem: Shown) -> Shown:
     return problem
 
 
-def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Returns an AttributeError that suggests a known name, or lists all of them.
-
-    Args:
-        owner: What has no such attribute, like "a run".
-        name: The attribute.
-        known: Attributes that it has.
-    """
-    known = [each for each in known if not each.startswith("_")]
-    hint = did_you_mean(name, known) or f"; it has {names_in_words(known)}"
-    return as_paragraph(AttributeError(f"{owner} has no {name!r}{hint}"))
-
-
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float = 0.6) -> str:
     """Returns `: did you mean steps?`; empty where no known name is like it.
 

@@ -149,9 +149,7 @@ def test_it_is_exported_into_a_folder_and_its_report_is_a_page(run, tmp_path):
     assert "<html" in page.read_text()
 
 
-def test_a_misspelt_attribute_is_answered(run):
-    with pytest.raises(AttributeError, match=r"^a run has no 'metricks': did you mean metrics\?$"):
-        _ = run.metricks
+def test_its_attributes_are_listed_and_what_is_no_run_is_refused(run):
     assert {"metrics", "params", "ledger", "path", "fingerprint"} <= {*dir(run)}
     with pytest.raises(plimsoll.RunError, match=r"is not a run: it has no recipe\.json"):
         plimsoll.load(run.path.parent)

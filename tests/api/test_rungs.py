@@ -54,7 +54,7 @@ def test_the_rungs_of_a_language_model():
     ladder, left_out = rungs(STORIES)
     levers = {rung.name: rung.pins.get(rung.lever) for rung in ladder}
     assert levers == {
-        FIRST: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
+        FIRST.name: None, "save": False, "micro-batch": 4, "loss-chunk": 256, "micro-batch-1": 1, "remat": "block",
         "prefetch": 0, "bfloat16": "bfloat16", "activations-16": "bfloat16", "optimizer-8": 8, "weights-24": 24,
         "weights-16": 16,
     }  # fmt: skip
@@ -69,7 +69,7 @@ def test_the_rungs_of_a_language_model():
 
 def test_a_chunk_is_taken_only_where_a_micro_batch_is_larger():
     ladder, left_out = rungs(STORIES.replace(seq_len=64), chosen=["micro-batch", "loss-chunk"])
-    assert [rung.name for rung in ladder] == [FIRST, "micro-batch"]
+    assert [rung.name for rung in ladder] == [FIRST.name, "micro-batch"]
     assert left_out == {"loss-chunk": "a micro-batch has 256 tokens, no more than its smallest chunk of 256"}
     ladder, left_out = rungs(STORIES.replace(seq_len=65), chosen=["micro-batch", "loss-chunk"])
     assert [rung.pins["loss_chunk"] for rung in ladder] == [0, 0, 256]
@@ -77,7 +77,7 @@ def test_a_chunk_is_taken_only_where_a_micro_batch_is_larger():
 
 def test_chosen_rungs_stand_on_the_first_in_the_ladders_order():
     ladder, left_out = rungs(STORIES, chosen=["remat", "save"])
-    assert [rung.name for rung in ladder] == [FIRST, "save", "remat"]
+    assert [rung.name for rung in ladder] == [FIRST.name, "save", "remat"]
     assert ladder[-1].pins == ladder[0].pins | {"async_save": False, "remat": "block"}
     assert left_out == {}
     with pytest.raises(RecipeError, match="--rungs ramat is no rung of this ladder: did you mean remat"):

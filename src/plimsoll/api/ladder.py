@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,14 @@ def climb(
         climbers = [_Climber(rung, RunFolder(runs / rung.name), name) for rung in ladder]
         for climber in climbers:
             climber.plan(place, prepared, say)
-        if all(climber.planned is None for climber in climbers):  # the recipe's mistake, and no lever's
-            raise PlimsollError(climbers[0].row.why_not)
+        rows = [climber.row for climber in climbers]
+        _require_one(rows)  # else it is the recipe's mistake, and no lever's
         _create_runs(runs, climbers, ready.path)
         for stop in stops:
             for climber in climbers:
                 climber.train_to(stop, save_every=max(1, stops[0] // 2), say=say)
         for climber in climbers:
-            climber.measure()
+            climber.measure(stops)
         _compare(climbers)
     return Ladder(
         recipe=name,
@@ -104,7 +105,7 @@ def climb(
         rate_unit=recipe.spec.rate_unit,
         budget_bytes=place.budget_bytes,
         stops=stops,
-        rungs=[climber.row for climber in climbers],
+        rungs=rows,
         left_out=left_out,
     )
 
@@ -138,14 +139,12 @@ def predict(
     rows: list[LadderRow] = []
     for rung in ladder:
         say(f"{rung.name}: planning")
-        row = _row(rung)
+        rows.append(_row(rung))
         try:
-            _predict(row, find_smallest(_question(rung, name), place, None, say))
+            _predict(rows[-1], find_smallest(_question(rung, name), place, None, say))
         except (PlimsollError, DoesNotCompile) as failure:
-            _fail(row, failure, say)
-        rows.append(row)
-    if all(row.outcome == "failed" for row in rows):
-        raise PlimsollError(rows[0].why_not)
+            _fail(rows[-1], failure, say)
+    _require_one(rows)
     return Ladder(
         recipe=name,
         chip=chip,
@@ -186,6 +185,12 @@ def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
     row.outcome = "failed"
     row.why_not = str(problem)
     say(f"{row.name}: {problem}")
+
+
+def _require_one(rows: Sequence[LadderRow]) -> None:
+    """Raises PlimsollError where no rung has a plan."""
+    if all(row.outcome == "failed" for row in rows):
+        raise PlimsollError(rows[0].why_not)
 
 
 @contextlib.contextmanager
@@ -234,8 +239,8 @@ class _Climber:
         self.row = _row(rung)
         self.planned: Planned | None = None
         self.temporaries: list[int] = []
-        self.seconds: list[list[float]] = []
-        """Of the steps of each session, but for its first."""
+        self.losses: dict[int, float] = {}
+        """Training loss of each step."""
 
     @property
     def fits(self) -> bool:
@@ -271,44 +276,41 @@ class _Climber:
             keep_plan=True,
         )
         try:
-            before = self._steps()
             _train(self.rung.recipe, options)
-            seconds = [row["step_seconds"] for step, row in self._steps().items() if step not in before]
-            self.seconds.append(seconds[1:] or seconds)
             session = self.folder.ledger().session
             temporaries = session and session.components.get("step temporaries")
             self.temporaries += [] if temporaries is None else [temporaries]
         except (PlimsollError, OSError) as problem:
             _fail(self.row, problem, say)
 
-    def _steps(self) -> dict[int, dict[str, Any]]:
-        """Returns steps and their rows of training metrics."""
-        if not self.folder.metrics.exists():
-            return {}
-        return {row["step"]: row for row in read_rows(self.folder.metrics) if "loss" in row}
-
-    def losses(self) -> dict[int, float]:
-        """Returns the training losses by step."""
-        return {step: row["loss"] for step, row in self._steps().items()}
-
-    def measure(self) -> None:
+    def measure(self, stops: Sequence[int]) -> None:
         """Writes what was measured into the row, if the rung was trained."""
         row, recipe = self.row, self.rung.recipe
         row.temporary_bytes = row.step_seconds = None  # of a ladder that is trained, measured ones alone
         if not self.fits:
             return
+
+        # Bytes.
         ledger = self.folder.ledger()
-        losses = self.losses()
-        evaluations = [each for each in read_rows(self.folder.metrics) if "validation_loss" in each]
         row.outcome = "measured"
         row.measured_peak_bytes = ledger.measured_bytes
         row.state_bytes = _state_bytes({name: part.measured for name, part in ledger.components.items()})
         row.temporary_bytes = max(self.temporaries, default=None)
-        row.step_seconds = statistics.median(seconds for session in self.seconds for seconds in session)
-        row.session_step_seconds = [statistics.median(session) for session in self.seconds]
+
+        # Losses, and the time of steps. The first of a session is left out, if there are others.
+        rows = list(read_rows(self.folder.metrics))
+        steps = {each["step"]: each for each in rows if "loss" in each}
+        self.losses = {step: each["loss"] for step, each in steps.items()}
+        row.loss = self.losses[stops[-1]]
+        row.validation_loss = next((each["validation_loss"] for each in rows[::-1] if "validation_loss" in each), None)
+        seconds: list[float] = []
+        for before, stop in pairwise([0, *stops]):
+            session = [steps[step]["step_seconds"] for step in range(before + 1, stop + 1)]
+            session = session[1:] or session
+            row.session_step_seconds.append(statistics.median(session))
+            seconds += session
+        row.step_seconds = statistics.median(seconds)
         row.per_second = recipe.effective_batch * recipe.spec.rate_per_example / row.step_seconds
-        row.loss = losses[max(losses)]
-        row.validation_loss = evaluations[-1]["validation_loss"] if evaluations else None
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
@@ -322,13 +324,13 @@ def _compare(climbers: Sequence[_Climber]) -> None:
     """Says in each row how its steps and its losses compare with those of the first rung that was measured."""
     measured = [climber for climber in climbers if climber.row.outcome == "measured"]
     for climber in measured:
-        row, first = climber.row, measured[0].row
+        row, first = climber.row, measured[0]
         assert row.step_seconds is not None
-        assert first.step_seconds is not None
-        row.step_ratio = row.step_seconds / first.step_seconds
-        losses = climber.losses()
-        of_first = measured[0].losses()
-        row.loss_drift = max(abs(losses[step] - loss) / abs(loss) for step, loss in of_first.items() if loss)
+        assert first.row.step_seconds is not None
+        row.step_ratio = row.step_seconds / first.row.step_seconds
+        row.loss_drift = max(
+            abs(climber.losses[step] - loss) / abs(loss) for step, loss in first.losses.items() if loss
+        )
 
 
 def _train(recipe: Recipe, options: TrainOptions) -> None:

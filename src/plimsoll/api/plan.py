@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from plimsoll.api import launch
 from plimsoll.api.keywords import options_of, read_request, require_options
@@ -21,7 +21,7 @@ from plimsoll.api.planning.compare import compare
 from plimsoll.api.planning.find import UNKNOWN_STEPS
 from plimsoll.api.planning.question import Question
 from plimsoll.api.run import Run
-from plimsoll.errors import DataError, RecipeError, as_paragraph, unknown_attribute
+from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.planned import Largest, Ledger, Plan, Planned, Verdict
@@ -33,12 +33,13 @@ from plimsoll.recipes.recipe import Pinned, Recipe
 from plimsoll.recipes.saved import to_dict
 from plimsoll.report.compared import ComparedChip, compared_table
 from plimsoll.report.tables import plan_table
+from plimsoll.types import StepOptions
 
 if TYPE_CHECKING:
     from plimsoll.engine.own_loop import OwnLoop
     from plimsoll.recipes.own.functions import Given, Reduction
 
-OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "pins", "within", "measure")
+OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
 """Options that a question has."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
 """Those that training by a plan has, too."""
@@ -185,8 +186,9 @@ class RecipePlan:
         self, options: Mapping[str, Any], *, verb: str, others: tuple[str, ...] | list[str] = (), **fields: Any
     ) -> Question:
         """Returns this plan's question with other fields, and with a user's options before those."""
-        require_options(options, [*others, "say", *OF_QUESTION], verb=verb)
-        chosen = {name: value for name, value in options.items() if name in OF_QUESTION}
+        known = (*OF_QUESTION, "pins")
+        require_options(options, [*others, "say", *known], verb=verb)
+        chosen = {name: value for name, value in options.items() if name in known}
         return replace(self.question, **fields | chosen)
 
     def _of_found(self, planned: Planned, question: Question) -> Self:
@@ -195,16 +197,6 @@ class RecipePlan:
         value = {planned.largest_found.option.replace("-", "_"): planned.largest_found.value}
         question = replace(question, recipe=overridden(question.recipe, value))
         return replace(self, planned=planned, question=question)
-
-    if not TYPE_CHECKING:  # to a type checker a plan has its attributes and nothing else
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            if name in ("train", "start", "step"):  # which the plan of a loss has
-                message = f"the plan of a recipe has no {name!r}: plimsoll.train(recipe, memory=...) trains the recipe"
-                raise as_paragraph(AttributeError(message))
-            raise unknown_attribute("a plan", name, dir(self))
 
 
 SomePlan = TypeVar("SomePlan", bound=RecipePlan)
@@ -315,7 +307,7 @@ class FunctionPlan(RecipePlan):
         if is_address(folder) or not RunFolder(folder).has("plan.json"):
             ask_worker("require_sound", {"recipe": to_dict(recipe)})
         how: dict[str, Any] = {option: getattr(self.question, option) for option in OF_TRAINING}
-        how |= {"name": name, **options}
+        how |= {"log_norms": self.question.step_options.norms, "name": name, **options}
         return launch.train(recipe, run=folder, **how)
 
     def _of_found(self, planned: Planned, question: Question) -> Self:
@@ -339,34 +331,12 @@ class FunctionPlan(RecipePlan):
 
 
 @overload
-def plan(
-    recipe: Recipe | Pinned | str,
-    *,
-    memory: str | float | None = None,
-    chip: str | None = None,
-    numerics: str = "mixed",
-    pins: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    say: Say = ...,
-    **options: Any,
-) -> RecipePlan: ...
+def plan(recipe: Recipe | Pinned | str, *, say: Say = ..., **options: Any) -> RecipePlan: ...
 
 
 @overload
 def plan(
-    recipe: Callable[..., Any],
-    params: Any,
-    batch: Any,
-    *,
-    optimizer: Any,
-    reduction: Reduction = "sum",
-    memory: str | float | None = None,
-    chip: str | None = None,
-    numerics: str = "mixed",
-    pins: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    say: Say = ...,
-    **options: Any,
+    recipe: Callable[..., Any], params: Any, batch: Any, *, optimizer: Any, say: Say = ..., **options: Any
 ) -> FunctionPlan: ...
 
 
@@ -427,31 +397,37 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    recipe = cast(Any, recipe_of(recipe))
-    asked: dict[str, Any] = {"memory": memory, "chip": chip, "numerics": numerics}
-    asked |= {option: options.pop(option) for option in OF_QUESTION if option in options}
+    # What is asked, and of what.
+    options |= {"memory": memory, "chip": chip, "numerics": numerics}
     wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
-    if not isinstance(recipe, Recipe | Pinned | str):
-        of_loss = {"params": params, "batch": batch, "optimizer": optimizer, "reduction": reduction}
-        functions = _functions(recipe, options, of_loss)
-        request = read_request(functions.recipe(), verb="plan", name=name, pins=pins)
-        question = Question(recipe=request.recipe, name=request.name, pins=request.pins, **asked)
-        return FunctionPlan(planned=ask(question, say, **wanted), question=question, given=functions, say=say)
+    asked = {option: options.pop(option) for option in OF_QUESTION if option in options}
+    asked["step_options"] = StepOptions(norms=options.pop("log_norms", "global"))
+    of_loss = {"params": params, "batch": batch}
+    functions = None
+    kind: Any = recipe_of(recipe)
+    if isinstance(kind, Recipe | Pinned | str):
+        unwanted = [name for name, value in of_loss.items() if value is not None]
+        if unwanted:
+            raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
+        if optimizer is not None:
+            options["optimizer"] = optimizer
+    else:
+        functions = _functions(kind, options, {**of_loss, "optimizer": optimizer, "reduction": reduction})
+        kind, options = functions.recipe(), {}
 
-    if optimizer is not None:
-        options["optimizer"] = optimizer
-    unwanted = [each for each, value in {"params": params, "batch": batch}.items() if value is not None]
-    if unwanted:
-        raise RecipeError(f"{', '.join(unwanted)} belong to a loss of your own, and a recipe has them already")
-    request = read_request(recipe, options, verb="plan", options=OPTIONS, name=name, pins=pins)
+    # Its answer.
+    request = read_request(kind, options, verb="plan", options=OPTIONS, name=name, pins=pins)
     whole, by_name = request.recipe, isinstance(recipe, str)
     if by_name and wanted.get("largest"):
         whole = _without_what_gives_way(whole, wanted["largest"])
     question = Question(recipe=whole, name=request.name, pins=request.pins, **asked)
-    return RecipePlan(planned=ask(question, say, **wanted), question=question, by_name=by_name, say=say)
+    planned = ask(question, say, **wanted)
+    if functions is not None:
+        return FunctionPlan(planned=planned, question=question, given=functions, say=say)
+    return RecipePlan(planned=planned, question=question, by_name=by_name, say=say)
 
 
-OPTIONS = [*options_of(plan), *OF_QUESTION, "smallest", "largest"]
+OPTIONS = [*options_of(plan), *OF_QUESTION, "log_norms", "smallest", "largest"]
 """Names of the options of `plan`."""
 
 

@@ -6,13 +6,12 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plimsoll.api import run_page, use
 from plimsoll.api.follow import OnLog, resume
 from plimsoll.api.run_facts import ShownLedger, ledger_of, run_row
 from plimsoll.api.use import Place
-from plimsoll.errors import unknown_attribute
 from plimsoll.files.bucket import fetched
 from plimsoll.files.run_folder import RunFolder
 from plimsoll.recipes.own.pickled import is_here, is_pickled
@@ -300,13 +299,6 @@ class Run:
             f" {known(row.get('steps'), ',')}, {row['state']}, loss: {known(row.get('loss'), '.4f')}, predicted:"
             f" {predicted}, measured: {measured}, budget: {budget}, path: {self.path})"
         )
-
-    if not TYPE_CHECKING:  # to a type checker a run has its attributes and nothing else
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise unknown_attribute("a run", name, dir(self))
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
-from plimsoll.levers import lever as record
 from plimsoll.levers import registry
-from plimsoll.levers.lever import CLASSES, LeftOut, Lever, Problem
+from plimsoll.levers.lever import CLASSES, LeftOut, Problem
+from plimsoll.levers.registry import LEVERS
 from plimsoll.recipes.parts import Model, OwnRung
 from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import name_of
 from plimsoll.types import Numerics
 
-Levers = Mapping[str, Any]
-
-FIRST = "plain"
+FIRST = OwnRung("plain", "float32, the whole batch at once, saves beside training", {}, {})
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Rung:
     """Empty for the first."""
     numerics: Numerics
     words: str
-    pins: Levers
+    pins: Mapping[str, Any]
     recipe: Recipe
 
 
@@ -46,70 +44,60 @@ def rungs(
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
+    steps = steps_of(recipe)
+    unknown = [name for name in chosen if name not in names_of(recipe)]
+    if unknown:
+        known = names_of(recipe)
+        hint = did_you_mean(unknown[0], known) or f": there are {names_in_words(known, all_of_them='docs/levers.md')}"
+        raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
+
     levers = {**registry.plain(), "micro_batch": recipe.effective_batch}
-    if own := own_rungs(recipe):
-        return _own_rungs(own, recipe, levers, chosen, numerics, platform)
-    lines = registry.rungs()
-    _require_known(chosen, names_of(recipe))
-    problem = _problem(recipe, platform, numerics)
-    ladder = [Rung(FIRST, "", "exact", "float32, the whole batch at once, saves beside training", levers, recipe)]
+    ladder: list[Rung] = []
     left_out: dict[str, str] = {}
-    for lever, rung in lines:
-        if chosen and rung.name not in chosen:
+    for number, step in enumerate(steps):
+        if number and chosen and step.name not in chosen:
             continue
+        on_rung = recipe.replace(**step.fields) if step.fields else recipe
         try:
-            value = _value(lever, rung, problem, levers)
+            new = new_levers(step, _problem(on_rung, platform, numerics), levers)
         except LeftOut as reason:
-            left_out[rung.name] = str(reason)
+            left_out[step.name] = str(reason)
             continue
-        levers = {**levers, lever.name: value}
-        ladder.append(Rung(rung.name, lever.name, lever.touches, rung.words.format(value), levers, recipe))
+        levers = {**levers, **new}
+        lever = next(iter(new), "") if number else ""
+        words = step.words.format(*new.values())
+        ladder.append(Rung(step.name, lever, registry.numerics(levers), words, levers, on_rung))
     return ladder, left_out
 
 
-def own_rungs(recipe: Recipe) -> tuple[OwnRung, ...]:
-    """Returns the ladder of the model's own; empty, without a look at the data, if it has none."""
-    if type(recipe.model).ladder is Model.ladder:
-        return ()
-    return recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
+def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
+    """Returns the ladder of the model's own, else that of all levers. Only the former has to look at the data."""
+    if type(recipe.model).ladder is not Model.ladder:
+        own = recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
+        if own:
+            return own
+    return [FIRST, *(OwnRung(rung.name, rung.words, {lever.name: rung.value}, {}) for lever, rung in registry.rungs())]
 
 
 def names_of(recipe: Recipe) -> list[str]:
     """Returns the names of a recipe's rungs, in order."""
-    own = own_rungs(recipe)
-    if own:
-        return [rung.name for rung in own]
-    return [FIRST, *(rung.name for _, rung in registry.rungs())]
+    return [step.name for step in steps_of(recipe)]
 
 
-def _own_rungs(
-    lines: Sequence[OwnRung], recipe: Recipe, levers: Levers, chosen: Sequence[str], numerics: str, platform: str
-) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the same of a model with a ladder of its own."""
-    _require_known(chosen, names_of(recipe))
-    ladder: list[Rung] = []
-    left_out: dict[str, str] = {}
-    for number, rung in enumerate(lines):
-        if number and chosen and rung.name not in chosen:
-            continue
-        now = {**levers, **rung.levers}
-        touched = registry.numerics(now)
-        if CLASSES.index(touched) > CLASSES.index(numerics):  # type: ignore[arg-type]
-            left_out[rung.name] = f"--numerics {numerics} does not allow it: it is {touched}"
-        elif rung.host and platform == "cpu":
-            left_out[rung.name] = "on a CPU the host's memory is the device's: nothing would be saved"
-        else:
-            levers = now
-            new = next(iter(rung.levers), "") if number else ""
-            ladder.append(Rung(rung.name, new, touched, rung.words, levers, recipe.replace(**rung.fields)))
-    return ladder, left_out
-
-
-def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        hint = did_you_mean(unknown[0], known) or f": there are {names_in_words(known, all_of_them='docs/levers.md')}"
-        raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
+def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the levers that a rung adds to those so far. Raises LeftOut where it may not, or would change nothing."""
+    new: dict[str, Any] = {}
+    for name, value in step.levers.items():
+        lever = LEVERS[name]
+        if value != lever.plain and lever.supports and lever.supports[0].name not in problem.supported:
+            raise LeftOut(lever.supports[0].no_rung)
+        new[name] = value(problem, levers) if callable(value) else value
+    touched = registry.numerics({**levers, **new})
+    if CLASSES.index(touched) > CLASSES.index(problem.numerics):  # type: ignore[arg-type]
+        raise LeftOut(f"--numerics {problem.numerics} does not allow it: it is {touched}")
+    if step.host and problem.platform == "cpu":
+        raise LeftOut("on a CPU the host's memory is the device's: nothing would be saved")
+    return new
 
 
 def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
@@ -129,12 +117,3 @@ def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
         mlp_chunks=hints.mlp_chunks,
         layerwise=hints.layerwise,
     )
-
-
-def _value(lever: Lever, rung: record.Rung, problem: Problem, levers: Levers) -> Any:
-    """Returns the value of the lever on this rung. Raises LeftOut where it would change nothing."""
-    if CLASSES.index(lever.touches) > CLASSES.index(problem.numerics):  # type: ignore[arg-type]
-        raise LeftOut(f"--numerics {problem.numerics} does not allow it: it is {lever.touches}")
-    if lever.supports and lever.supports[0].name not in problem.supported:
-        raise LeftOut(lever.supports[0].no_rung)
-    return rung.value(problem, levers) if callable(rung.value) else rung.value
