@@ -26,8 +26,8 @@ TYPED = {
     "plan longcontext --heads 4 --rslora": "the recipe longcontext has no option --rslora | one of finetune",
     "train code --use-mixed-precison": "did you mean --use-mixed-precision",
     "train stories --no-submt": "did you mean --no-submit",
-    "evaluate runs/x --memory 3GiB": "no option --memory of evaluate | one of plan, train, resume, ladder",
-    "report runs/x --tokens 3": "no option --tokens of report | one of sample",
+    "evaluate runs/x --memory 3GiB": "no option --memory | `plimsoll evaluate --help`",
+    "report runs/x --tokens 3": "no option --tokens | `plimsoll report --help`",
     "plan code --help optimiser": "'optimiser' | did you mean optimizer?",
     "evaluate runs/x runs/y": "nothing more is expected | 'runs/y'",
     # Values that are missing, or of another kind.
@@ -58,7 +58,6 @@ TYPED = {
     "plan stories --swap model=eigen --target-params 60k": "stories --swap model=eigen has no option --target-params |"
     " one of stories, code",
     "plan code --target-params 1M --width 64": "--target-params 1,000,000 | --width 64 | leave one of the two out",
-    "plan code --data a --dataset-id b": "--dataset-id and --data are the same option",
     "plan code --steps 5 --epochs 2": "--steps 5 | --epochs 2",
     # Data, runs and models.
     "train stories --dataset-id nofile.txt": "'nofile.txt' is no file or folder here",

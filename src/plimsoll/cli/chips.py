@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from plimsoll.cli.parse import parse, print_answer
 from plimsoll.options import Argument, Json, Options
@@ -101,25 +101,11 @@ def _giga(rate: float) -> str:
 
 def _described(chip: Chip) -> str:
     """Returns a chip's figures, each with its source."""
-    from plimsoll.report.layout import labelled
+    from plimsoll.report.layout import figure, labelled
 
     lines = [f"{chip.name} ({chip.platform}), devices: {chip.devices:,}, hosts: {chip.hosts:,}"]
     figures = {**vars(chip), **chip.kernels}
-    for figure, source in chip.sources.items():
-        text = _figure_in_words(figure, figures[figure])
-        lines += ["", *labelled(figure.replace("_", " "), text), *labelled("", f"from: {source}")]
+    for name, source in chip.sources.items():
+        text = figure(name, figures[name])
+        lines += ["", *labelled(name.replace("_", " "), text), *labelled("", f"from: {source}")]
     return "\n".join(lines)
-
-
-def _figure_in_words(figure: str, value: Any) -> str:
-    from plimsoll.units import format_bytes
-
-    if figure == "flops":
-        return ", ".join(f"{precision} {rate / 1e12:,.4g} TFLOP/s" for precision, rate in value.items())
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {setting}" for name, setting in value.items())
-    if figure.endswith("bytes"):
-        return format_bytes(value)
-    if figure.endswith("bandwidth"):
-        return f"{_giga(value)} GB/s"
-    return f"{value:.3g}"

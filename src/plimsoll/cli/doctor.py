@@ -16,7 +16,8 @@ from plimsoll.errors import PlimsollError
 from plimsoll.files.provenance import DISTRIBUTION, PACKAGES, installed_version
 from plimsoll.options import Json, Metavar
 from plimsoll.processes import cache
-from plimsoll.units import GIB, MIB, format_bytes, format_seconds
+from plimsoll.report.layout import all_labelled, figure
+from plimsoll.units import GIB, MIB, format_bytes
 
 LEAST_MEMORY = 512 * MIB
 """Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
@@ -26,6 +27,23 @@ INSTEAD = {
     "run": "name another --run",
 }
 """What helps besides where the disk of a folder is full."""
+LABELS = {
+    "flops": "matrix products",
+    "copy_bytes_per_second": "memory speed",
+    "launch_seconds": "a small kernel",
+    "host_link_bytes_per_second": "from pinned memory",
+    "process_bytes": "Python and JAX",
+    "total_bytes": "memory",
+    "available_bytes": "available",
+    "default_budget_bytes": "default budget",
+    "cache_folder": "cache",
+    "cache_parts_bytes": "  has",
+    "cache_limit_bytes": "  has at most",
+    "cache_free_bytes": "  free on its disk",
+    "run_folder": "runs",
+    "run_free_bytes": "  free on its disk",
+}
+"""Rows in their order, by the names of the figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +135,12 @@ def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
     return sums
 
 
-def by_part(parts: Mapping[str, int]) -> str:
-    """Returns the parts that are not empty, in words."""
-    return ", ".join(f"{cache.PARTS[part]} {format_bytes(size)}" for part, size in parts.items() if size) or "nothing"
-
-
 def empty_cache(options: DoctorOptions) -> int:
     """Empties the cache, and prints what was removed. Returns the exit code."""
     folder = cache.cache_folder()
     removed, kept = map(sizes, cache.empty(folder))
     result = {"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}
-    text = f"removed from {folder}: {by_part(removed)}\nstill there, in use or not yours: {by_part(kept)}"
+    text = f"removed from {folder}: {figure('bytes', removed)}\nstill there, in use or not yours: {figure('bytes', kept)}"
     return print_answer(options, result, lambda _: text)
 
 
@@ -155,58 +168,29 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
 
 def report(result: Mapping[str, Any]) -> str:
     """Returns the result as text."""
-    from plimsoll.report.layout import all_labelled
-
-    # Versions, and what JAX finds.
-    rows = [("versions", ", ".join(f"{name} {version or 'missing'}" for name, version in result["versions"].items()))]
-    if "failed" not in result["jax"]:
-        rows += device_rows(result["jax"])
-
-    # Memory and disk.
-    ram = result["memory"]
-    where = result["disk"]
-    parts = where["cache_parts_bytes"]
-    held = f"{format_bytes(sum(parts.values()))} of at most {format_bytes(where['cache_limit_bytes'])}"
-    rows += [
-        ("memory", f"{format_bytes(ram['total_bytes'])}, available {format_bytes(ram['available_bytes'])}"),
-        ("default budget", f"{format_bytes(ram['default_budget_bytes'])} (--memory sets another)"),
-        (
-            "cache",
-            f"{where['cache_folder']}, {format_bytes(where['cache_free_bytes'])} free: {held} ({by_part(parts)})",
-        ),
-        ("runs", f"{where['run_folder']}, {format_bytes(where['run_free_bytes'])} free"),
-    ]
+    jax = result["jax"]
+    rows = [("versions", figure("versions", result["versions"]))]
+    if "failed" not in jax:
+        rows.append(("devices", f"{devices_in_words(jax['devices'])}, backend {jax['backend']}"))
+        for number, process in enumerate(jax.get("processes", [])):
+            rows.append((f"process {number}", f"{devices_in_words(process['devices'])} on {process['host']}"))
+    found = {**jax, **result["memory"], **result["disk"]}
+    rows += [(label, figure(name, found[name])) for name, label in LABELS.items() if name in found]
+    rows += data_sheet_rows(jax)
     verdict = [f"to mend: {problem}" for problem in result["mend"]] or ["ready"]
     return "\n".join([*all_labelled(rows), "", *verdict])
 
 
-def device_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the devices and their measured rates, and those of the data sheet of a card that is listed."""
+def data_sheet_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the rates of the data sheet of a card that is listed."""
     from plimsoll.planner.chips import chip_called
 
-    rows = [("devices", f"{devices_in_words(jax['devices'])}, backend {jax['backend']}")]
-    for number, process in enumerate(jax.get("processes", [])):
-        rows.append((f"process {number}", f"{devices_in_words(process['devices'])} on {process['host']}"))
-
-    # Rates.
-    rows += [
-        ("matrix products", rates_in_words(jax["flops"])),
-        ("memory speed", f"{format_bytes(jax['copy_bytes_per_second'])}/s"),
-    ]
-    if chip := chip_called(jax["devices"][0]["kind"]):
-        sheet = f"{rates_in_words(chip.flops)}; memory {format_bytes(chip.memory_bandwidth)}/s"
-        rows.append(("its data sheet", sheet))
-    if "launch_seconds" in jax:
-        pinned = f"{format_bytes(jax['host_link_bytes_per_second'])}/s from pinned memory"
-        rows += [("a small kernel", format_seconds(jax["launch_seconds"])), ("link to host", pinned)]
-    return [*rows, ("process", f"{format_bytes(jax['process_bytes'])} for Python and JAX alone")]
+    chip = None if "failed" in jax else chip_called(jax["devices"][0]["kind"])
+    if chip is None:
+        return []
+    return [("its data sheet", f"{figure('flops', chip.flops)}; memory {figure('bandwidth', chip.memory_bandwidth)}")]
 
 
 def devices_in_words(devices: Sequence[Mapping[str, str]]) -> str:
     """Returns the number of devices and their kinds."""
     return f"{len(devices)}: {', '.join(device['kind'] for device in devices)}"
-
-
-def rates_in_words(flops: Mapping[str, float]) -> str:
-    """Returns rates of matrix products."""
-    return ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {precision}" for precision, rate in flops.items())

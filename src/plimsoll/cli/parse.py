@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from itertools import islice, takewhile
 from typing import Annotated, Any, Generic, TypeVar
 
 from plimsoll.cli.help import ALIASES, Page, page_of_recipe, print_help
@@ -195,46 +196,33 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
     """
     help_line = f"`{program} --help` lists the options"
     by_flag = {form: option for option in options for form in forms_of(option)}
+    by_flag |= {flag: by_flag[same] for flag, same in SAME.items() if flag not in by_flag and same in by_flag}
     arguments = [option for option in options if option.is_argument]
     values: dict[str, Any] = {}
-    given: list[str] = []
-    rest = [*words]
+    rest = without_aliases(words)
     while rest:
         word = rest.pop(0)
         flag, equals, value = split_word(word)
         texts = [value] if equals else []
-        if flag in ALIASES:
-            rest = [*ALIASES[flag], *texts, *rest]
-            continue
 
         # The option that the word names, or the argument that it is.
-        same = SAME.get(flag, "")
-        option = by_flag.get(flag) or by_flag.get(same)
-        if option is not None and same in given:
-            raise RecipeError(f"{flag} and {same} are the same option here: give one of them. {help_line}")
-        given.append(flag)
-        if option is None and word.startswith("-"):
-            raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
-        if option is None and not arguments:
-            raise RecipeError(
-                f"nothing more is expected after the options and arguments given, got {word!r}: {help_line}"
-            )
+        option = by_flag.get(flag)
         if option is None:
+            if word.startswith("-") or not arguments:
+                raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
             option = arguments.pop(0)
             texts = [word]
 
-        # A switch has no value.
+        # A switch has no value. That of another option may begin with a hyphen, and is no option.
         if option.is_switch:
             if equals:
                 raise RecipeError(f"{flag} takes no value, got {value!r}: {help_line}")
             values[option.name] = flag == option.flag
             continue
-
-        # A value may begin with a hyphen, and is no option.
-        takes_more = not texts
-        while takes_more and rest and split_word(rest[0])[0] not in by_flag.keys() | ALIASES.keys():
-            texts.append(rest.pop(0))
-            takes_more = option.is_list
+        if not texts:
+            following = takewhile(lambda text: split_word(text)[0] not in by_flag, rest)
+            texts = [*following] if option.is_list else [*islice(following, 1)]
+            del rest[: len(texts)]
         if not texts:
             raise RecipeError(f"{flag}: expected one argument; {help_line}")
         read = [value_of(option, text) for text in texts]
@@ -245,6 +233,15 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
             name = option.metavar if option.is_argument else option.flag
             raise RecipeError(f"{program} needs {name}. {option.text} {help_line}")
     return values
+
+
+def without_aliases(words: Sequence[str]) -> list[str]:
+    """Returns the words with our options for those of the published guides."""
+    ours: list[str] = []
+    for word in words:
+        flag, equals, value = split_word(word)
+        ours += [*ALIASES[flag], *([value] if equals else [])] if flag in ALIASES else [word]
+    return ours
 
 
 def forms_of(option: Option) -> list[str]:
@@ -260,33 +257,26 @@ def split_word(word: str) -> tuple[str, str, str]:
     return flag.replace("_", "-"), equals, value
 
 
-def unknown(flag: str, options: Sequence[Option], *, program: str) -> str:
-    """Returns why a flag is refused that is no option, with the option that was meant, or the recipes that have it.
+def unknown(word: str, options: Sequence[Option], *, program: str) -> str:
+    """Returns why a word is refused that is no option, with the option that was meant, or the recipes that have it.
 
     Args:
-        flag: The flag.
+        word: A flag, or a word beyond the arguments.
         options: All options of the command.
         program: What was typed before them, like `plimsoll train stories`.
     """
+    if not word.startswith("-"):
+        return f"nothing more is expected after the options and arguments given, got {word!r}:"
     _, command, *recipe = program.split(" ", 2)
     known = [form for option in options for form in forms_of(option)]
     if COMMANDS[command].takes_recipe:
         known += ALIASES
         from plimsoll.recipes.registry import recipes_with
 
-        others = recipes_with(flag[2:].replace("-", "_"))
+        others = recipes_with(word[2:].replace("-", "_"))
         if others and " ".join(recipe) not in others:  # unless its parts were exchanged
-            return f"the recipe {' '.join(recipe)} has no option {flag}, which is one of {names_in_words(others)}:"
-    near = did_you_mean(flag, known, most=2, like=0.7)
-    if not near and (others := commands_with(flag)):
-        return f"there is no option {flag} of {command}, which is one of {names_in_words(others)}:"
-    return f"there is no option {flag}{near or ':'}"
-
-
-def commands_with(flag: str) -> list[str]:
-    """Returns the names of the commands that have an option of their own."""
-    own = [command for command in COMMANDS if command != "prepare"]
-    return [command for command in own if flag in [option.flag for option in options_of_command(command)]]
+            return f"the recipe {' '.join(recipe)} has no option {word}, which is one of {names_in_words(others)}:"
+    return f"there is no option {word}{did_you_mean(word, known, most=2, like=0.7) or ':'}"
 
 
 def options_of_command(command: str) -> Sequence[Option]:

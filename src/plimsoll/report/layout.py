@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.units import MIB, format_bytes
+from plimsoll.units import MIB, format_bytes, format_seconds
 
 UNKNOWN = "-"
 WIDTH = 100
@@ -24,6 +24,23 @@ def known(value: float | None, form: str | Callable[[float], str]) -> str:
     if value is None:
         return UNKNOWN
     return format(value, form) if isinstance(form, str) else form(value)
+
+
+def figure(name: str, value: Any) -> str:
+    """Returns a figure as text, in the unit that its name ends in; of several each with its own name."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{part} {figure(name, each)}" for part, each in value.items())
+    if name.endswith("flops"):
+        return f"{value / 1e12:,.4g} TFLOP/s"
+    if name.endswith("bandwidth"):
+        return f"{value / 1e9:,.0f} GB/s"
+    if name.endswith("bytes_per_second"):
+        return f"{format_bytes(value)}/s"
+    if name.endswith("bytes"):
+        return format_bytes(value)
+    if name.endswith("seconds"):
+        return format_seconds(value)
+    return "missing" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def format_share(part: float | None, whole: float | None) -> str:
