@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plimsoll.api.finetune import Tune as Tune
     from plimsoll.api.finetune import finetune as finetune
-    from plimsoll.api.launch import train as train
     from plimsoll.api.loader import loader as loader
     from plimsoll.api.plan import FunctionPlan as FunctionPlan
     from plimsoll.api.plan import RecipePlan as RecipePlan
     from plimsoll.api.plan import plan as plan
     from plimsoll.api.run import Run as Run
     from plimsoll.api.run import load as load
+    from plimsoll.api.run import train as train
     from plimsoll.data.hdf5.columns import Hdf5 as Hdf5
     from plimsoll.data.loader_bytes import estimate_memory_usage as estimate_memory_usage
     from plimsoll.errors import BudgetError as BudgetError
@@ -55,7 +55,7 @@ _MODULES = {
     "plan": "api.plan",
     "RecipePlan": "api.plan",
     "FunctionPlan": "api.plan",
-    "train": "api.launch",
+    "train": "api.run",
     "load": "api.run",
     "Run": "api.run",
     "finetune": "api.finetune",

@@ -48,7 +48,32 @@ def from_json(kind: type[Kind], value: Any, path: str) -> Kind:
         return kind.from_dict(value, path)  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(kind):
         return fields_from_json(kind, value, path)
-    return _read(kind, value, path)
+
+    # A value or None.
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        (other,) = set(kinds) - {NoneType}
+        return None if value is None else from_json(other, value, path)
+
+    # Several values.
+    if origin in (Mapping, dict) and isinstance(value, Mapping):
+        return {name: from_json(kinds[1], part, f"{path}.{name}") for name, part in value.items()}  # type: ignore
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        return _items(kinds, value, path)  # type: ignore[return-value]
+
+    # One value.
+    if not _is_of(kind, value):
+        raise TypeError(f"{path} is {value!r}")
+    return value
+
+
+def _items(kinds: Sequence[Any], values: Sequence[Any], path: str) -> tuple[Any, ...]:
+    """Returns values of these types; of any number where there is one type, or one and an ellipsis."""
+    if len(kinds) == 1 or Ellipsis in kinds:
+        kinds = [kinds[0]] * len(values)
+    if len(kinds) != len(values):
+        raise TypeError(f"{path} has {len(values)} values instead of {len(kinds)}")
+    return tuple(from_json(kind, values[place], f"{path}[{place}]") for place, kind in enumerate(kinds))
 
 
 def fields_from_json(kind: type[Kind], value: Any, path: str) -> Kind:
@@ -76,39 +101,6 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     missing = dataclasses.MISSING
     fields = dataclasses.fields(kind)
     return {field.name: (hints[field.name], field.default is field.default_factory is missing) for field in fields}
-
-
-def _read(kind: Any, value: Any, path: str) -> Any:
-    """Returns a value that is no dataclass."""
-    origin = get_origin(kind)
-    arguments = get_args(kind)
-
-    # A value or None.
-    if origin in (Union, UnionType):
-        (other,) = set(arguments) - {NoneType}
-        return None if value is None else from_json(other, value, path)
-
-    # Several values.
-    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
-        return _read_items(kind, value, path)
-    if origin in (Mapping, dict) and isinstance(value, Mapping):
-        return {name: from_json(arguments[1], part, f"{path}.{name}") for name, part in value.items()}
-
-    # One value.
-    if not _is_of(kind, value):
-        raise TypeError(f"{path} is {value!r}")
-    return value
-
-
-def _read_items(kind: Any, items: Sequence[Any], path: str) -> tuple[Any, ...]:
-    """Returns a tuple of a fixed or of any length."""
-    kinds = get_args(kind)
-    if get_origin(kind) is Sequence or Ellipsis in kinds:
-        kinds = kinds[:1] * len(items)
-    if len(kinds) != len(items):
-        raise TypeError(f"{path} has {len(items)} values instead of {len(kinds)}")
-    places = range(len(items))
-    return tuple(from_json(kinds[place], items[place], f"{path}[{place}]") for place in places)
 
 
 def _is_of(kind: Any, value: Any) -> bool:

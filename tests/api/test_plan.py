@@ -109,7 +109,7 @@ def test_train_needs_data_and_for_patience_something_to_evaluate_on(plan):
 
 def test_the_length_may_be_given_in_epochs_and_no_name_is_the_default_folder(plan, monkeypatch):
     monkeypatch.setattr(module, "ask_worker", lambda verb, question: {})
-    monkeypatch.setattr(module.launch, "train", lambda recipe, **options: (recipe, options["run"]))
+    monkeypatch.setattr(module.runs, "train", lambda recipe, **options: (recipe, options["run"]))
     recipe, run = plan.train(init, data(), epochs=2, run="")
     assert (recipe.length.epochs, recipe.length.steps, run) == (2, None, "runs/mine")
     with pytest.raises(RecipeError, match="nothing says how long to train: give train steps=, or epochs="):

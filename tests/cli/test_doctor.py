@@ -9,7 +9,7 @@ from plimsoll.api.planning import place
 from plimsoll.cli import doctor
 from plimsoll.errors import RecipeError
 from plimsoll.files.folder import locked
-from plimsoll.processes import cache, request
+from plimsoll.processes import request
 from plimsoll.units import GIB, MIB
 
 FOUND = {

@@ -59,7 +59,7 @@ for name in PRESETS:
 assert not loaded() & heavy, loaded() & heavy
 
 # Planning and training: `train` becomes the training process, whose memory is the budget's business from then on.
-import plimsoll.api.launch, plimsoll.cli.train
+import plimsoll.api.run, plimsoll.cli.train
 
 preset("code").hints
 with_jax = {"widened", "rematerialised", "Hdf5"}  # are called where a loss and its data are

@@ -416,7 +416,7 @@ def test_others_are_looked_for_only_where_a_cluster_says_that_there_are_some(var
         (("host:1", None, None), "go together"),
         (("host", 2, 0), "is not HOST:PORT"),
         (("host:99999999", 2, 0), "with a port of at most 65,535"),
-        (("host:1", 2, 2), "--process 2 is none of --processes 2"),
+        (("host:1", 2, 2), "go together, and are .*2, 2"),
     ],
 )
 def test_half_an_address_is_refused_and_one_process_is_alone(given, words):

@@ -160,8 +160,8 @@ REFUSED = {
     # A run of text
     "export RUN": "--merged",
     "export RUN --adapter out": "stories | --adapter | finetune | --merged",
-    "export RUN x.onnx": "x.onnx | .onnx | --merged FOLDER",
-    "export RUN --merged x.onnx": "x.onnx | .onnx | Hugging Face | --merged FOLDER | --adapter",
+    "export RUN x.onnx": "nothing more is expected | x.onnx",
+    "export RUN --merged x.onnx": "x.onnx | folder | transformers | --merged FOLDER | --adapter",
     "export RUN --merged MODEL": "--merged MODEL",
     "evaluate RUN --keep-seen": "--keep-seen | stories",
     "evaluate RUN --closed-loop": "--closed-loop | control",

@@ -93,24 +93,21 @@ def membership(
     Raises:
         RecipeError: Only some of the first three are given, or one is not valid.
     """
-    if coordinator is None and processes is None and process is None:
+    typed = (coordinator, processes, process)
+    if typed == (None, None, None):
         target = chip_named(chip or "cpu")
         several_hosts = target.platform == "tpu" and target.hosts > 1
         return Membership() if several_hosts or _in_cluster(variables) else None
-    if coordinator is None or processes is None or process is None:
+    if coordinator is None or processes is None or process is None or not 0 <= process < processes:
         raise RecipeError(
-            "--coordinator HOST:PORT, --processes N and --process I go together: the first machine's address and a free"
-            " port there, how many processes there are, and which of them this one is, from 0"
+            f"--coordinator HOST:PORT, --processes N and --process I go together, and are {typed}: the first machine's"
+            " address and a free port there, how many processes there are, and which of them this one is, from 0"
         )
     host, _, port = coordinator.rpartition(":")
     if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
         raise RecipeError(
             f"--coordinator {coordinator[:80]} is not HOST:PORT, like 10.0.0.1:9911, with a port of at most"
             f" {LAST_PORT:,}"
-        )
-    if not 0 <= process < processes:
-        raise RecipeError(
-            f"--process {process} is none of --processes {processes}: give each of them its own number, counted from 0"
         )
     return Membership(coordinator, processes, process) if processes > 1 else None
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plimsoll.api.keywords import read_request
-from plimsoll.api.launch import train
 from plimsoll.api.messages import Say
 from plimsoll.api.plan import RecipePlan, plan
-from plimsoll.api.run import Run, load
+from plimsoll.api.run import Run, load, train
 from plimsoll.api.use import Place
 from plimsoll.recipes.recipe import Pinned
 

@@ -69,34 +69,20 @@ def job(
     folder = RunFolder(str(options.run))
     before = folder.planned() if folder.has("plan.json") and not options.replan else None
     target = chip_named(options.chip or ("cpu" if before is None else before.plan.chip))
-    if target.platform == "tpu":
-        raise RecipeError(
-            f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
-        )
     if target.platform == "cpu" and options.memory is None and before is None:
         raise RecipeError(
             f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
             " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
         )
-
-    # A process for each GPU, or for each node.
-    if nodes is not None and nodes < 1:
-        raise RecipeError(f"--nodes must be 1 or more, got {nodes}")
-    tasks = target.devices if target.platform == "cuda" else (nodes or 1)
+    tasks, count = _divided(target, on, nodes)
     options.refuse_clock(tasks)
-    count = nodes or max(1, tasks // GPUS_OF_A_NODE)
-    if tasks % count:
-        raise RecipeError(
-            f"--nodes {count} cannot have equal parts of the {target.devices} GPUs of {target.name}: name a number that"
-            " divides them"
-        )
     planned = before or _planned(recipe, options, target, tasks, say)
     budget = planned.ledger.budget_bytes if options.memory is None else budget_bytes(options.memory, target)
-    given = [word.partition("=")[0].replace("_", "-") for word in words]
-    command = [*words]
-    command += [] if "--chip" in given else ["--chip", target.name]
-    names_run = {"resume", "--run", "--output-dir"} & {*given}
-    command += [] if names_run else ["--run", str(options.run)]
+
+    # The same command for each process.
+    command = [*words, "--chip", target.name]
+    if words[0] == "train":
+        command += ["--run", str(options.run)]
     host = planned.ledger.host
     return Job(
         name=options.name or planned.recipe,
@@ -107,6 +93,22 @@ def job(
         gpus_per_node=tasks // count if target.platform == "cuda" else 0,
         process_bytes=budget if host is None else host.predicted_peak_bytes,
     )
+
+
+def _divided(target: Chip, on: Scheduler, nodes: int | None) -> tuple[int, int]:
+    """Returns the number of processes, one for each GPU or for each node, and that of nodes."""
+    if target.platform == "tpu":
+        raise RecipeError(
+            f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
+        )
+    tasks = target.devices if target.platform == "cuda" else (nodes or 1)
+    count = max(1, tasks // GPUS_OF_A_NODE) if nodes is None else nodes
+    if count < 1 or tasks % count:
+        raise RecipeError(
+            f"--nodes {count} cannot have equal parts of the {target.devices} GPUs of {target.name}: name a number that"
+            " divides them, 1 or more"
+        )
+    return tasks, count
 
 
 def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Planned:

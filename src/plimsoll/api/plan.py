@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-from plimsoll.api import launch
+from plimsoll.api import run as runs
 from plimsoll.api.keywords import options_of, read_request, require_options
 from plimsoll.api.messages import Say, quiet
 from plimsoll.api.planning.ask import ask
 from plimsoll.api.planning.compare import compare
 from plimsoll.api.planning.find import UNKNOWN_STEPS
 from plimsoll.api.planning.question import Question
-from plimsoll.api.run import Run
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.bucket import is_address
 from plimsoll.files.run_folder import RunFolder
@@ -270,7 +269,7 @@ class FunctionPlan(RecipePlan):
         run: str | os.PathLike[str] | None = None,
         validation_data: Any = None,
         **options: Any,
-    ) -> Run:
+    ) -> runs.Run:
         """Trains within the budget, in a separate process. If the run exists, continues from its last checkpoint.
 
         It plans again first, since this plan did not know `init` and the data.
@@ -308,7 +307,7 @@ class FunctionPlan(RecipePlan):
             ask_worker("require_sound", {"recipe": to_dict(recipe)})
         how: dict[str, Any] = {option: getattr(self.question, option) for option in OF_TRAINING}
         how |= {"log_norms": self.question.step_options.norms, "name": name, **options}
-        return launch.train(recipe, run=folder, **how)
+        return runs.train(recipe, run=folder, **how)
 
     def _of_found(self, planned: Planned, question: Question) -> Self:
         found = super()._of_found(planned, question)

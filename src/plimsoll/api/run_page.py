@@ -44,6 +44,12 @@ def write(
     from plimsoll.report.page.run import run_page
     from plimsoll.report.picture import require_place
 
+    if (run is None) == (plan is None):
+        raise PlimsollError(
+            "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
+            " plan.json"
+        )
+
     # Its place, before anything is read; without a folder reading it says that it is no run.
     folder = Path() if run is None or is_address(run) else Path(run).expanduser()
     path = Path(out or folder / "report.html").expanduser()
@@ -51,18 +57,12 @@ def write(
         require_place(path, SUFFIXES)
 
     # What it shows.
-    if run is not None and plan is None:
-        with as_written(f"a file of {run}"):
-            record = run_report.recorded(fetched(run), ask_model=model, closed_loop=closed_loop, say=say)
-            page = run_page(record)
-    elif run is None and plan is not None:
+    if plan is not None:
         page = plan_page(read_plan_file(os.fspath(plan)))
     else:
-        raise PlimsollError(
-            "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
-            " plan.json"
-        )
-
+        with as_written(f"a file of {run}"):
+            here = fetched(str(run))
+            page = run_page(run_report.recorded(here, ask_model=model, closed_loop=closed_loop, say=say))
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
     try:

@@ -1,6 +1,6 @@
 """A recipe and a budget become a plan, and a plan becomes a run: what to start, for the command and the library.
 
-Nothing here imports JAX: compiling happens in a child, training in a process of its own (`api/launch.py` starts it).
+Nothing here imports JAX: compiling happens in a child, training in a process of its own (`api/follow.py` starts it).
 """
 
 from __future__ import annotations
@@ -218,24 +218,16 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
             return prepared
     prepared = recipe.open(folder.path).prepare(say)
     if recipe.length.steps is None and prepared.steps < FEW_STEPS:
-        say(_notice_of_few_steps(recipe, prepared))
+        count = f"{prepared.steps:,} optimizer steps of {recipe.effective_batch:,} examples"
+        say(
+            f"{count} are few to learn from: a smaller --batch-size makes more of them, and so does --steps {FEW_STEPS}"
+        )
     folder.write("data.json", prepared.to_json())
     saved = to_dict(recipe)
     keep_source(saved, folder.path)
     folder.seal()
     folder.write("recipe.json", saved)
     return prepared
-
-
-def _notice_of_few_steps(recipe: Recipe, prepared: Prepared) -> str:
-    """Returns a notice that the steps of a run are few, with the options that make more."""
-    batch, per_epoch = recipe.effective_batch, prepared.steps_per_epoch or prepared.steps
-    ways = [f"--steps {FEW_STEPS:,} goes {FEW_STEPS / per_epoch:,.3g} times through the data"]
-    smaller = max(1, batch * prepared.steps // FEW_STEPS)
-    if recipe.length.gradient_accumulation_steps == 1 and smaller < batch:
-        ways.insert(0, f"--batch-size {smaller:,} makes about {batch * prepared.steps // smaller:,} of the same data")
-    count = "1 optimizer step" if prepared.steps == 1 else f"{prepared.steps:,} optimizer steps"
-    return f"{count} of {batch:,} examples are few to learn from: {'; '.join(ways)}"
 
 
 def plan_again(request: dict[str, Any]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -33,10 +32,6 @@ from plimsoll.recipes.saved import from_dict, name_in, uses_of
 from plimsoll.recipes.verbs import Verb, resolved
 
 Place = str | os.PathLike[str] | None
-FILES = re.compile(
-    r"\.(onnx|gguf|ggml|safetensors|bin|pt|pth|pkl|ckpt|h5|keras|tflite|pb|npz|mlmodel|engine|zip|tar)", re.IGNORECASE
-)
-"""Ends of names that stand for files of models, none of which is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +138,11 @@ class ExportOptions(UseOptions):
                 " --adapter FOLDER for peft"
             )
         for place in places:
-            refuse_file(place)
+            if Path(place).suffix[1:].isalpha():
+                raise RecipeError(
+                    f"{place} names a file, and a model is exported into a folder, as transformers (--merged FOLDER) or"
+                    " peft (--adapter FOLDER) load it: other programs convert that"
+                )
 
 
 USES: dict[str, type[UseOptions]] = {
@@ -219,14 +218,3 @@ def verb_of(name: str, run: str) -> Verb:
     if verb is None and name != "evaluate":
         raise RecipeError(f"{folder.path} is a run of {name_in(saved)}, {USES[name].lacking}")
     return verb or Verb()
-
-
-def refuse_file(place: str) -> None:
-    """Raises RecipeError for a name like `x.onnx`: a model is exported into a folder, in one of two formats."""
-    suffix = Path(place).suffix
-    if FILES.fullmatch(suffix) and not Path(place).is_dir():
-        raise RecipeError(
-            f"{place} names a {suffix} file, and a model is exported into a folder: in the Hugging Face format,"
-            " which transformers loads and other programs convert (--merged FOLDER, in Python export(FOLDER)); of a"
-            " run of finetune also as adapters for peft (--adapter FOLDER)"
-        )

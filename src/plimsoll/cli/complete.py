@@ -47,23 +47,24 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
 
     # The recipe or data set that the command takes first.
     is_flag = current.startswith("-")
-    if not words and not is_flag:
-        if COMMANDS[command].takes_recipe:
-            return presets()
-        if command == "prepare":
-            return preparations()
+    first: Iterable[str] = ()
+    if COMMANDS[command].takes_recipe:
+        first = presets()
+    elif command == "prepare":
+        first = preparations()
+    if first and not words and not is_flag:
+        return first
 
-    # The value of the option before the cursor, an option, or an argument.
-    rows = _rows(command, words)
-    by_flag = {option.flag: option for option in rows if not (option.is_argument or option.is_switch)}
-    if words and words[-1] in by_flag:
-        return _values(by_flag[words[-1]])
+    # An option, or the value of the one before the cursor, else of an argument.
+    options = _options(command, words)
     if is_flag:
-        return [form for option in rows for form in forms_of(option)]
-    return [value for option in rows if option.is_argument for value in _values(option)]
+        return [form for option in options for form in forms_of(option)]
+    asking = [option for option in options if words and option.flag == words[-1] and not option.is_switch]
+    asking = asking or [option for option in options if option.is_argument]
+    return [value for option in asking for value in _values(option)]
 
 
-def _rows(command: str, words: Sequence[str]) -> Sequence[Option]:
+def _options(command: str, words: Sequence[str]) -> Sequence[Option]:
     """Returns the options of a command, and of the recipe or data set after it."""
     try:
         if COMMANDS[command].takes_recipe:

@@ -140,7 +140,9 @@ def empty_cache(options: DoctorOptions) -> int:
     folder = cache.cache_folder()
     removed, kept = map(sizes, cache.empty(folder))
     result = {"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}
-    text = f"removed from {folder}: {figure('bytes', removed)}\nstill there, in use or not yours: {figure('bytes', kept)}"
+    text = (
+        f"removed from {folder}: {figure('bytes', removed)}\nstill there, in use or not yours: {figure('bytes', kept)}"
+    )
     return print_answer(options, result, lambda _: text)
 
 

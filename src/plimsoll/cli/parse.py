@@ -202,8 +202,8 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
     rest = without_aliases(words)
     while rest:
         word = rest.pop(0)
-        flag, equals, value = split_word(word)
-        texts = [value] if equals else []
+        flag, equals, text = split_word(word)
+        texts = [text] if equals else []
 
         # The option that the word names, or the argument that it is.
         option = by_flag.get(flag)
@@ -213,26 +213,30 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
             option = arguments.pop(0)
             texts = [word]
 
-        # A switch has no value. That of another option may begin with a hyphen, and is no option.
-        if option.is_switch:
-            if equals:
-                raise RecipeError(f"{flag} takes no value, got {value!r}: {help_line}")
-            values[option.name] = flag == option.flag
-            continue
-        if not texts:
+        # Its value may begin with a hyphen, and is no option.
+        if not texts and not option.is_switch:
             following = takewhile(lambda text: split_word(text)[0] not in by_flag, rest)
             texts = [*following] if option.is_list else [*islice(following, 1)]
             del rest[: len(texts)]
-        if not texts:
-            raise RecipeError(f"{flag}: expected one argument; {help_line}")
-        read = [value_of(option, text) for text in texts]
-        values[option.name] = read if option.is_list else read[0]
+        values[option.name] = value_typed(option, flag, texts)
 
     for option in options:
         if option.default is MISSING and option.name not in values:
             name = option.metavar if option.is_argument else option.flag
             raise RecipeError(f"{program} needs {name}. {option.text} {help_line}")
     return values
+
+
+def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
+    """Returns the value of an option that was typed with these texts after it."""
+    if option.is_switch:
+        if texts:
+            raise RecipeError(f"{flag} takes no value, got {texts[0]!r}")
+        return flag == option.flag
+    if not texts:
+        raise RecipeError(f"{flag}: expected one argument, {option.metavar}: {option.text}")
+    read = [value_of(option, text) for text in texts]
+    return read if option.is_list else read[0]
 
 
 def without_aliases(words: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from plimsoll.api.use import USES, Writing, refuse_file, use, verb_of
+from plimsoll.api.use import USES, Writing, use, verb_of
 from plimsoll.cli.help import Page, print_help
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.parse import OfRun, Printed, print_answer, read_words, split_word
@@ -88,13 +88,7 @@ evaluate = partial(answered, "evaluate")
 sample = partial(answered, "sample")
 solve = partial(answered, "solve")
 rank = partial(answered, "rank")
-
-
-def export(arguments: Sequence[str]) -> int:
-    """Prints where a model was written, for other programs."""
-    for word in arguments:
-        refuse_file(word)
-    return answered("export", arguments)
+export = partial(answered, "export")
 
 
 def rows_of(command: str) -> tuple[Option, ...]:

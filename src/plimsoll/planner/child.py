@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
@@ -290,7 +290,7 @@ class Pool(Answering):
         for child in reversed(children):
             self._idle.put(child)
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
