@@ -53,7 +53,7 @@ def from_json(kind: type[Kind], value: Any, path: str) -> Kind:
     origin, kinds = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (other,) = set(kinds) - {NoneType}
-        return None if value is None else from_json(other, value, path)
+        return None if value is None else from_json(other, value, path)  # type: ignore[return-value]
 
     # Several values.
     if origin in (Mapping, dict) and isinstance(value, Mapping):
