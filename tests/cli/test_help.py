@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -142,4 +141,4 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
     with pytest.raises(AttributeError, match="plimsoll has no 'plna'") as refusal:
         _ = plimsoll.plna
-    assert "Did you mean: 'plan'" in traceback.format_exception_only(refusal.value)[-1]
+    assert (refusal.value.name, refusal.value.obj) == ("plna", plimsoll)  # by which Python suggests another

@@ -232,17 +232,20 @@ def _followed(ray: Any, workers: Sequence[Any], say: Say, interruption: Interrup
         ready, _ = ray.wait(list(running), timeout=LOOK_SECONDS)
         for output in ready:
             number = running[output]
-            try:
-                line = ray.get(next(output))
-            except ray.exceptions.RayError:  # the actor or its node is gone
-                line = LOST
+            line = _next_line(ray, output)
             if isinstance(line, int):
                 codes[number] = line
                 del running[output]
                 if line:  # the others may wait for one that is not there any more
                     deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
-            elif number == 0:
-                say(line)
-            elif line.startswith("error: "):
-                say(f"process {number}: {line}")
+            elif number == 0 or line.startswith("error: "):
+                say(f"process {number}: {line}" if number else line)
     return codes
+
+
+def _next_line(ray: Any, output: Any) -> str | int:
+    """Returns what a process prints next, or its exit code."""
+    try:
+        return ray.get(next(output))
+    except ray.exceptions.RayError:  # the actor or its node is gone
+        return LOST

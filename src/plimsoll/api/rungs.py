@@ -45,12 +45,7 @@ def rungs(
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
     steps = steps_of(recipe)
-    unknown = [name for name in chosen if name not in names_of(recipe)]
-    if unknown:
-        known = names_of(recipe)
-        hint = did_you_mean(unknown[0], known) or f": there are {names_in_words(known, all_of_them='docs/levers.md')}"
-        raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
-
+    _require_known(chosen, [step.name for step in steps])
     levers = {**registry.plain(), "micro_batch": recipe.effective_batch}
     ladder: list[Rung] = []
     left_out: dict[str, str] = {}
@@ -68,6 +63,13 @@ def rungs(
         words = step.words.format(*new.values())
         ladder.append(Rung(step.name, lever, registry.numerics(levers), words, levers, on_rung))
     return ladder, left_out
+
+
+def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        hint = did_you_mean(unknown[0], known) or f": there are {names_in_words(known, all_of_them='docs/levers.md')}"
+        raise RecipeError(f"--rungs {unknown[0]} is no rung of this ladder{hint}")
 
 
 def steps_of(recipe: Recipe) -> Sequence[OwnRung]:

@@ -45,20 +45,16 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     if command not in COMMANDS:
         return ()
 
-    # The recipe or data set that the command takes first.
-    is_flag = current.startswith("-")
-    first: Iterable[str] = ()
-    if COMMANDS[command].takes_recipe:
-        first = presets()
-    elif command == "prepare":
-        first = preparations()
-    if first and not words and not is_flag:
-        return first
-
-    # An option, or the value of the one before the cursor, else of an argument.
+    # An option; or first the recipe or data set that the command takes.
     options = _options(command, words)
-    if is_flag:
+    if current.startswith("-"):
         return [form for option in options for form in forms_of(option)]
+    if not words and COMMANDS[command].takes_recipe:
+        return presets()
+    if not words and command == "prepare":
+        return preparations()
+
+    # The value of the option before the cursor, else of an argument.
     asking = [option for option in options if words and option.flag == words[-1] and not option.is_switch]
     asking = asking or [option for option in options if option.is_argument]
     return [value for option in asking for value in _values(option)]

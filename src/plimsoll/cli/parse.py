@@ -195,8 +195,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
         RecipeError: A word is no option or value, or one is missing.
     """
     help_line = f"`{program} --help` lists the options"
-    by_flag = {form: option for option in options for form in forms_of(option)}
-    by_flag |= {flag: by_flag[same] for flag, same in SAME.items() if flag not in by_flag and same in by_flag}
+    by_flag = flags_of(options)
     arguments = [option for option in options if option.is_argument]
     values: dict[str, Any] = {}
     rest = without_aliases(words)
@@ -220,11 +219,18 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
             del rest[: len(texts)]
         values[option.name] = value_typed(option, flag, texts)
 
-    for option in options:
-        if option.default is MISSING and option.name not in values:
-            name = option.metavar if option.is_argument else option.flag
-            raise RecipeError(f"{program} needs {name}. {option.text} {help_line}")
+    missing = [option for option in options if option.default is MISSING and option.name not in values]
+    if missing:
+        name = missing[0].metavar if missing[0].is_argument else missing[0].flag
+        raise RecipeError(f"{program} needs {name}. {missing[0].text} {help_line}")
     return values
+
+
+def flags_of(options: Sequence[Option]) -> dict[str, Option]:
+    """Returns the options by what is typed, the names that other recipes have for the same among them."""
+    by_flag = {form: option for option in options for form in forms_of(option)}
+    same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
+    return same | by_flag
 
 
 def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
