@@ -107,7 +107,8 @@ def test_the_script_starts_what_was_typed_without_what_is_for_the_scheduler(plan
     assert on_slurm("--memory", "1GiB", "--no-submit", "--nodes=2", "--sbatch=time=1", run="my run") == 0
     script = Path("my run.slurm/job.sh").read_text()
     (line,) = [line for line in script.splitlines() if line.startswith("srun ")]
-    typed = f"train stories --dataset-id 'a text.jsonl' {' '.join(TINY)} --run 'my run' --memory 1GiB --chip cpu --run 'my run'"
+    typed = f"train stories --dataset-id 'a text.jsonl' {' '.join(TINY)} --run 'my run' --memory 1GiB"
+    typed = f"{typed} --chip cpu --run 'my run'"
     assert line == f"srun --kill-on-bad-exit=0 {sys.executable} -m plimsoll.cli.main {typed}"
     assert subprocess.run(["bash", "-n", "my run.slurm/job.sh"], check=False).returncode == 0
 
