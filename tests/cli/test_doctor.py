@@ -48,7 +48,7 @@ GOLDEN = """\
   available           12.0 GiB
   default budget      10.0 GiB
   cache               /cache
-    has               compiled 20.0 MiB, autotuning 0 B, tokens 9.0 MiB, answers 1.0 MiB
+    has               compiled 20.0 MiB, tokens 9.0 MiB, answers 1.0 MiB
     has at most       5.0 GiB
     free on its disk  70.0 GiB
   runs                /work/runs
@@ -143,8 +143,8 @@ def test_the_cache_is_emptied_and_nothing_is_examined(tmp_path, monkeypatch, cap
         assert json.loads(printed)["removed_bytes"] == {"compiled": 3000, "tokens": 0, "answers": 20}
     else:
         assert printed == (
-            f"removed from {tmp_path}: compiled 2.9 KiB, autotuning 0 B, tokens 0 B, answers 20 B\n"
-            "still there, in use or not yours: compiled 0 B, autotuning 0 B, tokens 500 B, answers 0 B\n"
+            f"removed from {tmp_path}: compiled 2.9 KiB, tokens 0 B, answers 20 B\n"
+            "still there, in use or not yours: compiled 0 B, tokens 500 B, answers 0 B\n"
         )
     assert doctor.doctor(["--empty-cache"]) == 0
     assert sum(doctor.disk(tmp_path)["cache_parts_bytes"].values()) == 0
