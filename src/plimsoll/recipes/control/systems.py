@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # else where it is needed: the command line's help comes through here, and NumPy takes 0.1 s
     import numpy as np
 
 MOST_STATES, MOST_INPUTS = 12, 6
-KNOWN: dict[str, Any] = {"__builtins__": {}, "sqrt": math.sqrt, "exp": math.exp}
-"""Functions that formulas may use."""
+OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+FUNCTIONS = {"sqrt": math.sqrt, "exp": math.exp}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +63,10 @@ class Family:
 
         values = dict(parameters or self.parameters)
         for name, formula in self.shared.items():
-            values[name] = eval(_compiled(formula), KNOWN, values)
+            (values[name],) = _row(formula, values)
 
         def matrix(rows: Sequence[str]) -> np.ndarray:
-            return np.array([eval(_compiled(f"({row},)"), KNOWN, values) for row in rows], float)
+            return np.array([_row(row, values) for row in rows], float)
 
         if self.A:
             return matrix(self.A), matrix(self.B)
@@ -71,9 +79,31 @@ class Family:
         return np.block([list(rates), [pulls, frictions]]), np.concatenate([np.zeros_like(pushes), pushes])
 
 
+def _row(formulas: str, values: Mapping[str, float]) -> list[float]:
+    """Returns the values of arithmetic formulas between commas."""
+
+    def value(formula: ast.expr) -> float:
+        match formula:
+            case ast.Constant(value=float() | int() as number):
+                return number
+            case ast.Name(id=name):
+                return values[name]
+            case ast.UnaryOp(op=sign, operand=operand):
+                return OPERATIONS[type(sign)](value(operand))
+            case ast.BinOp(left=left, op=sign, right=right):
+                return OPERATIONS[type(sign)](value(left), value(right))
+            case ast.Call(func=ast.Name(id=name), args=[argument]):
+                return FUNCTIONS[name](value(argument))
+        raise ValueError(f"systems.toml: {ast.unparse(formula)} is no arithmetic")
+
+    return [value(formula) for formula in _parsed(formulas)]
+
+
 @cache
-def _compiled(formula: str) -> CodeType:
-    return compile(formula, "systems.toml", "eval")
+def _parsed(formulas: str) -> list[ast.expr]:
+    parsed = ast.parse(f"({formulas},)", mode="eval").body
+    assert isinstance(parsed, ast.Tuple)
+    return parsed.elts
 
 
 def _read(path: Path) -> dict[str, Family]:
