@@ -28,6 +28,7 @@ TYPED = {
     "train stories --no-submt": "did you mean --no-submit",
     "evaluate runs/x --memory 3GiB": "no option --memory | `plimsoll evaluate --help`",
     "report runs/x --tokens 3": "no option --tokens | `plimsoll report --help`",
+    "plan code --data a --dataset-id b": "--dataset-id and --data are the same option",
     "plan code --help optimiser": "'optimiser' | did you mean optimizer?",
     "evaluate runs/x runs/y": "nothing more is expected | 'runs/y'",
     # Values that are missing, or of another kind.

@@ -198,6 +198,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
     by_flag = flags_of(options)
     arguments = [option for option in options if option.is_argument]
     values: dict[str, Any] = {}
+    typed: dict[str, str] = {}
     rest = without_aliases(words)
     while rest:
         word = rest.pop(0)
@@ -211,6 +212,9 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
                 raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
             option = arguments.pop(0)
             texts = [word]
+        other = typed.setdefault(option.name, flag)
+        if other != flag and flag in SAME.keys() | SAME.values():
+            raise RecipeError(f"{flag} and {other} are the same option here: give one of them. {help_line}")
 
         # Its value may begin with a hyphen, and is no option.
         if not texts and not option.is_switch:

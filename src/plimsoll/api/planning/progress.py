@@ -1,8 +1,9 @@
-"""What is being done while planning, where an answer does not come at once."""
+"""What is being done while planning, where nothing else is said for a while."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from plimsoll.planner.child import Child, Pool
 from plimsoll.planner.types import Depth, Request, Verb
 
 SILENCE = 2.5
-"""Seconds without an answer after which what is being done is said."""
+"""Seconds without a line after which what is being done is said."""
 
 DOING: Mapping[Verb, str] = {
     "static": "computing the bytes of the state, in a process that imports JAX",
@@ -31,21 +32,46 @@ PREPARING: Mapping[Depth, str] = {
 
 
 class SpokenPool(Pool):
-    """Compile processes that say what they are doing, where that takes longer than SILENCE."""
+    """Compile processes that say what they are doing, each SILENCE seconds in which nothing else is said."""
 
     def __init__(self, children: Sequence[Child], say: Say) -> None:
         super().__init__(children)
-        self.say = say
+        self._say = say
+        self._last = time.monotonic()
+        self._asked: list[tuple[str, float]] = []
+        """What is being done, each since when; what began first stands first."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._speak, daemon=True)
+
+    def __enter__(self) -> SpokenPool:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        super().__exit__()
+        self._thread.join()
+
+    def say(self, text: str) -> None:
+        """Says something, after which it may be silent for a while."""
+        self._last = time.monotonic()
+        self._say(text)
+
+    def _speak(self) -> None:
+        while not self._over.wait(max(0.1, self._last + SILENCE - time.monotonic())):
+            now = time.monotonic()
+            if self._asked and now - self._last >= SILENCE:
+                what, since = self._asked[0]
+                self.say(f"{what}, {now - since:.0f} s so far")
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request, which is spoken of if it does not come at once."""
-        timer = threading.Timer(SILENCE, self.say, [self._words(request)])
-        timer.daemon = True
-        timer.start()
+        """Returns the answer to a request, which is spoken of meanwhile."""
+        asked = self._words(request), time.monotonic()
+        self._asked.append(asked)
         try:
             return super().answer(request)
         finally:
-            timer.cancel()
+            self._asked.remove(asked)
 
     def _words(self, request: Request) -> str:
         """Returns what is being done, with the plan that it is done with."""
