@@ -9,7 +9,16 @@ from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import sized
 from plimsoll.optimizers.settings import Decay
-from plimsoll.planner.bytes import COMPILING, FILED, PREDICTED, READING, RESTORE_BYTES, RUNNING_BYTES, TRIED
+from plimsoll.planner.bytes import (
+    COMPILING,
+    FILED,
+    PREDICTED,
+    READING,
+    RESTORE_BYTES,
+    RUNNING_BYTES,
+    SAVING_BYTES,
+    TRIED,
+)
 from plimsoll.units import KIB, MIB, format_count
 from small_tasks import parameters_of
 
@@ -22,7 +31,8 @@ PAGE = (DOCS / "memory.md").read_text("utf-8")
     [
         f"and {FILED.least_bytes // MIB} MiB and {FILED.instruction_bytes / KIB:g} KiB for each instruction",
         f": {READING.least_bytes // MIB} MiB and {READING.instruction_bytes / KIB:g} KiB for each instruction",
-        f"and {RUNNING_BYTES // MIB} MiB that steps and saves add",
+        f"and {RUNNING_BYTES // MIB} MiB that steps add",
+        f"| `save buffers` | {SAVING_BYTES // MIB} MiB |",
         f"| {RESTORE_BYTES // MIB} MiB, and the largest leaf twice |",
         *(f"P + {each.least_bytes // MIB} MiB and P / {each.largest_share}" for each in (PREDICTED, TRIED)),
     ],

@@ -178,7 +178,7 @@ def in_mib(phases):
 def test_every_phase_on_the_cpu_devices_of_each_process_in_mib(local, hosts, fsdp):
     """Of each device a state of 42 and a step of 52; of a process its weight, and data of 3.
 
-    To save beside training takes a copy. A process writes what its devices hold: nothing is gathered.
+    A save takes 12, and beside training a copy. A process writes what its devices hold: nothing is gathered.
     """
     asked = problem(GIB, devices=local * hosts, hosts=hosts)
     static = replace(LARGE, whole_state_bytes=(150 if fsdp > 1 else 42) * MIB)
@@ -192,7 +192,7 @@ def test_every_phase_on_the_cpu_devices_of_each_process_in_mib(local, hosts, fsd
             "restore": base + 16 + 2 * 4,
             "train": base + local * 52 + 3,
             "evaluate": base + local * 9 + 3,
-            "save": base + 3 + save,
+            "save": base + 3 + 12 + save,
         }
         assert found.components["carry"] == local * 2 * MIB
 
@@ -219,7 +219,8 @@ def test_every_phase_of_an_accelerator_and_of_its_host_in_mib(offload, device, h
     assert found.host.phase == "save"
     assert found.host.pinned_bytes == 4 * (host + 6) * MIB
     moved = {"offloaded state": 4 * host} if host else {}
-    assert in_mib(found.host.components) == {"process": BASE, **moved, "data": 3, "state copy while saving": 150}
+    save = {"save buffers": 12, "state copy while saving": 150}
+    assert in_mib(found.host.components) == {"process": BASE, **moved, "data": 3, **save}
 
 
 @pytest.mark.parametrize(("whole", "copied"), [(2, 2), (150, 150), (200, 4 * 42)])
@@ -228,7 +229,7 @@ def test_a_host_that_saves_beside_training_holds_temporaries_and_what_its_device
     static = replace(LARGE, whole_state_bytes=whole * MIB)
     saving, waiting = (ledger(plan(async_save=beside), POD, static=static, step=WORK).host for beside in (True, False))
     process = {"process": BASE, "data": 3}
-    copy = {"state copy while saving": copied}
+    copy = {"save buffers": 12, "state copy while saving": copied}
     assert (saving.phase, in_mib(saving.components)) == ("save", process | copy | {STEP: 4 * 6})
     if whole == 2:
         assert (waiting.phase, in_mib(waiting.components)) == ("train", process | {STEP: 4 * 6})

@@ -209,7 +209,8 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
         option = by_flag.get(flag)
         if option is None:
             if word.startswith("-") or not arguments:
-                raise RecipeError(f"{unknown(flag, options, program=program)} {help_line}")
+                what = flag if word.startswith("-") else word
+                raise RecipeError(f"{unknown(what, options, program=program)} {help_line}")
             option = arguments.pop(0)
             texts = [word]
         other = typed.setdefault(option.name, flag)

@@ -44,8 +44,10 @@ COMPILED = Code(least_bytes=62 * MIB, instruction_bytes=9.1 * KIB)
 """Of functions that a process compiled itself: on CPUs several that train together do (JAX caches the first one's)."""
 COMPILING = Code(least_bytes=250 * MIB, instruction_bytes=20.5 * KIB)
 """The same at the most, while it compiles them."""
-RUNNING_BYTES = 18 * MIB
-"""What steps and saves add to a process that has loaded its functions: library code that comes back, stacks, logs."""
+RUNNING_BYTES = 12 * MIB
+"""What steps add to a process that has loaded its functions: library code that comes back, stacks, logs."""
+SAVING_BYTES = 12 * MIB
+"""What Orbax holds while it writes, besides the copy of the state."""
 RESTORE_BYTES = 16 * MIB
 """Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
 BATCHES_ON_DEVICE = 4
@@ -185,9 +187,9 @@ class PlanBytes:
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.beyond_state_bytes}
         evaluation = {"evaluation temporaries": local * self.preparation.evaluate_temp_bytes}
-        save: Parts = {}
+        save = {"save buffers": SAVING_BYTES}
         if self.plan.lever("async_save"):  # training goes on meanwhile
-            save = {"state copy while saving": local * (static.state_bytes - static.given_bytes)} | step
+            save |= {"state copy while saving": local * (static.state_bytes - static.given_bytes)} | step
         return {
             "load": loading,
             "start": base | init,
@@ -230,7 +232,7 @@ class PlanBytes:
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.host_temp_bytes} if self.analysis.host_temp_bytes else {}
         held = min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes
-        save = {"state copy while saving": max(0, held)}
+        save = {"save buffers": SAVING_BYTES, "state copy while saving": max(0, held)}
         phases = {
             "load": {"process": self.process.loading_bytes},
             "restore": base | restore,

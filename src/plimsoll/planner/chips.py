@@ -74,6 +74,7 @@ def _unknown(name: str, known: Catalogue) -> RecipeError:
         if gigabytes is not None:
             return _unlisted(name, gigabytes, known.chips[near])
     variants = [chip for chip in known.chips if chip.startswith(f"{name.lower()}-")]
+    variants.sort(key=lambda chip: known.chips[chip].devices)
     similar = variants[:3] or difflib.get_close_matches(name.lower(), known.chips, n=3)
     names = names_in_words(known.chips, all_of_them="`plimsoll chips`")
     hint = f"did you mean {' or '.join(similar)}?" if similar else f"there are {names}."

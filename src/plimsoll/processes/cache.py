@@ -84,13 +84,18 @@ def entries(folder: Path) -> list[Entry]:
     """Returns what the limit of the cache is for."""
     found = []
     for part in PARTS:
-        files = [path for path in (folder / part).rglob("*") if path.is_file() and path.name != LOCK_OF_JAX]
+        files = _files(folder / part)
         if part == "tokens":
             texts = [path for path in (folder / part).glob("*") if path.is_dir()]
             found += [_entry(part, text, [path for path in files if path.is_relative_to(text)]) for text in texts]
         else:
             found += [_entry(part, path, [path]) for path in files]
     return [entry for entry in found if entry is not None]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Returns all files below a folder, but for those that another process removes meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(folder) for name in names if name != LOCK_OF_JAX]
 
 
 def _entry(part: str, path: Path, files: list[Path]) -> Entry | None:

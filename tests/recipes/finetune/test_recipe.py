@@ -93,7 +93,7 @@ REFUSED = {
     "no such kernel": ({"lora_targets": "blocks/quary"}, "blocks/quary.*blocks/query/kernel"),
     "every leaf": ({"lora_targets": ".*"}, r"\.\* matches every leaf.*all-linear"),
     "a norm": ({"lora_targets": ".*norm/scale"}, "norm"),
-    "no pattern": ({"lora_targets": "q("}, r"--lora-targets q\( "),
+    "no pattern": ({"lora_targets": "q("}, r"--lora-targets 'q\(' "),
     "no name": ({"lora_targets": ""}, "--lora-targets .*all-linear"),
 }
 
