@@ -162,7 +162,7 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     """
     from plimsoll.training import allocator, distributed
 
-    # Until training begins a signal ends this process at once: nothing is lost, and JAX waits where Python hears none.
+    # Until training begins a signal ends this process: nothing is lost, and no handler of Python runs while JAX waits.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
     all_refuse = True
@@ -198,7 +198,7 @@ def train_together(question: dict[str, Any]) -> NoReturn:
 
 
 def _show_python_alone() -> None:
-    """Keeps Gloo's line for each device, whenever devices first meet, from the standard output."""
+    """Hides the line that Gloo prints to standard output for each device when devices first connect."""
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -232,7 +232,7 @@ def _train(session: dict[str, Any]) -> int:
         if distributed.process() == 0:
             session = session | {"lock": folder.lock()}
         else:
-            # It writes here what nobody reads, beside links to what was prepared and to the checkpoints.
+            # The others write log and metrics into a scratch folder, with links to prepared data and checkpoints.
             for path in folder.path.iterdir():
                 if path == folder.checkpoints or not path.name.startswith(OF_TRAINING):
                     Path(own, path.name).symlink_to(path)

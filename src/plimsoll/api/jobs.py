@@ -112,7 +112,7 @@ def _divided(target: Chip, on: Scheduler, nodes: int | None) -> tuple[int, int]:
 
 
 def _planned(recipe: Recipe, options: TrainOptions, target: Chip, processes: int, say: Say) -> Planned:
-    """Returns a plan that is made here for as many processes."""
+    """Plans the run for `processes` processes, prints the plan and returns it."""
     from plimsoll.report.tables import plan_table
 
     question = question_of(recipe, options, target)

@@ -201,7 +201,7 @@ def fingerprint(run: str) -> dict[str, Any]:
     """
     here = fetched(run)
     folder = RunFolder(here)
-    folder.read("recipe.json")  # what is no run is said before JAX starts
+    folder.read("recipe.json")  # refuses a folder that is no run before JAX is imported
     folder.require_saved()
     return ask("fingerprint", {"run": here})
 

@@ -60,7 +60,7 @@ class Files:
 
     @classmethod
     def of(cls, recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Files | None:
-        """Returns the files of a plan; None where only tracing says what is computed: code of others, or data."""
+        """Returns the files of a plan on one CPU device; None elsewhere, and where only a trace tells what it is."""
         if not is_ours(recipe) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
             return None
         parts = {"model": recipe.model, "optimizer": recipe.optimizer}

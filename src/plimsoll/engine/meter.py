@@ -88,7 +88,7 @@ class Meter:
         self._step_seconds = 0.0
         self._steps = 0
 
-        # The rate, and the share of the machine's arithmetic. A faster step: its rates were measured beside others.
+        # The rate, and the share of the machine's arithmetic: at most 1, its rates may have been measured under load.
         spec = self._run.prepared.spec
         examples = self._run.recipe.effective_batch * spec.rate_per_example
         row = {

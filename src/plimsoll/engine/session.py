@@ -78,7 +78,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
             return Ending(Reason(interruption.signal).exit_code)
         loaded = begin(run, executables, guard, phases, interruption)
     except Exception as problem:
-        ended = guard.end_by(problem)
+        ended = guard.end_by(problem)  # raises all but an allocator's refusal
         print(guard.words(plans_again=True), flush=True)
         return ending_of(run, ended, began)
 

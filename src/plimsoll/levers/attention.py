@@ -128,8 +128,8 @@ class _Asked(NamedTuple):
         return any(call.window for call in self.calls)
 
     @property
-    def is_dear(self) -> bool:
-        """True where cuDNN's backward pass would need too much for a window."""
+    def is_too_large_for_cudnn(self) -> bool:
+        """Whether cuDNN's backward pass would need too much memory for windowed attention."""
         return any(window_is_dear(self.shape, call) for call in self.calls)
 
     def own_kernel(self, *, plain: bool = False) -> str | None:
@@ -139,7 +139,7 @@ class _Asked(NamedTuple):
         if plain:
             return kernel(self.compute, length=length, width=width)
         own = kernel(self.compute, length=length, width=width, cap=self.cap, documents=self.has_documents)
-        is_too_much = self.is_windowed if own == "splash" else self.is_dear
+        is_too_much = self.is_windowed if own == "splash" else self.is_too_large_for_cudnn
         return None if is_too_much else own
 
     def chunk(self, own: str | None) -> int:
@@ -157,7 +157,7 @@ class _Asked(NamedTuple):
         blocks = Blocks(min(chunk, length), Form.of(self.compute), call.scale, self.cap, self.dtype)
         seen = tuple(Seen(call.causal, length, call.window) for call in self.calls)
         in_blocks = partial(chunked, which=which, blocks=blocks, seen=seen)
-        is_beyond_cudnn = self.cap or self.is_dear or which is not None or not self.has_documents
+        is_beyond_cudnn = self.cap or self.is_too_large_for_cudnn or which is not None or not self.has_documents
         if is_beyond_cudnn or self.own_kernel(plain=True) != "cudnn" or not _has_cudnn():
             return in_blocks
         return partial(cast(Any, _where_alone), how=_Alone(in_blocks if self.is_windowed else None, call))

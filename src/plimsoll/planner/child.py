@@ -309,7 +309,7 @@ class Pool(Answering):
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer of the next child that is idle; about the state what was said before, at once."""
+        """Returns the answer of the next idle child. Answers about the state are kept, and returned at once."""
         if request.verb == "measure":
             return self._children[0].answer(request)
         if request in self._statics:

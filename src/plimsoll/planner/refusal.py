@@ -109,7 +109,7 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
 
 
 def _further_numerics(problem: Problem) -> list[str]:
-    """Returns the classes of numerics beyond those of the problem in which a lever does something for its recipe."""
+    """Returns the looser classes of numerics that would give this recipe another lever."""
     supported = {
         lever.touches for lever in LEVERS.values() for support in lever.supports if support.name in problem.supported
     }

@@ -35,7 +35,7 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
         did.
 
     Raises:
-        RecipeError: Both an option and the default of one that gives way to it were typed.
+        RecipeError: An option was typed together with another that says the same, at its default.
     """
     values = recipe.options
     neutral: dict[str, Any] = {}

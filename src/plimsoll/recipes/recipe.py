@@ -94,7 +94,7 @@ class Recipe(metaclass=Named):
 
     @property
     def kind(self) -> str:
-        """Name of the kind of recipe, like "stories"; of a model and data that have none together both names."""
+        """Name like "stories"; "MODEL+DATA" for a pair that has no name of its own."""
         if self.origin is not None:
             return names_of(self.parts)["recipe"] or FROM_FILE
         pair = f"{self.model.name}+{self.data.name}"

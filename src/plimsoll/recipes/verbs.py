@@ -30,7 +30,7 @@ class Shown:
     """Part of a report that the trained model makes."""
 
     words: str
-    """Its name in a sentence that says why it is missing, like "what it writes"."""
+    """Name of this part of the report, as in "`what it writes` is missing because ..."."""
     make: str
     """`function(trained) -> list[dict]`: exhibits, as `report/page/run.py` draws them."""
     command: str = ""

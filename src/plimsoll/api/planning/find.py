@@ -222,7 +222,10 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
 
 @contextmanager
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
-    """Gives compile processes whose answers are kept, each of which may take PATIENCE times what planning may."""
+    """Gives compile processes whose answers are kept.
+
+    An answer may take PATIENCE times what planning may, and LONGEST_ANSWER in any case.
+    """
     cache, limit = cache_folder(), limit_bytes()
     recipe = to_dict(question.recipe)
     subject = Subject(

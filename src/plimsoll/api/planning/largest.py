@@ -232,7 +232,7 @@ def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "re
         found = "was not tried" if beyond is None else "was only tried with the same levers"
         return "time", f"it fits, {needed}, and within the time limit of planning {next_value} {found}"
     if beyond.refused:
-        return "recipe", f"beyond it the recipe refuses, {beyond.refused}"
+        return "recipe", f"{next_value} is refused: {beyond.refused}"
     at_once = " at once" if values.option == "batch_size" else ""
     return "bytes", f"{needed} in its smallest plan; {next_value}{at_once} would need {_in_mib(beyond.needed_bytes)}"
 

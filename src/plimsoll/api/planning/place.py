@@ -1,8 +1,9 @@
 """Where a plan runs: the chip, the devices of it that are used, and the bytes of each.
 
-Every refusal about chips, meshes and budgets is raised here. JAX is not needed for that: the name of a chip says its
-devices, the environment says how many a CPU is treated as, and the accelerators of this machine are listed by a process
-of their own (card.py).
+Every refusal of a chip or a mesh is raised here, and of a budget that the chip does not have. That no plan fits
+a budget, the search says (planner/refusal.py). JAX is not needed for that: the name of a chip says its devices, the
+environment says how many a CPU is treated as, and the accelerators of this machine are listed by a process of their own
+(card.py).
 """
 
 from __future__ import annotations

@@ -60,8 +60,9 @@ class SpokenPool(Pool):
     def _speak(self) -> None:
         while not self._over.wait(max(0.1, self._last + SILENCE - time.monotonic())):
             now = time.monotonic()
-            if self._asked and now - self._last >= SILENCE:
-                what, since = self._asked[0]
+            if now - self._last < SILENCE:
+                continue
+            for what, since in self._asked[:1]:  # a copy: others remove what was answered
                 self.say(f"{what}, {now - since:.0f} s so far")
 
     def answer(self, request: Request) -> Any:

@@ -25,7 +25,7 @@ class Survey:
 
 
 def count_windows(tokens: int, *, seq_len: int, stride: int) -> int:
-    """Returns the windows of `seq_len + 1` ids in a stream of `tokens`: a tail shorter than a window is dropped."""
+    """Returns the number of windows of `seq_len + 1` ids in `tokens` ids: a tail shorter than a window is dropped."""
     return max(0, (tokens - seq_len - 1) // stride + 1)
 
 

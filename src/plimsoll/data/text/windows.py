@@ -79,6 +79,7 @@ def token_blocks(
 
 
 def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
+    """Yields blocks of training pieces of at least BLOCK characters, with the positions around them."""
     pieces: list[Piece] = []
     characters = 0
     position = start or {}

@@ -15,7 +15,7 @@ Location = tuple[int, tuple[int, ...]]
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "equinox", "chex", "numpy")
 """Installed packages whose lines are passed over for those of their callers."""
 HELPERS = ("plimsoll/levers/precision.py",)
-"""Files of this package that are passed over too: every dot of every model goes through them."""
+"""Our own files that are skipped when a buffer is traced to its source line: all matmuls of models go through them."""
 
 _MOVES = ("bitcast", "copy", "copy-start", "copy-done", "reshape", "transpose", "convert", "get-tuple-element")
 """Operations that pass a value on."""

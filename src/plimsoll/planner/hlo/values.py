@@ -110,7 +110,7 @@ def _called_by(module: Module, call: Any) -> Iterator[tuple[Location, Location]]
     results = arrays_of(module, call.id)
     if call.opcode == "async-start":
         results = [result for result in results if result[1][0] > 0]
-    for computation in called[:1] if call.opcode == "while" else called:  # a loop's condition has none
+    for computation in called[:1] if call.opcode == "while" else called:  # of a loop only the body
         yield from zip(arrays_of(module, module.roots[computation]), results, strict=False)
 
     for number, computation in enumerate(called):

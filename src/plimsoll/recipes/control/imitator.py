@@ -38,7 +38,7 @@ GAIN_UNIT = 64.0
 GAIN_START = 1 / 64
 """Factor of the last layer's first weights where they say a gain: gains begin at about 1, and controls near zero."""
 LEAST = 1e-7
-"""Root mean square below which a state does not move at all: filling, whose every view is zero."""
+"""Added to a root mean square, under the root. A state that moves by less than sqrt(3) times it has views of zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
 """Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
 

@@ -113,7 +113,7 @@ def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
 
 
 def _carried_by_scan(reach: Array, ends: Array, initial: Array) -> Array:
-    """Returns what `_carried_in_steps` does."""
+    """Returns the state before each chunk, by a parallel prefix scan."""
 
     def joined(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
         return first[0] * second[0], second[0] * first[1] + second[1]

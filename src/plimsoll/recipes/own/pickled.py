@@ -141,7 +141,7 @@ def _read(key: str) -> type[OwnRecipe] | None:
     status = path.parent.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise RecipeError(
-            f"{path.parent}, which {VARIABLE} names, can be written by others: no code is taken from there. Unset"
+            f"{path.parent}, which {VARIABLE} names, is not this user's alone: no code is taken from there. Unset"
             " the variable, and call plimsoll.plan again"
         )
     beginning, _, pickle = path.read_bytes().partition(b"\n")

@@ -340,7 +340,9 @@ class Examples(Data):
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         examples, held_out = self.own.sets
-        if not self.own.in_no_file:  # else a process of its own has looked: this one may have an accelerator
+
+        # Functions of a notebook were checked in another process: here it might start JAX on the accelerator.
+        if not self.own.in_no_file:
             self.own.require_sound()
         facts = {"description": f"{len(examples):,} examples, {len(held_out or ()):,} for validation"}
         return reading.length.prepared_for(len(examples), data=examples.called, facts=facts)
