@@ -193,7 +193,7 @@ def test_what_the_first_one_refuses_is_said_by_all(text_file, tmp_path):
     too_many = ("--mesh", "data=16", "--micro-batch", "16")
     codes, outputs = stories(text_file, tmp_path / "run", options=(too_many,) * 2).ended()
     assert codes == [2, 2], outputs
-    assert "error: --mesh data=16 needs 16 devices, and there are 8 in 2 processes, 4 in each" in outputs[0][1]
+    assert "error: --mesh data=16 needs 16 devices, in equal parts for 2 processes, and cpu has 8" in outputs[0][1]
     assert "error: the first process says: --mesh data=16 needs 16 devices" in outputs[1][1]
     assert all("***" not in errors and "Traceback" not in errors for _, errors in outputs)
 

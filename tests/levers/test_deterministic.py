@@ -142,7 +142,7 @@ from plimsoll.planner.types import Subject
 from plimsoll.recipes.registry import preset
 from plimsoll.recipes.saved import to_dict
 from plimsoll.training import program
-from plimsoll.types import StepOptions
+from plimsoll.types import Levers, StepOptions
 
 h100 = chip("h100")
 recipe = preset("code").replace(layers=1)

@@ -304,10 +304,11 @@ def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, process
         )
     fits = mesh.devices <= here and mesh.devices % processes == 0 if chip.platform == "cpu" else mesh.devices == here
     if not fits:
+        shared = "" if processes == 1 else f", in equal parts for {processes} processes"
         raise RecipeError(
-            f"--mesh {mesh} needs {mesh.devices} devices in equal parts for each process, and {chip.name} has {here} in"
-            f" {processes}: take a mesh of as many, or another --chip (h100x8 is eight in one machine). The CPU of a"
-            f" process is taken for as many as {CPU_DEVICES} says"
+            f"--mesh {mesh} needs {mesh.devices} devices{shared}, and {chip.name} has {here}: take a mesh of as many, or"
+            " another --chip (h100x8 is eight in one machine). The CPU of a process is taken for as many as"
+            f" {CPU_DEVICES} says"
         )
 
 
