@@ -304,9 +304,9 @@ def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, process
         )
     fits = mesh.devices <= here and mesh.devices % processes == 0 if chip.platform == "cpu" else mesh.devices == here
     if not fits:
-        shared = "" if processes == 1 else f", in equal parts for {processes} processes"
+        parts = "" if processes == 1 else f", in equal parts for {processes} processes"
         raise RecipeError(
-            f"--mesh {mesh} needs {mesh.devices} devices{shared}, and {chip.name} has {here}: take a mesh of as many, or"
+            f"--mesh {mesh} needs {mesh.devices} devices{parts}, and {chip.name} has {here}: take a mesh of as many, or"
             " another --chip (h100x8 is eight in one machine). The CPU of a process is taken for as many as"
             f" {CPU_DEVICES} says"
         )
