@@ -217,7 +217,7 @@ def test_over_many_problems_plans_are_as_fast_as_any_that_fit_and_few_questions_
     assert sum(each > (1 + SMALL) * NEAR - 1 for each in slower) <= len(slower) / 50
     assert counts["analyse"] <= 3.1 * draws + 10
     assert counts["prepare"] <= 1.1 * draws
-    assert counts["trace"] <= 9 * draws
+    assert counts["trace"] <= 9 * draws + 10
 
 
 @pytest.mark.parametrize("platform", ["cpu", "h100"])
