@@ -107,7 +107,8 @@ def test_of_several_processes_each_has_an_equal_part_of_the_mesh(devices):
     for mesh in ("data=3", "data=4"):
         question = Question(recipe=preset("code"), name="code", pins={"micro_batch": 12}, chip="cpu", mesh=mesh)
         with pytest.raises(
-            RecipeError, match=rf"needs {mesh[-1]} devices in equal parts .* cpu has 2 in 2: .*{CPU_DEVICES}"
+            RecipeError,
+            match=rf"needs {mesh[-1]} devices, in equal parts for 2 processes, and cpu has 2: .*{CPU_DEVICES}",
         ):
             place_of(question, processes=2)
     assert place_of(replace(question, mesh="data=2"), processes=2).chip.devices == 2
