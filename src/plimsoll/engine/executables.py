@@ -16,9 +16,10 @@ import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
@@ -44,9 +45,8 @@ SHA256_BYTES = 32
 OTHERS_MAY_WRITE = 0o022
 
 
-def is_ours(recipe: Recipe) -> bool:
-    """Returns whether all code of model and optimizer is this package's."""
-    parts = {"model": recipe.model, "optimizer": recipe.optimizer}
+def are_ours(parts: Mapping[str, Any]) -> bool:
+    """Returns whether all code of a recipe's parts is this package's."""
     modules = [type(part).__module__ for part in parts.values()]
     return None not in names_of(parts).values() and all(name.startswith(OURS) for name in modules)
 
@@ -61,9 +61,9 @@ class Files:
     @classmethod
     def of(cls, recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Files | None:
         """Returns the files of a plan on one CPU device; None elsewhere, and where only a trace tells what it is."""
-        if not is_ours(recipe) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
-            return None
         parts = {"model": recipe.model, "optimizer": recipe.optimizer}
+        if not are_ours(parts) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
+            return None
         follows_from = {
             "parts": names_of(parts),
             "options": {role: asdict(part) for role, part in parts.items()},

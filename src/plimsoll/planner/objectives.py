@@ -28,7 +28,7 @@ class Fastest:
 
     evidence: Evidence
     is_late: bool = False
-    """Whether the time is over: then nothing is asked but what leads to a first plan, by the surest way."""
+    """Whether the time is over: then nothing is asked but what leads to a first plan, from what is traced."""
 
     def chance(self, candidate: Candidate) -> float:
         """Returns the chance that the candidate may be chosen."""

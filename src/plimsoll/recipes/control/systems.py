@@ -1,4 +1,4 @@
-"""Linear systems of control as `systems.toml` has them: their matrices follow from formulas of physical parameters."""
+"""Linear systems of control, read from `systems.toml`: their matrices are formulas of physical parameters."""
 
 from __future__ import annotations
 
