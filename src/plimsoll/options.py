@@ -110,10 +110,16 @@ class Option:
     """Type with its annotations, like `Annotated[int | None, Ge(1)]`."""
     default: Any
     """Value where it is left out; `dataclasses.MISSING` where it has to be given."""
-    text: str
-    """Help, on one line."""
     group: str
     """Heading of help under which it stands."""
+    owner: type = object
+    """Class whose source has its help; else that is in the annotations."""
+
+    @property
+    def text(self) -> str:
+        """Help, on one line."""
+        shared = "".join(note.words for note in notes_of(self.kind) if isinstance(note, Text))
+        return texts_of(self.owner).get(self.name, shared)
 
     @property
     def metavar(self) -> str:
@@ -202,21 +208,12 @@ def flag_of(name: str) -> str:
 def options_of(settings: Any) -> tuple[Option, ...]:
     """Returns the options of a dataclass, or of an object of one, whose values are then the defaults."""
     kind = settings if isinstance(settings, type) else type(settings)
-    hints, texts = hints_of(kind), texts_of(kind)
+    hints = hints_of(kind)
     rows = []
     for field in fields_of(kind):
         default = default_of(field) if settings is kind else getattr(settings, field.name)
-        hint = hints[field.name]
-        shared = "".join(note.words for note in notes_of(hint) if isinstance(note, Text))
-        rows.append(
-            Option(
-                name=field.name,
-                kind=hint,
-                default=default,
-                text=texts.get(field.name, shared),
-                group=group_of(kind, field.name),
-            )
-        )
+        group = group_of(kind, field.name)
+        rows.append(Option(name=field.name, kind=hints[field.name], default=default, owner=kind, group=group))
     return tuple(rows)
 
 
@@ -258,6 +255,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 # Texts
 
 
+@cache
 def texts_of(kind: type) -> dict[str, str]:
     """Returns the help of a dataclass's options: the docstrings below the fields, its own before those it inherits."""
     texts: dict[str, str] = {}

@@ -9,7 +9,7 @@ from plimsoll.engine import options
 from plimsoll.engine.options import Arithmetic, Chip, Place
 from plimsoll.errors import RecipeError
 from plimsoll.levers.registry import LEVERS
-from plimsoll.options import Json, Metavar, Option, Options, Size, flag_of
+from plimsoll.options import Json, Metavar, Option, Options, Size, Text, flag_of
 from plimsoll.units import parse_seconds
 
 
@@ -18,9 +18,8 @@ def lever_rows() -> tuple[Option, ...]:
     return tuple(
         Option(
             name=lever.name,
-            kind=lever.type | None,
+            kind=Annotated[lever.type | None, Text(lever.help)],
             default=None,
-            text=lever.help,
             group="levers",
         )
         for lever in LEVERS.values()

@@ -1,104 +1,50 @@
-"""Answers the questions of `planner.child` in the compile child: about the plans of one recipe, for one chip.
+"""Answers the questions of `planner.child` in the compile child.
 
 The planner knows neither models nor the trainer. It asks in lines of JSON, and this answers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plimsoll.engine.backends.card import Card
-from plimsoll.engine.backends.cpu import Cpu
-from plimsoll.engine.backends.topology import Topology
-from plimsoll.engine.steps import RecipeSteps
-from plimsoll.engine.trial import imported_bytes, prepare
+from plimsoll.engine.trial_process import last_line, started
 from plimsoll.errors import PlimsollError
-from plimsoll.planned import Plan
-from plimsoll.planner.flops import dot_flops, dots, likely_instructions
-from plimsoll.planner.types import Analysis, Request, Subject
+from plimsoll.planner.types import Request, Subject
 from plimsoll.recipes.own.user_code import calls_of, failed
-from plimsoll.recipes.saved import from_dict
 from plimsoll.values import from_json, to_json
 
+if TYPE_CHECKING:
+    from plimsoll.engine.answers import Answers
 
-class Answers:
-    """Answers about the plans of one recipe, for one chip."""
+
+class Server:
+    """Answers about one subject. It imports JAX with the first question, beside the process that weighs imports."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.backend: Cpu | Card | Topology
-        recipe = from_dict(subject.recipe)
-        if subject.chip is None:
-            self.backend = Cpu(subject.devices)
-        else:
-            self.backend = Topology(subject) if subject.card is None else Card(subject)
-        self.steps = RecipeSteps(recipe, subject, self.backend.devices)
+        self._answers: Answers | None = None
 
     def answer(self, request: Request) -> Any:
         """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
-        # What is asked of no plan, or of several.
-        if request.verb == "rates":
-            return self.backend.rates()
-        if request.verb == "measure":
-            assert not isinstance(self.backend, Topology), "a chip that is not here is not timed"
-            return self.backend.time(self.steps, request.plans)
-        if request.verb == "imports":
-            return imported_bytes(self.subject)
-        if request.verb == "static":
-            return self.steps.static(request.fsdp, request.storage)
+        if request.verb != "imports":
+            return self.answers().answer(request)
 
-        # What is asked of one.
-        (plan,) = request.plans
-        if request.verb == "trace":
-            return self.trace(plan)
-        if request.verb == "analyse":
-            return self.analyse(plan)
-        return prepare(self.steps, self.backend, plan, request.depth)
+        # Weighed without an accelerator, whose driver's own memory cannot be known here.
+        with started(self.subject) as process:
+            self.answers()
+            return int(last_line(process, ""))
 
-    def trace(self, plan: Plan) -> Analysis:
-        """Returns what the traced step says of its bytes and its work."""
-        estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
-        file = self.steps.file(plan, "step")
-        estimate = dataclasses.replace(estimate, is_filed=file is not None)
+    def answers(self) -> Answers:
+        """Returns what answers about plans."""
+        from plimsoll.engine.answers import Answers
 
-        # Of an accelerator without its compiler: the gradient is split, and every product counts.
-        if self.subject.chip is not None:
-            gradient = self.steps.gradient_bytes(plan)
-            elsewhere = gradient - gradient // plan.fsdp
-            estimate = dataclasses.replace(estimate, temp_bytes=max(0, estimate.temp_bytes - elsewhere))
-        if not self.subject.is_compiled:
-            estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
-
-        # A step that leaves the state before it where it is.
-        if not self.subject.step_options.donates:
-            static = self.steps.static(plan.fsdp, plan.storage)
-            new_state = static.state_bytes - static.host_bytes(plan.offload)
-            estimate = dataclasses.replace(estimate, output_bytes=new_state)
-        return estimate
-
-    def analyse(self, plan: Plan) -> Analysis:
-        """Returns what the compiled step says; where there is no compiler, what the traced one does."""
-        if not self.subject.is_compiled:
-            return self.trace(plan)
-        lowered, jaxpr = self.steps.lowered(plan)
-        file = self.steps.file(plan, "step")
-        with ThreadPoolExecutor(1) as beside:
-            compiling = beside.submit(self.backend.compile, lowered, deterministic=plan.deterministic, file=file)
-            counted = dots(jaxpr)
-            if not self.backend.counts_every_dot:
-                counted = counted._replace(flops=dot_flops(self.steps.plain(plan)))
-            step = compiling.result()
-        analysis = self.backend.analysis(step, counted)
-
-        # What code weighs beside an accelerator, its compiler does not say.
-        instructions = analysis.instructions or likely_instructions(jaxpr)
-        return dataclasses.replace(analysis, instructions=instructions, is_filed=file is not None)
+        if self._answers is None:
+            self._answers = Answers(self.subject)
+        return self._answers
 
 
 def serve(subject: str) -> int:
@@ -111,13 +57,11 @@ def serve(subject: str) -> int:
     """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    answers = None
+    server = Server(from_json(Subject, json.loads(subject), "subject"))
     for line in sys.stdin:
         try:
-            if answers is None:
-                answers = Answers(from_json(Subject, json.loads(subject), "subject"))
             request = from_json(Request, json.loads(line), "question")
-            reply = {"answer": to_json(answers.answer(request))}
+            reply = {"answer": to_json(server.answer(request))}
         except PlimsollError as problem:
             reply = {"refused": str(problem)}
         except Exception as problem:

@@ -6,10 +6,6 @@ A trial does all that training does before its first step, but for the state.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import replace
 
 from plimsoll.engine.backends.card import Card
@@ -17,20 +13,11 @@ from plimsoll.engine.backends.cpu import Cpu
 from plimsoll.engine.backends.topology import Topology
 from plimsoll.engine.program import load, temp_bytes
 from plimsoll.engine.steps import RecipeSteps
+from plimsoll.engine.trial_process import last_line, started
 from plimsoll.planned import Plan, Process
-from plimsoll.planner.types import Depth, Preparation, Subject
-from plimsoll.processes import environment
+from plimsoll.planner.types import Depth, Preparation
 from plimsoll.training import memory
 from plimsoll.values import from_json, to_json
-
-
-def imported_bytes(subject: Subject) -> int:
-    """Returns the weight of a process that has imported what training imports.
-
-    It is weighed without an accelerator, whose driver's own memory cannot be known here.
-    """
-    with _started(subject) as process:
-        return int(_last_line(process, ""))
 
 
 def prepare(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan, depth: Depth) -> Preparation:
@@ -77,28 +64,11 @@ def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
 
 def _tried(steps: RecipeSteps, plan: Plan) -> Preparation:
     """Returns what a trial process of the plan weighs: it imports while this one compiles what it loads then."""
-    with _started(steps.subject) as process:
+    with started(steps.subject) as process:
         try:
             preparation = _compiled(steps, plan)
         except BaseException:
             process.kill()
             raise
-        line = _last_line(process, json.dumps(to_json(plan)) + "\n")
+        line = last_line(process, json.dumps(to_json(plan)) + "\n")
     return replace(preparation, process=from_json(Process, json.loads(line), "trial"))
-
-
-def _started(subject: Subject) -> subprocess.Popen[str]:
-    """Starts a trial process with the subject, as training is started on a CPU."""
-    beside_a_card: Mapping[str, str] = os.environ | {"JAX_PLATFORMS": "cpu"}  # of which it takes no memory
-    variables = environment.for_processes("cpu") if subject.chip is None else beside_a_card
-    command = [sys.executable, "-m", "plimsoll.worker", "try", json.dumps(to_json(subject))]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def _last_line(process: subprocess.Popen[str], request: str) -> str:
-    """Sends a request to a trial process, and returns the last line that it prints before it ends."""
-    output, errors = process.communicate(request)
-    if process.returncode:
-        raise RuntimeError(f"a trial process failed: {errors.strip()[-300:]}")
-    return output.splitlines()[-1]

@@ -131,26 +131,17 @@ class Child(Answering):
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Ends the process, at once if it is busy: whoever asked it is told so."""
+        """Kills the process: whoever asked it is told so, and what it has written is whole."""
         self._is_stopped = True
         process = self._process
         if process is None:
             return
+        process.kill()
+        process.wait()
 
-        # Who asked reads its last words, and closes the pipes.
-        if self._is_busy:
-            process.kill()
-            process.wait()
-            return
-
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._close(process)
+        # Whoever asked reads its last words, and closes the pipes.
+        if not self._is_busy:
+            self._close(process)
 
     def answer(self, request: Request) -> Any:
         """Returns the answer to a request: that which is kept, or the process's own, which is kept then."""

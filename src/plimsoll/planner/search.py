@@ -87,9 +87,9 @@ def begin(problem: Problem, desk: Desk) -> Evidence:
     """Returns the evidence before the first question: rates, state, and what there is to choose from."""
     static_of = cache(desk.compiler.static)
     try:
+        imported_bytes = desk.compiler.imported_bytes()  # beside the imports of the compile child, before it times
         rates = desk.compiler.rates()
         space = combinations(problem, rates, static_of)
-        imported_bytes = desk.compiler.imported_bytes()
     except DoesNotCompile as failure:  # not on one plan, but on what all of them need
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"

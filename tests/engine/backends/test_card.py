@@ -7,9 +7,9 @@ import pytest
 
 from making import made
 from plimsoll.engine import timing
+from plimsoll.engine.answers import Answers
 from plimsoll.engine.backends import card as backend
 from plimsoll.engine.backends.card import Card
-from plimsoll.engine.serve import Answers
 from plimsoll.errors import PlimsollError
 from plimsoll.planned import Plan
 from plimsoll.planner import types

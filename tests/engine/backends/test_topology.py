@@ -9,8 +9,8 @@ import pytest
 from for_cuda import answer_for_cuda
 from making import made
 from planner_examples import plan
+from plimsoll.engine.answers import Answers
 from plimsoll.engine.backends.accelerator import cublas_workspace
-from plimsoll.engine.serve import Answers
 from plimsoll.types import Precision
 from plimsoll.units import MIB
 from plimsoll.values import to_json
@@ -53,7 +53,7 @@ def test_products_of_newer_cards_have_a_larger_workspace_and_other_chips_none():
 
 ANALYSED = """
 import json, sys
-from plimsoll.engine.serve import Answers
+from plimsoll.engine.answers import Answers
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Subject
 from plimsoll.values import from_json, to_json

@@ -7,6 +7,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,7 @@ def _documents(files: list[File], root: Path, **options: Any) -> Documents:
     return Documents(files, contents=contents, **options)
 
 
+@cache
 def python_sources(*, max_examples: int | None = None) -> Documents:
     """Opens the source files of Python's standard library: text that every machine has, without a download.
 
