@@ -32,7 +32,7 @@ class Code:
         return self.least_bytes + round(self.instruction_bytes * instructions)
 
 
-LOADED = Code(least_bytes=42 * MIB, instruction_bytes=6.8 * KIB)
+LOADED = Code(least_bytes=36 * MIB, instruction_bytes=6.8 * KIB)
 """Of functions that were traced, lowered, and found in the cache."""
 LOADING = Code(least_bytes=72 * MIB, instruction_bytes=12.4 * KIB)
 """The same at the most, while that is done."""
